@@ -55,6 +55,10 @@ AIMS: Final = (
     Aim("mini-swe-agent with Gemini 3, solved", "severe", _severe, 0.003),
     Aim("InterCode, no gain in 5 turns or more", "loops", _loops, 0.75, at_least=True),
     Aim("InterCode, solved", "loops", _loops, 0.015),
+    Aim("RepairAgent, three equivalent actions in a row", "severe", _severe, 10 / 18, at_least=True),
+    Aim("RepairAgent, solved", "severe", _severe, 0.0),
+    Aim("InterCode, no gain in 5 turns or more", "severe", _severe, 0.6, at_least=True),
+    Aim("InterCode, solved", "severe", _severe, 0.01),
 )
 
 

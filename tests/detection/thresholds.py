@@ -104,6 +104,11 @@ THRESHOLDS: Final = (
         (0.51, 0.52, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0),
     ),
     Threshold(
+        "loops.known_results",
+        "one more than in a row, as the others may have told something; of nine results it is a majority",
+        _FEW,
+    ),
+    Threshold(
         "loops.provider_failures",
         "clients retry twice by themselves: what comes through thrice is no hiccup",
         _FEW,

@@ -592,9 +592,9 @@ def test_acknowledgements_are_no_zero_progress() -> None:
 def test_mostly_known_answers_are_shown_and_no_ticket() -> None:
     script = worker()
     calls(script, "AB")
-    for n in range(2):
+    for n in range(6):
         script.call(args="A", result="sameA")
-        script.call(args="B", result="sameB")
+        script.call("edit", args=f"patch {n}", result="ok")
         script.call(args=f"new {n}", result=f"new {n}", outcome="error", error_type="E")
 
     finding = script.finding(FindingKind.ZERO_PROGRESS)

@@ -211,6 +211,7 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
 
     finding = found(script, LOOP)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
+    assert finding.evidence == "insert_line was called 5 times with the same arguments"
 
 
 def test_the_same_failure_whatever_is_changed_is_found_and_never_pages() -> None:
@@ -249,6 +250,8 @@ def test_a_failure_without_a_change_between_is_high_from_five() -> None:
         ("bash", "make fmt FILE={}", "done"),
         ("codemod", "{}.py", "done"),
         ("Task", "rename {}", "renamed"),
+        ("codemod", "rename {}", "done"),
+        ("Task", "fix {}", "fixed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -419,6 +422,183 @@ def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
     assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
 
 
+def test_many_refusals_of_several_classes_are_found_together() -> None:
+    script, lesser = worker(), worker()
+    for n in range(12):
+        error = ("not found", "not unique", "changed since read")[n % 3]
+        data: dict[str, Any] = {"outcome": "error", "error_type": error}
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        script.call("edit", args=f"{n}", result=f"e{n}", **data)
+        lesser.call("edit", args=f"{n}", result=f"e{n}", **(data if n % 3 == 0 else {}))
+
+    finding = found(script, STREAK)
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence.startswith("10 edits, submissions or commands were refused")
+    assert lesser.finding(STREAK) is None
+
+
+def refuse(script: WorkerScript, n: int) -> None:
+    script.call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
+
+
+@pytest.mark.parametrize("reads", [5, 20, 30])
+def test_refusals_expire_with_the_window(reads: int) -> None:
+    script = worker()
+    for n in range(12):
+        refuse(script, n)
+        for part in range(reads):
+            script.call("read", args=f"part {n}/{part}", result=f"text {n}/{part}")
+
+    assert script.finding(STREAK) is None
+    for n in range(5):
+        refuse(script, 12 + n)
+    assert found(script, STREAK).severity is Severity.MEDIUM
+
+
+def test_refusals_that_go_on_grow_beyond_the_window() -> None:
+    script = worker()
+    for n in range(20):
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        refuse(script, n)
+
+    assert found(script, STREAK).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("by", ["edit", "run", "user"])
+def test_what_gets_somewhere_ends_refusals(by: str) -> None:
+    script = worker()
+    for n in range(12):
+        refuse(script, n)
+        if n % 4:
+            script.call("read", args=f"part {n}", result=f"text {n}")
+        elif by == "edit":
+            script.call("edit", args=f"new {n}", result="ok")
+        elif by == "run":
+            script.call("bash", args=f"python patch.py {n}", result=f"patched {n}", effect="runs")
+        else:
+            script.event(EventType.CLIENT_INPUT_RECEIVED)
+
+    assert script.finding(STREAK) is None
+
+
+def test_a_run_that_fails_or_repeats_ends_no_refusals() -> None:
+    script = worker()
+    for n in range(6):
+        refuse(script, n)
+        script.call("bash", args="pytest", result="1 failed", effect="runs")
+
+    assert found(script, STREAK).ticket
+
+
+MISSES = [
+    ("find_user", "Error: user not found", {}),
+    ("read_file", "File not found", {}),
+    ("get_order", "HTTP 404", {}),
+    ("lookup_ticket", "The ticket does not exist", {}),
+    ("bash", "cat: {}.py: No such file or directory", {"effect": "reads"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "error", "data"), MISSES)
+def test_what_is_not_there_for_one_argument_after_another_never_pages(
+    tool: str, error: str, data: dict[str, Any]
+) -> None:
+    script = worker()
+    for n in range(30):
+        said = error.format(n)
+        script.call(tool, args=f"item {n}", result=said, outcome="error", error=said, **data)
+
+    assert found(script, STREAK).severity is Severity.MEDIUM
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert script.health.vitals.failed_calls == script.health.vitals.stale_calls == 0
+
+
+@pytest.mark.parametrize(("tool", "error", "data"), MISSES)
+def test_what_is_not_there_for_the_same_argument_is_a_loop(
+    tool: str, error: str, data: dict[str, Any]
+) -> None:
+    script = worker()
+    for _ in range(8):
+        script.call(tool, args="item", result=error, outcome="error", error=error, **data)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Request timed out",
+        "503 Service Unavailable",
+        "Permission denied: user not found in group",
+        "Tool 'find_user' not found",
+        "ModuleNotFoundError: No module named 'users'",
+        "invalid argument",
+    ],
+)
+def test_a_search_that_is_broken_pages(error: str) -> None:
+    script = worker()
+    for n in range(8):
+        script.call("find_user", args=f"user {n}", result=error, outcome="error", error=error)
+
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
+def test_a_shell_that_says_of_the_same_thing_that_it_is_not_there_is_stuck() -> None:
+    script = worker()
+    error = "find: '/data': No such file or directory"
+    for n in range(7):
+        said: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
+        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **said)
+
+    assert found(script, NO_PROGRESS).severity is Severity.HIGH
+
+
+def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
+    """Neither in a row nor often the same: one new answer between two repeats hides no standstill."""
+    script = worker()
+    for n in range(3):
+        script.call("read", args=f"{n}", result=f"text {n}")
+    for n in range(3):
+        script.call("read", args=f"{n}", result=f"text {n}")
+        script.call("run_checks", args=f"{n}", result=f"e{n}", outcome="error", error_type=f"Error{n}")
+        script.call("read", args=f"{(n + 1) % 3}", result=f"text {(n + 1) % 3}")
+
+    finding = found(script, NO_PROGRESS)
+    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
+    assert finding.evidence == "most of 12 tool calls since the last change told nothing new or failed"
+    script.call("edit", args="patch", result="patched")
+    assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
+
+
+def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
+    script = worker()
+    for n in range(30):
+        script.call("check_url", args=f"url {n}", result="200 OK")
+        if n % 3 == 2:
+            script.call("check_url", args=f"url {n - 2}", result="200 OK")
+
+    assert all(finding.severity is Severity.LOW for finding in script.health.findings)
+
+
+def test_refused_edits_between_others_that_succeed_are_no_standstill() -> None:
+    script = worker()
+    for n in range(24):
+        refuse(script, 0 if n else 1)
+        script.call("edit", args=f"new {n}", result="ok")
+        script.call("edit", args=f"newer {n}", result="ok")
+
+    assert all(not finding.ticket or finding.kind is LOOP for finding in script.health.findings)
+
+
+def test_errors_that_are_new_each_time_are_not_most_calls() -> None:
+    script = worker()
+    for n in range(14):
+        script.call("bash", args=f"python x.py {n}", result=f"e{n}", outcome="error", error_type=f"Error{n}")
+
+    assert script.finding(NO_PROGRESS) is None
+
+
 def test_submissions_refused_between_changes_are_work() -> None:
     script = worker()
     for n in range(8):
@@ -446,7 +626,7 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
     assert (shown.severity, shown.ticket) == (Severity.LOW, False)
-    assert found(script, NO_PROGRESS).evidence == "10 new searches found nothing"
+    assert found(script, NO_PROGRESS).evidence == "10 new searches or reads found nothing"
     for n in range(11, 60):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
@@ -93,6 +95,77 @@ def test_provider_is_shared_unless_the_trouble_is_the_callers_own(
     assert seen is not None
     fleet = [script.health for script in scripts]
     assert shared_cause(mine.health, seen, lambda: fleet, SETTINGS, mine.now) == cause
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("answered_workers", [31, 100])
+def test_provider_is_shared_whatever_the_order_of_the_fleet(answered_workers: int, is_reversed: bool) -> None:
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [answered(**called) for _ in range(answered_workers)] + [failing(**called) for _ in range(3)]
+    fleet = [script.health for script in (reversed(scripts) if is_reversed else scripts)]
+    seen = scripts[-1].finding(PROVIDER)
+
+    assert seen is not None
+    found = shared_cause(scripts[-1].health, seen, lambda: fleet, SETTINGS, scripts[-1].now)
+    assert found == "provider:anthropic"
+
+
+@pytest.mark.parametrize(
+    ("others", "cause"),
+    [
+        ({"error_type": "overloaded"}, "provider:anthropic"),
+        ({"error_type": "content_filter"}, ""),
+        ({"error_type": "overloaded", "model": "haiku"}, ""),
+    ],
+)
+def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, str], cause: str) -> None:
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [failing(**called), *(failing(**(called | others)) for _ in range(4))]
+    scripts += [answered(**called) for _ in range(20)]
+    seen = scripts[0].finding(PROVIDER)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+@pytest.mark.parametrize(
+    ("error", "failing_workers", "answered_workers", "cause"),
+    [
+        ("timeout", 1, 0, "mcp:github"),
+        ("timeout", 1, 9, ""),
+        ("timeout", 3, 9, "mcp:github"),
+        ("forbidden", 1, 0, ""),
+        ("forbidden", 3, 9, "mcp:github"),
+    ],
+)
+def test_an_mcp_server_is_shared_unless_it_answers_others(
+    error: str, failing_workers: int, answered_workers: int, cause: str
+) -> None:
+    scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(failing_workers + answered_workers)]
+    for n, script in enumerate(scripts):
+        said: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
+        for call in range(5):
+            script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **said)
+    seen = scripts[0].finding(STREAK)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    fleet.reverse()
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+def test_what_is_not_there_for_several_workers_is_no_incident() -> None:
+    scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
+    for script in scripts:
+        for n in range(5):
+            script.call("find_user", args=f"{n}", result="none", outcome="error", error_type="user not found")
+    seen = scripts[0].finding(STREAK)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
 def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:

@@ -339,6 +339,7 @@ _NO_TIMES = {
     *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
     "_side_by_side",  # is forgotten
     *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
+    "known_since_gain",
     *("cost_usd", "unpriced_tokens"),
     # Of a calendar day, whatever the clock does.
     "spent_today",
@@ -364,7 +365,7 @@ _WITH_TIMES = {
     "mcp_servers": (McpServer("m", "", (McpLoss(START, "failed"),), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
-    "refusals": (Refusal("not found", 1, START),),
+    "refusals": (Refusal("not found", 1, START, 1, 1),),
     "resources": (Resource("memory", 1, 2, START),),
 }
 

@@ -74,6 +74,6 @@ async def test_an_open_ticket_speaks_for_everything_that_is_not_worse(hive: Hive
     coverage, health = await covered(hive, by=TicketStatus.INTERVENING)
     now, more = also(health, FindingKind.ERROR_STREAK)
 
-    covers = coverage.covers(now, replace(more, severity=severity))
+    covers = coverage.covers(now, more._replace(severity=severity))
 
     assert covers == (severity.rank <= Severity.MEDIUM.rank)

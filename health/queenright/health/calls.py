@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from enum import Enum
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 LONGEST_CYCLE: Final = 4
@@ -14,6 +13,8 @@ _SIZE: Final = 8
 _BLIND: Final = b"\0"
 _KNOWN: Final = b"\1"
 _FAILED: Final = b"\2"
+_EDIT: Final = b"\3"
+_FAILED_EDIT: Final = b"\4"
 _MOST: Final = 65_535
 
 
@@ -29,14 +30,16 @@ class Seen(Enum):
 
 
 def digest(*parts: str) -> bytes:
-    """Return eight bytes that stand for ``parts``; the same in every process."""
-    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+    """Return eight bytes that stand for ``parts`` in this process."""
+    return hash(parts).to_bytes(_SIZE, "little", signed=True)
 
 
 def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
     # The first byte tells whether the result is known, and a failure: one array less for every worker.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
+    if not result:
+        return (_FAILED_EDIT if failed else _EDIT) + digest(tool, args, result)[1:]
     return (_FAILED if failed else _KNOWN) + digest(tool, args, result)[1:]
 
 
@@ -51,8 +54,8 @@ class Repeat(NamedTuple):
     was changed between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: nobody told the result. A ``failed`` one is the same
-    failure each time.
+    of arguments only: nobody told the result. One of an edit is of arguments
+    only too, as its result changes by itself. A ``failed`` one failed each time.
     """
 
     tool: str
@@ -64,6 +67,7 @@ class Repeat(NamedTuple):
     cycles: int
     since: float
     blind: bool
+    is_edit: bool
     failed: bool
 
 
@@ -76,6 +80,7 @@ class RecentCalls:
         "_first",
         "_live",
         "_pairs",
+        "_repeats",
         "_since_change",
         "_since_perhaps",
         "_tools",
@@ -93,6 +98,7 @@ class RecentCalls:
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
+        self._repeats: list[Repeat] | None = None
         self._since_change = self._since_perhaps = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
@@ -127,7 +133,8 @@ class RecentCalls:
         Args:
             tool: The tool's name.
             args: Fingerprint of the arguments.
-            result: Fingerprint of the result, or None if nobody told it.
+            result: Fingerprint of the result; empty for an edit, whose result does not count; None if nobody
+                told it.
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
             failed: Whether it failed.
@@ -142,6 +149,7 @@ class RecentCalls:
         else:
             self._turn = turn
             self._turn_size = 1
+        self._repeats = None
         last = self._find(pair, 0)
         since = min(self._since_change, self._since_perhaps) if is_check else self._since_change
         again = last >= len(self) - since - 1
@@ -184,6 +192,7 @@ class RecentCalls:
     def rest(self) -> None:
         """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""
         self._live = 0
+        self._repeats = None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -191,6 +200,11 @@ class RecentCalls:
 
     def repeats(self) -> list[Repeat]:
         """Return the repeats among the newest calls, one for each different call, newest first."""
+        if self._repeats is None:
+            self._repeats = self._find_repeats()
+        return self._repeats
+
+    def _find_repeats(self) -> list[Repeat]:
         pairs = memoryview(self._pairs).cast("Q").tolist()
         found: dict[int, Repeat] = {}
         size = len(pairs)
@@ -207,7 +221,7 @@ class RecentCalls:
             run += 1
         first = pairs.index(pair, max(0, index + 1 - self._window))
         period, cycles = (1, run) if run > 1 else _cycle(pairs, index)
-        kind = self._pairs[index * _SIZE : index * _SIZE + 1]
+        kind = bytes(self._pairs[index * _SIZE : index * _SIZE + 1])
         return Repeat(
             tool=self._tools[index - len(self)],
             times=self._chains[index],
@@ -218,7 +232,8 @@ class RecentCalls:
             cycles=cycles,
             since=self._first[index],
             blind=kind == _BLIND,
-            failed=kind == _FAILED,
+            is_edit=kind in (_EDIT, _FAILED_EDIT),
+            failed=kind in (_FAILED, _FAILED_EDIT),
         )
 
     def _find(self, pair: bytes, start: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,7 +18,7 @@ from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import CRITICAL_AFTER, grown
+from queenright.health.severities import CRITICAL_AFTER, grown, half_more
 from queenright.health.silence import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
@@ -63,7 +62,9 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     found = _found(v, settings, now, settings.are_on)
     if found and now < grace_until(v, settings):
         return [
-            finding if finding.kind in KINDS_AFTER_END else replace(finding, ticket=False)
+            finding._replace(ticket=False)
+            if finding.ticket and finding.kind not in KINDS_AFTER_END
+            else finding
             for finding in found
         ]
     return found
@@ -74,10 +75,11 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     if not settings.has_shadows:
         return []
     found = _found(v, settings, now, settings.in_shadow)
-    if settings.learned_clocks.mode == "shadow" and settings.acts_on(FindingKind.STALL):
+    is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
+    if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         found += [] if trial is None else [trial]
-    return [replace(one, ticket=False, shadow=True) for one in found]
+    return [one._replace(ticket=False, shadow=True) for one in found]
 
 
 def _found(
@@ -104,8 +106,9 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     return (
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
+        or has_mostly_known_results(v, settings)
         or v.fruitless >= loops.fruitless_calls
-        or (bool(v.refusals) and max(refusal.times for refusal in v.refusals) >= loops.refused_changes)
+        or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
@@ -230,49 +233,62 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     loops = settings.loops
     if v.calls is None or v.calls.peak < min(loops.consecutive, loops.cycles, loops.repeats):
         return None
-    best: Finding | None = None
+    worst: Repeat | None = None
+    severity = Severity.LOW
     for repeat in v.calls.repeats():
-        finding = _loop(repeat, settings)
-        if finding is not None and (best is None or finding.severity.rank > best.severity.rank):
-            best = finding
-    return best
-
-
-def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
-    loops = settings.loops
-    in_a_row = repeat.run >= loops.consecutive
-    in_cycle = repeat.period > 1 and repeat.cycles >= loops.cycles
-    often = repeat.in_window >= loops.repeats
-    if repeat.blind:
-        if repeat.run < loops.blind_repeats:
-            return None
-        how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
-    elif in_cycle:
-        how = f"{repeat.times} times with the same arguments and result, in a cycle of {repeat.period} calls"
-    elif in_a_row or often:
-        how = f"{repeat.times} times with the same arguments and result"
-        if repeat.run > 1:
-            how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
-    elif repeat.at_all >= loops.repeats_at_all:
-        # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
-        # That nothing it changed has helped is one, and none to page: the failure may be of others.
-        answer = "failed in the same way" if repeat.failed else "gave the same answer"
-        return Finding(
-            kind=FindingKind.DOOM_LOOP,
-            severity=Severity.MEDIUM if repeat.failed else Severity.LOW,
-            evidence=f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, "
-            "whatever was done between",
-            since=repeat.since,
-            ticket=repeat.failed,
-        )
-    else:
+        of_this = _severity_of(repeat, settings)
+        if of_this is not None and (worst is None or of_this.rank > severity.rank):
+            worst, severity = repeat, of_this
+    if worst is None:
         return None
+    is_loop = _is_loop(worst, settings)
     return Finding(
         kind=FindingKind.DOOM_LOOP,
-        severity=grown(repeat.times, loops.repeats, settings, loops.repeats_high),
-        evidence=f"{repeat.tool} was called {how}",
-        since=repeat.since,
+        severity=severity,
+        evidence=_told_of_loop(worst, settings) if is_loop else _told_despite_changes(worst),
+        since=worst.since,
+        ticket=is_loop or worst.failed,
     )
+
+
+def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
+    loops = settings.loops
+    if repeat.blind:
+        return repeat.run >= loops.blind_repeats
+    return (
+        repeat.run >= loops.consecutive
+        or repeat.in_window >= loops.repeats
+        or (repeat.period > 1 and repeat.cycles >= loops.cycles)
+    )
+
+
+def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
+    loops = settings.loops
+    if _is_loop(repeat, settings):
+        return grown(repeat.times, loops.repeats, settings, loops.repeats_high)
+    if repeat.blind or repeat.at_all < loops.repeats_at_all:
+        return None
+    # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
+    # That nothing it changed has helped is one, and none to page: the failure may be of others.
+    return Severity.MEDIUM if repeat.failed else Severity.LOW
+
+
+def _told_of_loop(repeat: Repeat, settings: HealthSettings) -> str:
+    same = "arguments" if repeat.is_edit else "arguments and result"
+    if repeat.blind:
+        how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
+    elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
+        how = f"{repeat.times} times with the same {same}, in a cycle of {repeat.period} calls"
+    else:
+        how = f"{repeat.times} times with the same {same}"
+        if repeat.run > 1:
+            how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
+    return f"{repeat.tool} was called {how}"
+
+
+def _told_despite_changes(repeat: Repeat) -> str:
+    answer = "failed in the same way" if repeat.failed else "gave the same answer"
+    return f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, whatever was done between"
 
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -281,19 +297,13 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
-    refused = max(v.refusals, key=lambda refusal: refusal.times, default=None)
-    if refused is not None and refused.times >= settings.loops.refused_changes:
-        of_edits = grown(refused.times, settings.loops.refused_changes, settings)
-        if of_all is None or of_edits.rank >= of_all.rank:
-            failed = f"edits or submissions failed with {refused.error}"
-            what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
-            return Finding(
-                kind=FindingKind.ERROR_STREAK,
-                severity=of_edits,
-                evidence=f"{refused.times} {what} since a change succeeded",
-                since=refused.since,
-            )
-    severity = grown(v.streak, limit, settings) if v.streak >= limit else None
+    refused = _detect_refusals(v, settings) if v.refusals else None
+    if refused is not None and (of_all is None or refused.severity.rank >= of_all.rank):
+        return refused
+    severity = None
+    if v.streak >= limit:
+        # A tool that says that something is not there works, whatever it is asked for next.
+        severity = Severity.MEDIUM if v.streak_is_missing else grown(v.streak, limit, settings)
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -310,6 +320,32 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         evidence=f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
         f"the last of {v.streak_tool} with {v.streak_error}",
         since=since,
+    )
+
+
+def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
+    """Find edits, submissions or commands that are refused lately: of one class, or more of several."""
+    loops, call = settings.loops, v.tool_calls_total
+    lately = [(one.lately(call, loops.window), one) for one in v.refusals]
+    times, refused = max(lately, key=lambda one: one[0])
+    if times >= loops.refused_changes:
+        failed = f"edits or submissions failed with {refused.error}"
+        what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
+        return Finding(
+            kind=FindingKind.ERROR_STREAK,
+            severity=grown(refused.times, loops.refused_changes, settings),
+            evidence=f"{refused.times} {what} since a change succeeded",
+            since=refused.since,
+        )
+    times, limit = sum(times for times, _ in lately), half_more(loops.refused_changes)
+    if times < limit:
+        return None
+    return Finding(
+        kind=FindingKind.ERROR_STREAK,
+        severity=grown(times, limit, settings),
+        evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
+        f"the last with {v.refusals[0].error}",
+        since=min(one.since for _, one in lately),
     )
 
 
@@ -360,10 +396,14 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls told nothing new"
         found.append(_no_progress(severity, evidence, v.stale_since))
+    is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
+    if not is_high and has_mostly_known_results(v, settings):
+        evidence = f"most of {v.told_since_gain} tool calls since the last change told nothing new or failed"
+        found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
-        evidence = f"{v.fruitless} new searches found nothing"
+        evidence = f"{v.fruitless} new searches or reads found nothing"
         found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.last_activity - v.polls_since
@@ -373,7 +413,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
-        return max(found, key=lambda one: one.severity.rank)
+        return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
     if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
         return None
     return Finding(
@@ -383,6 +423,12 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         since=v.last_progress or v.started_at,
         ticket=False,
     )
+
+
+def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
+    """Return whether most results since the last change are repeats and failures, in a row or not."""
+    loops, known = settings.loops, v.known_since_gain
+    return known >= loops.known_results and known >= loops.told_known_share * v.told_since_gain
 
 
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
@@ -429,7 +475,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     A client disconnects when it exits, and reconnects a server that it loses: only work done long after
     shows that it is still missing.
     """
-    missing = missing_mcp_servers(v, settings)
+    missing = missing_mcp_servers(v, settings) if v.mcp_servers else []
     if not missing:
         return None
     shown = "; ".join(_mcp_server(server) for server in missing[:3])

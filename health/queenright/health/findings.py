@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 WorkerKey = tuple[str, str]
 """``(agent_id, session_id)``: one run of one worker. Its incarnation may change."""
@@ -54,18 +53,15 @@ class Severity(StrEnum):
     HIGH = "high"
     CRITICAL = "critical"
 
-    @property
-    def rank(self) -> int:
+    def __init__(self, word: str) -> None:
+        self.rank = len(type(self).__members__)
         """0 for low to 3 for critical."""
-        return _SEVERITY_RANK[self]
 
 
-_SEVERITY_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 _KIND_RANK: Final = {kind: rank for rank, kind in enumerate(FindingKind)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """
     The observation of one detector about one worker.
 

@@ -24,6 +24,7 @@ SAMPLES: Final = 30
 _MOST: Final = 255
 _USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
+_OUTLIERS: Final = 2
 _MARGIN: Final = 3.0
 """A call is suspect when it takes so many times as long as 99 of 100 do."""
 
@@ -45,7 +46,7 @@ class Usual(NamedTuple):
     usual: float
     """Half were no more."""
     seldom_more: float
-    """Ninety-nine of a hundred were no more, the largest left out: one hang is not usual."""
+    """Ninety-nine of a hundred were no more, the two largest left out: a hang or two are not usual."""
     times: int
 
 
@@ -76,7 +77,9 @@ class LearnedClocks:
         if counts is None or (timed := sum(counts)) < SAMPLES:
             return None
         return Usual(
-            _quantile(counts, _USUAL * timed), _quantile(counts, _SELDOM_LONGER * (timed - 1)), timed
+            _quantile(counts, _USUAL * timed),
+            _quantile(counts, min(_SELDOM_LONGER * timed, timed - _OUTLIERS)),
+            timed,
         )
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:

@@ -221,6 +221,8 @@ class Loops(_Block):
     """Results from which on ``told_known_share`` applies."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
     """Share of results without news. Above one half, because acknowledgements count half."""
+    known_results: Count = 5
+    """Repeats and failures since the last change that are high if they are most of the results."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
     """Input tokens of a model call, as a multiple of the median of the five before it."""
     token_spike_minimum: Count = 20_000

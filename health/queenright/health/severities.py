@@ -14,9 +14,14 @@ CRITICAL_AFTER: Final = 4
 
 def grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
     """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
-    if times >= max(settings.bands.critical, 2 * limit + 1):
+    if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
-    return Severity.HIGH if times >= (high or limit + (limit + 1) // 2) else Severity.MEDIUM
+    return Severity.HIGH if times >= (high or half_more(limit)) else Severity.MEDIUM
+
+
+def half_more(limit: int) -> int:
+    """Return half as many again: so many repeats are high."""
+    return limit + (limit + 1) // 2
 
 
 def lasted(seconds: float, limit: float) -> Severity:

@@ -14,7 +14,6 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
-_MANY_ANSWERED: Final = 10
 _OWN_ERROR: Final = re.compile(
     r"auth|api.?key|permission|forbidden|unauthori[sz]ed|invalid.?request|bad.?request|not.?found|unprocessable"
     r"|\b40[0134]\b|\b422\b",
@@ -33,66 +32,84 @@ def shared_cause(
     """
     Return what other workers with the same trouble share with this one; empty if that is nothing.
 
-    That is the provider of its model, else the model, if its calls fail: ``provider:anthropic``; unless calls
-    of many other workers are answered and fewer than ``tickets.incident_workers`` fail. An error that is
-    mostly the caller's own, such as a wrong key, is shared only by so many who have it within
-    ``tickets.incident_window_seconds``. Or it is the MCP server whose tools fail: ``mcp:github``. Or a tool
-    that as many workers have the same error of: ``tool:search``; but not a shell or an editor, in which
-    equal errors have causes of their own.
+    ``tickets.incident_workers`` that fail with the same class of error within
+    ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
+    server (``mcp:github``) or a tool (``tool:search``); but no shell or editor, in which equal errors have
+    causes of their own. Fewer share a provider or a server too, unless more workers get answers from it, or
+    the error is mostly the caller's own, such as a wrong key.
 
     Args:
         health: The worker.
         finding: The worst that is wrong with it.
-        workers: Gives the fleet.
-        settings: How many in how long share a tool's failure.
+        workers: Gives the fleet, in any order.
+        settings: How many in how long share a cause.
         now: Seconds since the epoch.
     """
-    v = health.vitals
+    v, since = health.vitals, now - settings.tickets.incident_window_seconds
+    most = settings.tickets.incident_workers
     if finding.kind is FindingKind.PROVIDER_FAILURE:
-        named = _provider_of(v)
-        return f"provider:{named}" if named and _is_shared_by_callers(v, workers, settings, now) else ""
-    if finding.kind is not FindingKind.ERROR_STREAK or not v.streak_tool:
+        return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
+    if finding.kind is not FindingKind.ERROR_STREAK or not v.streak_tool or v.streak_is_missing:
         return ""
-    if v.streak_tool.startswith(_MCP_TOOL):
-        server = v.streak_tool.removeprefix(_MCP_TOOL).partition("__")[0]
-        return f"mcp:{server}" if server else ""
+    if server := _mcp_server(v.streak_tool):
+        return f"mcp:{server}" if _is_mcp_server_shared(v, server, workers(), since, most) else ""
     if is_shell(v.streak_tool) or effect_of_tool(v.streak_tool) is Effect.EDITS:
         return ""
-    since = now - settings.tickets.incident_window_seconds
-    sharing = sum(_fails_alike(v, other, since) for other in workers())
-    return f"tool:{v.streak_tool}" if sharing >= settings.tickets.incident_workers else ""
+    sharing = sum(
+        _fails_by_tool(v, other, since) and other.vitals.streak_tool == v.streak_tool for other in workers()
+    )
+    return f"tool:{v.streak_tool}" if sharing >= most else ""
 
 
-def _is_shared_by_callers(
-    v: VitalSigns, workers: Callable[[], Iterable[WorkerHealth]], settings: HealthSettings, now: float
-) -> bool:
-    tickets = settings.tickets
-    provider, since = _provider_of(v), now - tickets.incident_window_seconds
-    is_own, failing, answered = _OWN_ERROR.search(v.llm_error) is not None, 0, 0
-    for other in workers():
+def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
+    failing = answered = 0
+    for other in workers:
         of = other.vitals
-        if _provider_of(of) != provider or of.last_activity < since:
+        if (of.provider, of.model) != (v.provider, v.model) or of.last_activity < since:
             continue
         if not of.llm_errors:
             answered += of.tokens_at is not None and of.tokens_at >= since
-        elif of.llm_error == v.llm_error or not is_own:
-            failing += any(one.kind is FindingKind.PROVIDER_FAILURE for one in other.findings)
-        # Of a large fleet a part tells enough.
-        if failing >= tickets.incident_workers:
-            return True
-        if answered >= _MANY_ANSWERED * tickets.incident_workers:
-            break
-    return not is_own and answered <= failing
+        elif of.llm_error == v.llm_error and _has(other, FindingKind.PROVIDER_FAILURE):
+            failing += 1
+            if failing >= most:
+                return bool(_served_by(v))
+    return bool(_served_by(v)) and _OWN_ERROR.search(v.llm_error) is None and answered <= failing
 
 
-def _provider_of(v: VitalSigns) -> str:
+def _is_mcp_server_shared(
+    v: VitalSigns, server: str, workers: Iterable[WorkerHealth], since: float, most: int
+) -> bool:
+    failing = answered = 0
+    prefix = f"{_MCP_TOOL}{server}__"
+    for other in workers:
+        of = other.vitals
+        if of.last_activity < since:
+            continue
+        if _fails_by_tool(v, other, since) and _mcp_server(of.streak_tool) == server:
+            failing += 1
+            if failing >= most:
+                return True
+        elif of.tools is not None and not (of.streak and of.streak_tool.startswith(prefix)):
+            answered += of.tools.has_called(prefix, since)
+    return _OWN_ERROR.search(v.streak_error) is None and answered <= failing
+
+
+def _served_by(v: VitalSigns) -> str:
     return v.provider or v.model
 
 
-def _fails_alike(v: VitalSigns, other: WorkerHealth, since: float) -> bool:
+def _mcp_server(tool: str) -> str:
+    return tool.removeprefix(_MCP_TOOL).partition("__")[0] if tool.startswith(_MCP_TOOL) else ""
+
+
+def _fails_by_tool(v: VitalSigns, other: WorkerHealth, since: float) -> bool:
     of = other.vitals
     return (
-        (of.streak_tool, of.streak_error) == (v.streak_tool, v.streak_error)
+        of.streak_error == v.streak_error
         and of.last_activity >= since
-        and any(one.kind is FindingKind.ERROR_STREAK for one in other.findings)
+        and _has(other, FindingKind.ERROR_STREAK)
     )
+
+
+def _has(worker: WorkerHealth, kind: FindingKind) -> bool:
+    return any(one.kind is kind for one in worker.findings)

@@ -38,6 +38,8 @@ _PHASE_TEXT: Final = {
 
 def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has been silent for longer than its phase allows."""
+    if now <= v.last_activity:
+        return None
     clock = stall_clock(v, settings)
     return None if clock is None or now < clock.due else _stalled(v, clock, now)
 
@@ -143,9 +145,11 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
 def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that makes checkpoints and has an old one."""
     since, check = checkpoint_from(v), settings.health_check
+    if since is None:
+        return None
     degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
     due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
-    if since is None or degraded is None or due is None or now < degraded:
+    if degraded is None or due is None or now < degraded:
         return None
     stale = now >= due and not _is_unsure(v, due)
     return Finding(

@@ -38,6 +38,8 @@ class DailySpending:
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has reached a spending limit, or nearly so, and spends on."""
     limits = settings.spending
+    if not limits.is_on:
+        return None
     near = [one for one in _spent(v, settings, now) if one[0] >= limits.warn_at * one[1]]
     if not near:
         return None

@@ -59,6 +59,13 @@ class ToolCounts:
             self._numbers[place + 1] = min(self._numbers[place + 1] + errors, _MOST)
             self._numbers[place + 2] = max(self._numbers[place + 2], last)
 
+    def has_called(self, prefix: str, since: float) -> bool:
+        """Return whether a tool whose name begins with ``prefix`` was called since then."""
+        return any(
+            name.startswith(prefix) and self._numbers[index * _FIELDS + 2] >= since
+            for index, name in enumerate(self._names)
+        )
+
     def _place(self, tool: str) -> int:
         names = self._names
         try:

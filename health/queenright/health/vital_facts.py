@@ -84,8 +84,43 @@ def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
     if data.get("error_type") == INTERRUPTED:
         return True
-    texts = (str(data.get("error_type") or ""), str(data.get("error") or ""))
-    return any(_STOPPED_BY_PERSON.match(text) is not None for text in texts)
+    return _begins_stopped(str(data.get("error_type") or "")) or _begins_stopped(str(data.get("error") or ""))
+
+
+@lru_cache(256)
+def _begins_stopped(text: str) -> bool:
+    return _STOPPED_BY_PERSON.match(text) is not None
+
+
+# What a read or a search fails with if its argument is not there.
+_MISSING: Final = re.compile(
+    r"not[ _]?found\b|notfound|\bno such \w+|\b(?:do|does|did)(?: not|n.t) exist\b|\benoent\b|\b404\b"
+    r"|\b(?:could|can)(?: ?not|n?.t) (?:find|locate|be found)\b|\bno \w+(?: \w+)? (?:found|exists?)\b"
+)
+_MISSING_WORDS: Final = ("found", "no such", "exist", "find", "locate", "404", "enoent")
+"""One of these is in what the pattern matches: to look for them is faster."""
+# What is broken then, or closed to the caller: no other argument would help.
+_BROKEN: Final = re.compile(
+    r"(?:command|tool|function|method|module|package|plugin|host|server|address|database|endpoint|route|session"
+    r"|driver|executable|program|api|service)(?: \S+)?(?: was| is)?[ _]?not[ _]?found"
+    r"|\btime[ds]?[ _-]?out|\bdenied\b|\bforbidden\b|\bunauthori[sz]ed\b|\bauthenticat|\bconnect(?:ion)?\b"
+    r"|\bunavailable\b|\bunreachable\b|\b5\d\d\b|\binternal (?:server )?error\b|\brate.?limit"
+)
+
+
+def is_missing(data: Mapping[str, Any]) -> bool:
+    """Return whether a call failed because what it asked for is not there, by what its end says."""
+    return _says_missing(
+        str(data.get("error_type") or "")[:_NAME_LIMIT], str(data.get("error") or "")[-EVIDENCE_LIMIT:]
+    )
+
+
+@lru_cache(256)
+def _says_missing(error_type: str, error: str) -> bool:
+    text = f"{error_type}\n{error}".lower()
+    if not any(word in text for word in _MISSING_WORDS):
+        return False
+    return _MISSING.search(text) is not None and _BROKEN.search(text) is None
 
 
 # What secrets are written in: a cut within such a word may have left the half of one.
@@ -140,22 +175,52 @@ class OpenTool(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """How often edits and submissions were refused with one class of error since a change succeeded."""
+    """How often edits, submissions or commands were refused with one class of error."""
 
     error: str
     times: int
     since: float
+    last: int
+    """The number of the last refused call."""
+    recent: int
+    """Which calls of the window before it were refused: one bit for each call, the last call lowest."""
+
+    def lately(self, call: int, window: int) -> int:
+        """Return how many of the ``window`` calls up to number ``call`` were refused."""
+        return _in_window(self.recent, call - self.last, window).bit_count()
 
 
 Refusals = tuple[Refusal, ...]
-_MOST_REFUSALS: Final = 2
+_MOST_REFUSALS: Final = 4
 
 
-def after_refusal(refusals: Refusals, error: str, at: float) -> Refusals:
-    """Return refusals after another one, the newest class first; two that take turns are both counted."""
-    known = next((one for one in refusals if one.error == error), Refusal(error, 0, at))
-    others = tuple(one for one in refusals if one is not known)
-    return (known._replace(times=known.times + 1), *others)[:_MOST_REFUSALS]
+def after_refusal(
+    refusals: Refusals, error: str, at: float, *, call: int, window: int, limit: int
+) -> Refusals:
+    """
+    Return refusals after another one, the newest class first.
+
+    Refusals expire with the window. ``times`` counts beyond it once ``limit`` of them were in it.
+
+    Args:
+        refusals: What was refused before.
+        error: The class of the error.
+        at: When, in seconds since the epoch.
+        call: The number of the call that was refused.
+        window: How many calls back refusals count.
+        limit: How many of one class are a finding.
+    """
+    still = [one for one in refusals if one.lately(call, window)]
+    known = next((one for one in still if one.error == error), Refusal(error, 0, at, call, 0))
+    lately = known.lately(call, window)
+    recent = _in_window(known.recent, call - known.last, window) | 1
+    times = known.times + 1 if lately >= limit else recent.bit_count()
+    new = Refusal(error, times, known.since, call, recent)
+    return (new, *(one for one in still if one is not known))[:_MOST_REFUSALS]
+
+
+def _in_window(calls: int, later: int, window: int) -> int:
+    return 0 if later >= window else (calls << later) & ((1 << window) - 1)
 
 
 class Beat(NamedTuple):

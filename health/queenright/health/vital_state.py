@@ -169,6 +169,7 @@ class VitalState:
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
+        "known_since_gain",
         "last_activity",
         "last_checkpoint",
         "last_heartbeat",
@@ -218,6 +219,7 @@ class VitalState:
         "steps_total",
         "streak",
         "streak_error",
+        "streak_is_missing",
         "streak_since",
         "streak_tool",
         "talks",
@@ -229,6 +231,7 @@ class VitalState:
         "tokens_since_gain",
         "told",
         "told_known",
+        "told_since_gain",
         "tool_calls_total",
         "tools",
         "unpriced_tokens",
@@ -374,7 +377,7 @@ class VitalState:
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
         self.fruitless = 0
-        """New searches that found nothing, since the last progress or change."""
+        """New searches and reads that found nothing, since the last progress or change."""
         self.fruitless_since = at
         self.polls = 0
         """Calls that waited for something, and were told what they had been told before."""
@@ -382,11 +385,15 @@ class VitalState:
         self.rereads = 0
         """Of these, calls that read after a pause what may not change by itself."""
         self.refusals: Refusals = ()
-        """Turns in which edits or submissions failed, since a change succeeded."""
+        """Turns in which edits, submissions or commands were refused, since a change or a run succeeded."""
         self.gained_at = at
         """When it last changed something, had something accepted or saved, or heard from its user."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
+        self.told_since_gain = 0
+        """Of those calls and of the same visit, the ones whose result is known."""
+        self.known_since_gain = 0.0
+        """How many were repeats or failures: a new error and a call made again after a change count ½."""
         self.idle_turns = 0
         """Turns of the model in a row that called no tool, but to hand in a result."""
         self.idle_turns_since = at
@@ -405,6 +412,8 @@ class VitalState:
         """Turns in a row in which one tool failed with one class of error."""
         self.streak_tool = ""
         self.streak_error = ""
+        self.streak_is_missing = False
+        """All of them failed because what they looked for, something new each time, is not there."""
         self.streak_since = at
         self.llm_errors = 0
         """LLM API errors in a row."""
@@ -636,6 +645,7 @@ class VitalState:
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
         self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+        self.told_since_gain, self.known_since_gain = 0, 0.0
 
     def count_idle_turn(self, at: float) -> None:
         """Count a turn of the model that did nothing, until a tool call shows that it did."""
@@ -722,6 +732,7 @@ class VitalState:
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
         self.told, self.told_known = 0, 0.0
+        self.told_since_gain, self.known_since_gain = 0, 0.0
 
     def enter(self, node_id: str, at: float) -> None:
         """Note in which node the worker is; another node is a new visit."""
@@ -810,15 +821,16 @@ class VitalState:
             return  # nothing has failed, and still nothing
         limit = self.settings.health_check.error_rate
         known = (self._outcomes << 1) | failed
-        if known.bit_length() > ERROR_WINDOW + 1:
+        if known >= 2 * _ALL_WELL:
             # The leading bit tells how many there are; the oldest falls out behind it.
             known = (known & (_ALL_WELL - 1)) | _ALL_WELL
         self._outcomes = known
-        if known.bit_count() == 1:
+        failures, of = known.bit_count() - 1, known.bit_length() - 1
+        if failures == 0:
             self.error_rate_high = False
         elif self.error_rate_high:
-            self.error_rate_high = self.error_share >= _ERROR_RATE_CLEARS * limit
-        elif self.outcomes >= _ERROR_MINIMUM and self.error_share > limit:
+            self.error_rate_high = failures >= _ERROR_RATE_CLEARS * limit * of
+        elif of >= _ERROR_MINIMUM and failures > limit * of:
             self.error_rate_high = True
             self.error_rate_since = at
 

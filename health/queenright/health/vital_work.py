@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
@@ -18,6 +19,7 @@ from queenright.health.vital_facts import (
     context_is_full,
     count,
     dollars,
+    is_missing,
     is_stopped_by_person,
     name,
     seconds,
@@ -26,7 +28,14 @@ from queenright.health.vital_facts import (
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effect import CHANGING, READING, Effect
-from queenright.instrumentation.effects import asks_user, effect_of_tool, is_check_tool, speaks
+from queenright.instrumentation.effects import (
+    asks_user,
+    effect_of_tool,
+    is_check_tool,
+    is_note,
+    is_shell,
+    speaks,
+)
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
@@ -265,15 +274,15 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
     return began
 
 
-_WELL: Final = ("success", "succeeded", "completed")
-"""What others write for ``ok``."""
+_WELL: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
+"""What is written of a call that did not fail."""
 
 
 def tool_call_failed(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call failed, by what its end says: an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
-    return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
+    return data.get("outcome") not in _WELL
 
 
 def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
@@ -338,20 +347,25 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
-    error = _failure_class(data) if failed else ""
+    error = ""
     if failed:
-        _count_failed_call(v, turn, at)
+        reported = str(data.get("error_type") or data.get("outcome"))
+        error = _failure_class(reported, str(data.get("error") or ""))
+    is_miss = False
     if effect == _WAITS:
         _weigh_poll(v, result, failed, at)
     else:
-        _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
-    _count_streak(v, tool, error, turn, at)
+        may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
+        is_miss = _weigh_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+    if failed and not is_miss:
+        _count_failed_call(v, turn, at)
+    _count_streak(v, tool, error, turn, at, is_miss=is_miss)
 
 
-def _failure_class(data: Mapping[str, Any]) -> str:
+@lru_cache(256)
+def _failure_class(reported: str, error: str) -> str:
     """Return the class of a failed call's error, ``UNCLASSED`` if nothing tells it from other errors."""
-    reported = name(data.get("error_type") or data.get("outcome"))
-    return name(class_of_error(reported, str(data.get("error") or ""))) or UNCLASSED
+    return name(class_of_error(name(reported), error)) or UNCLASSED
 
 
 def _turn_beside(v: VitalState, began: float, at: float) -> float:
@@ -408,7 +422,14 @@ def _weigh_call(
     turn: object,
     pause: float,
     at: float,
-) -> None:
+    *,
+    may_miss: bool = False,
+) -> bool:
+    """
+    Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
+
+    A shell names what is not there, so that its known answer is about the same thing: that is no miss.
+    """
     failed = bool(error)
     seen: Seen | None = None
     if args is not None:
@@ -431,16 +452,21 @@ def _weigh_call(
             else:
                 _count_poll(v, result, at)
                 v.rereads += 1
-            return
+            return False
         v._has_waited = False
-        is_unknown = effect is None or effect == _RUNS
         is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
         seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
-        if is_unknown and seen is Seen.NEVER and not failed and (effect == _RUNS or not is_check):
+        may_change = effect == _RUNS or (effect is None and not is_check and not is_note(tool))
+        if may_change and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
-            v.fruitless = 0 if effect == _RUNS else v.fruitless
+            if effect == _RUNS or is_shell(tool):
+                v.fruitless = 0
+                v.refusals = ()
+    is_miss = may_miss and seen is Seen.NEVER
     if result is not None and seen is not Seen.BESIDE:
-        _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
+        of_result = digest("result", result)
+        is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
+        _weigh_result(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
         if result is None:
@@ -448,10 +474,19 @@ def _weigh_call(
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):
-            v.refusals = after_refusal(v.refusals, error, at)
+            loops = v._loops
+            v.refusals = after_refusal(
+                v.refusals,
+                error,
+                at,
+                call=v.tool_calls_total,
+                window=loops.window,
+                limit=loops.refused_changes,
+            )
             v._refused_turn = turn
     elif effect in CHANGING:
         _weigh_change(v, seen, at)
+    return is_miss
 
 
 def _is_poll(
@@ -496,6 +531,8 @@ def _weigh_result(
     failed: bool,
     turn: object,
     at: float,
+    *,
+    is_miss: bool = False,
 ) -> None:
     """
     Tell progress from none by one result: never seen, seen from this very call, seen from another.
@@ -504,10 +541,16 @@ def _weigh_result(
     """
     v._known_result = True
     v.told += 1
+    v.told_since_gain += 1
+    if is_miss:
+        v.told_known += 0.5
+        if not v.is_new(result):
+            _count_fruitless(v, at)
+        return
     if result != _NOTHING_NEW and v.is_new(result):
         v._new_result = True
-        v.told_known += 0.5 if failed else 0.0
         if failed:
+            _count_known(v, 0.5)
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
@@ -515,22 +558,35 @@ def _weigh_result(
         # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
         v.stale_tries += 1
         v.told_known += 1.0
+        v.known_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.told -= 1  # beside another that told nothing new
+            v.told_since_gain -= 1
             return
         if v.stale_calls == 0:
             v.stale_since = at
         v.stale_calls += 1
         v._stale_turn = turn
-        v.told_known += 1.0
+        _count_known(v, 1.0)
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
-            if v.fruitless == 0:
-                v.fruitless_since = at
-            v.fruitless += 1
+            _count_fruitless(v, at)
+        elif seen is Seen.NEVER:
+            v.stale_calls = v.stale_tries = 0
+
+
+def _count_known(v: VitalState, weight: float) -> None:
+    v.told_known += weight
+    v.known_since_gain += weight
+
+
+def _count_fruitless(v: VitalState, at: float) -> None:
+    if v.fruitless == 0:
+        v.fruitless_since = at
+    v.fruitless += 1
 
 
 def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
@@ -542,7 +598,9 @@ def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
     v.failed_calls += 1
 
 
-def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float) -> None:
+def _count_streak(
+    v: VitalState, tool: str, error: str, turn: object, at: float, *, is_miss: bool = False
+) -> None:
     if not error:
         v.streak = 0
         return
@@ -551,8 +609,10 @@ def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float)
     elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1
+        v.streak_is_missing = v.streak_is_missing and is_miss
     else:
         v.streak = 1
+        v.streak_is_missing = is_miss
         v.streak_since = at
         v.streak_tool = tool
         v.streak_error = error

@@ -152,6 +152,7 @@ class _Tool(NamedTuple):
     asks_user: bool = False
     speaks: bool = False
     is_check: bool = False
+    is_note: bool = False
 
 
 @lru_cache(4096)
@@ -174,7 +175,7 @@ def _tool(name: str) -> _Tool:
         return _Tool(Effect.EDITS)
     speaks = not _SPEAKS.isdisjoint(words[:1])
     if not _NOTES.isdisjoint(words):
-        return _Tool(None)
+        return _Tool(None, is_note=True)
     return _Tool(_effect_of_name(words), speaks=speaks, is_check=not _CHECKS.isdisjoint(words))
 
 
@@ -210,6 +211,11 @@ def speaks(name: str) -> bool:
 def is_check_tool(name: str) -> bool:
     """Return whether a tool checks what was done before: tests and the like."""
     return _tool(name).is_check
+
+
+def is_note(name: str) -> bool:
+    """Return whether an agent takes notes for itself with a tool."""
+    return _tool(name).is_note
 
 
 def is_shell(name: str) -> bool:

@@ -8,7 +8,6 @@ uses it, and it is null in the summary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from queenright.health.detectors import detect
@@ -101,7 +100,7 @@ def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
     """Remove the number of repeated steps from the evidence: metrics do not contain single steps."""
     if finding.kind is not FindingKind.RETRY_STORM:
         return finding
-    return replace(finding, evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
+    return finding._replace(evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
 
 
 def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:
