@@ -78,11 +78,11 @@ def test_warning_and_bad_are_distinct() -> None:
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
     for _ in range(13):
-        script.call(after=50)
+        script.call("run_tests", after=50)
     health = assessed(script)
 
     assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (Reading.BAD, Reading.WARNING)
-    assert health["tool_calls"].evidence.startswith("search was called 13 times")
+    assert health["tool_calls"].evidence.startswith("run_tests was called 13 times")
     assert health.state is HealthState.STUCK
 
 
