@@ -456,7 +456,7 @@ def _weigh_call(
                 v.calls.perhaps_changed()
                 v.fruitless = 0
                 v.refusals = ()
-            elif effect is None and not is_note(tool):
+            elif effect is None and not (is_shell(tool) or is_note(tool)):
                 v.calls.perhaps_changed()
     is_miss = may_miss and seen is Seen.NEVER
     if result is not None and seen is not Seen.BESIDE:
