@@ -318,15 +318,15 @@ def test_every_variable_that_agents_read_may_be_set_beside_a_service(monkeypatch
     ("url", "fault"),
     [
         ("hunter2 is not a url", "a space or a control character"),
-        ("hunter2", "neither http:// nor https://"),
-        ("", "neither http:// nor https://"),
-        ("ftp://hunter2", "neither http:// nor https://"),
-        ("file:///hunter2", "neither http:// nor https://"),
-        ("https:///hunter2", "names no host"),
-        ("https://:80/hunter2", "names no host"),
-        ("https://host:99999/hunter2", "its host or its port is none"),
+        ("hunter2", "does not begin with http:// or https://"),
+        ("", "does not begin with http:// or https://"),
+        ("ftp://hunter2", "does not begin with http:// or https://"),
+        ("file:///hunter2", "does not begin with http:// or https://"),
+        ("https:///hunter2", "it has no host"),
+        ("https://:80/hunter2", "it has no host"),
+        ("https://host:99999/hunter2", "its host or port is invalid"),
         ("https://host:0/hunter2", "its port is 0"),
-        ("https://[hunter2", "its host or its port is none"),
+        ("https://[hunter2", "its host or port is invalid"),
         ("https://host/hunter2\n", "a space or a control character"),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
     path = f"health_monitoring.{block}.webhook_url"
     assert f"{path}: [redacted] is refused: " in str(refused.value)
     assert f"{fault}" in str(refused.value)
-    assert "must be like https://" in str(refused.value)
+    assert "write it like https://" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
@@ -352,11 +352,11 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
     [
         ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
         ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
-        ("bee:tool_execution", "a kind is tool_execution, checkpoint_write, external_api, recovery"),
+        ("bee:tool_execution", "where kind is tool_execution, checkpoint_write, external_api, recovery"),
         (" tool_execution", "did you mean 'tool_execution'"),
-        ("", "a kind is tool_execution"),
-        ("tool_execution:", "for all of this kind write 'tool_execution'"),
-        ("tool_execution::", "for all of this kind write 'tool_execution'"),
+        ("", "where kind is tool_execution"),
+        ("tool_execution:", "for all breakers of this kind write 'tool_execution'"),
+        ("tool_execution::", "for all breakers of this kind write 'tool_execution'"),
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )

@@ -36,7 +36,7 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
     FindingKind.CIRCUIT_BREAKER_OPEN: _Words(
         "has been kept from something that failed too often",
         "What is behind that circuit breaker is in trouble, and the agent gets no further without it.",
-        "See what fails behind the breaker; it closes by itself once a probe succeeds, or reset it by hand.",
+        "See what fails behind the breaker; it closes by itself once a probe succeeds, or reset it.",
     ),
     FindingKind.RESOURCE_LIMIT: _Words(
         "has used up a resource",
