@@ -53,7 +53,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
     r"telemetry( --json)?": (1, ""),
     r"permissions (allow|deny) .*": (
         1,
-        "there is no permission request '.*'; list them: queenright permissions",
+        "there is no permission request '.*'; list them:",
     ),
     r"recover .*": (1, "no task '.*' is known"),
     r"judge once .*--selector .*": (3, "no workers found; check --selector"),
