@@ -136,7 +136,7 @@ def test_repeated_alerting_channel_is_refused(kind: str) -> None:
     Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
 
     with pytest.raises(
-        InvalidSettingsError, match=rf"{kind}\.channels: .*slack is listed 2 times; name each"
+        InvalidSettingsError, match=rf"{kind}\.channels: .*slack is listed 2 times; list each"
     ):
         load_settings()
 
