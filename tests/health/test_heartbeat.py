@@ -72,7 +72,7 @@ def test_a_newer_workers_heartbeat_is_read() -> None:
 @pytest.mark.parametrize("cut", range(len(json.dumps(REQUIREMENT))))
 def test_a_torn_heartbeat_is_refused_wherever_it_was_torn(cut: int) -> None:
     """B68: half a heartbeat is none."""
-    with pytest.raises(InvalidHeartbeatError, match="This is no heartbeat"):
+    with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
         parse_heartbeat(json.dumps(REQUIREMENT)[:cut])
 
 

@@ -377,7 +377,7 @@ async def test_failure_is_logged_and_retried(database_url: str, caplog: pytest.L
     with pytest.raises(asyncio.CancelledError):
         await Retention(store, SETTINGS, clock=lambda: NOW).run(Pauses(end_after=2))
 
-    assert caplog.text.count("it is tried again") == 2
+    assert caplog.text.count("retrying later") == 2
 
 
 async def test_changed_log_is_logged_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -470,7 +470,7 @@ def test_moved_beginning_of_the_archive_is_found(conn: Connection, audited: list
 
     assert was_whole
     assert not found.ok
-    assert found.reason == "the record of what the archive begins after is not what was written"
+    assert found.reason == "the record of where the archive begins was changed"
     assert found.reason in refused
     assert not verify_archive(conn).ok
 

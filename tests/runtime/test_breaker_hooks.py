@@ -133,7 +133,7 @@ async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) ->
     assert bench.states()["tool_execution:bee:search"] == "open"
     refusal = (
         "error: search was not run: circuit breaker 'tool_execution:bee:search' is open (3 failures in a "
-        "row, the last: OSError: no route). It is tried again in 60 s, or reset it by hand. "
+        "row, the last: OSError: no route). Retry in 60 s, or reset it. "
         "Do something else meanwhile."
     )
     assert bench.told()[3:] == [refusal] * 2

@@ -151,7 +151,7 @@ async def test_answer_after_the_client_hung_up_is_refused(running: Running, http
     late = await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
 
     assert late.status_code == 409
-    assert "its client waits no longer" in late.json()["title"]
+    assert "its client no longer waits" in late.json()["title"]
 
 
 async def test_answer_at_the_terminal_comes_first(running: Running, http: httpx.AsyncClient) -> None:
@@ -164,7 +164,7 @@ async def test_answer_at_the_terminal_comes_first(running: Running, http: httpx.
         assert (await waiting).json() == {}
     late = await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "deny"})
     assert late.status_code == 409
-    assert "its person has answered at the terminal" in late.json()["title"]
+    assert "its user answered at the terminal" in late.json()["title"]
 
 
 async def test_by_default_the_hook_is_answered_at_once_with_nothing(tmp_path: Path) -> None:

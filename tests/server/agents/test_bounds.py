@@ -170,7 +170,7 @@ def add(a, b):
         audit = await home.ask("GET", "/api/audit?type=intervention_recorded&agent_id=adder")
         during = await left()
         go.touch()
-        assert "a function of it is still at work in a thread" in done["detail"]
+        assert "one of its functions is still running in a thread" in done["detail"]
         assert done["detail"] == audit["events"][0]["data"]["detail"]
         assert during.endswith(" 1.0")
         for _ in range(1000):
