@@ -139,7 +139,7 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
     assert resolved.body["dedup_key"] == firing.body["dedup_key"]
     assert message(recorder, "slack", "resolved").title.startswith("Resolved: ")
     assert re.match(
-        r"It lasted \d+ (s|min): the worker recovered", message(recorder, "slack", "resolved").text
+        r"It lasted \d+ (s|min): the worker has been healthy for", message(recorder, "slack", "resolved").text
     )
 
 

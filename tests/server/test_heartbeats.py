@@ -156,7 +156,7 @@ def test_who_has_no_name_that_shows_is_told(name: str) -> None:
 
 
 def test_a_list_in_a_terminal_holds_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {"state": "healthy", "ended": False, "steps": 1, "bad_steps": 0, "findings": []}
+    counts = {"state": "healthy", "outcome": "", "ended": False, "steps": 1, "bad_steps": 0, "findings": []}
     row = counts | {"waiting": ESCAPES, "activity": ESCAPES, "question": ESCAPES, "reason": ""}
     names = {"agent_id": f"a{ESCAPES}", "session_id": f"s{ESCAPES}", "task_id": f"k{ESCAPES}\u202e"}
 

@@ -23,4 +23,5 @@ async def test_session_that_ends_after_a_restart_has_ended(tmp_path: Path, befor
                 await telemetry.post("/hooks/claude-code?user=ada&host=laptop", json=call)
             [worker] = running.service.monitor.of_agent(AGENT)
 
-    assert worker.vitals.waiting == "done"
+    assert worker.vitals.ended
+    assert worker.vitals.waiting is None

@@ -140,9 +140,7 @@ def test_repeated_alerting_channel_is_refused(kind: str) -> None:
     block = {"alerting": {kind: {"channels": ["slack", "slack", "pagerduty"], "severity": "warning"}}}
     Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
 
-    with pytest.raises(
-        InvalidSettingsError, match=rf"{kind}\.channels: .*slack is listed 2 times; list each"
-    ):
+    with pytest.raises(InvalidSettingsError, match=rf"{kind}\.channels: .*slack is named 2 times; name each"):
         load_settings()
 
 

@@ -358,7 +358,7 @@ async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
 
     answer = await pagerduty(http, event("unacknowledged", running))
 
-    assert "bob has it" in answer.json()["tickets"][ticket_id]
+    assert "bob acknowledged it" in answer.json()["tickets"][ticket_id]
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "bob"
 
 

@@ -471,6 +471,7 @@ def _weigh_call(
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
         if result is None:
             v.stale_calls = v.stale_tries = 0
+            v.told_since_gain, v.known_since_gain = 0, 0.0
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):
@@ -498,8 +499,10 @@ def _is_poll(
         return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
         return v.calls.has(tool, args, result)
-    # A slow model pauses as long before each call: only the same call again and again waits.
-    least = loops.poll_seconds if effect in READING else loops.pause_seconds
+    # A slow model pauses as long before each call: only the same call again and again waits. What a search
+    # finds seldom changes by itself.
+    is_read = effect in READING and effect != _SEARCHES
+    least = loops.poll_seconds if is_read else loops.pause_seconds
     return pause >= least and v.calls.is_last(tool, args, result)
 
 
