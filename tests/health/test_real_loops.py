@@ -566,7 +566,7 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
 
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert finding.evidence == "most of 12 tool calls since the last change told nothing new or failed"
+    assert finding.evidence == "most of 9 tool calls since the last change told nothing new or failed"
     script.call("edit", args="patch", result="patched")
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 

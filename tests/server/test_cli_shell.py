@@ -157,7 +157,11 @@ def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) ->
         while b"session session_" not in (line := running.stdout.readline()):
             assert line
         running.send_signal(signal.SIGINT)
-        shown = b"".join(running.stdout.readline() for _ in range(3)).decode()
+        shown = ""
+        while "Resume with" not in shown:
+            line = running.stdout.readline()
+            assert line, shown
+            shown += line.decode()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 1
 

@@ -187,6 +187,7 @@ class VitalState:
         "mcp_servers",
         "metrics_served",
         "model",
+        "new_in_a_row",
         "node_id",
         "only_heartbeats",
         "open_tools",
@@ -394,6 +395,8 @@ class VitalState:
         """Of those calls and of the same visit, the ones whose result is known."""
         self.known_since_gain = 0.0
         """How many were repeats or failures: a new error and a call made again after a change count ½."""
+        self.new_in_a_row = 0
+        """New results in a row, which end a standstill as well as a change does."""
         self.idle_turns = 0
         """Turns of the model in a row that called no tool, but to hand in a result."""
         self.idle_turns_since = at

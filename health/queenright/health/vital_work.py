@@ -557,6 +557,9 @@ def _weigh_result(
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
+            v.new_in_a_row += 1
+            if v.new_in_a_row >= v._loops.consecutive:
+                v.told_since_gain, v.known_since_gain = 0, 0.0
     elif seen is Seen.TRIED_AGAIN:
         # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
         v.stale_tries += 1
@@ -584,6 +587,7 @@ def _weigh_result(
 def _count_known(v: VitalState, weight: float) -> None:
     v.told_known += weight
     v.known_since_gain += weight
+    v.new_in_a_row = 0
 
 
 def _count_fruitless(v: VitalState, at: float) -> None:

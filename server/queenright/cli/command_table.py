@@ -103,7 +103,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "list",
             "fleet:list_",
-            "List the agents of a running service: health or outcome, session, task, steps, consecutive bad steps.",
+            "List the agents of a running service: health or outcome, session, task, steps, bad steps.",
             "list --json",
         ),
         (

@@ -37,7 +37,7 @@ def list_(
     token_file: TokenFile = None,
 ) -> None:
     """
-    List the agents of a running service: health or outcome, session, task, steps, consecutive bad steps.
+    List the agents of a running service: health or outcome, session, task, steps, bad steps.
 
     A dash in the task column means that the worker named no task; the session id stands for it. Names that do
     not fit the terminal are truncated with an ellipsis; see --wide. Commands accept the end of a session id.
