@@ -1,5 +1,5 @@
 """
-A real PostgreSQL for the tests: one for each process that runs tests, a database for each test.
+A real PostgreSQL: one server per test process, one database per test.
 
 ``database_url`` gives a test both engines, one after the other.
 """
@@ -33,8 +33,8 @@ GUARDED = "guarded"
 
 _READY_SECONDS = 60
 _MIGRATE = Database._migrate
-# Stops the server when it is told to, or when whoever started it is gone, killed or not: then its end of
-# the pipe closes without a word, and nobody else would clear up.
+# Stops the server on request, or when the parent process is gone: then its end of
+# the pipe closes without a line, and nothing else would clean up.
 _RUN = (
     'folder=$1; shift; "$@" & server=$!; read word; alone=$?; '
     'kill -INT $server; wait $server; [ $alone = 0 ] || rm -rf "$folder"'
@@ -46,7 +46,7 @@ class Postgres:
     A PostgreSQL server on a temporary folder, on a free port of loopback and a socket in the folder.
 
     Args:
-        on_disk: Not in memory, though there is room.
+        on_disk: Use the disk even if memory has room.
         settings: Its settings, beyond those that make it small.
     """
 
@@ -93,7 +93,7 @@ class Postgres:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it and wait until it accepts connections."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -128,7 +128,7 @@ class Postgres:
         self._call("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), tries=_READY_SECONDS * 20)
 
     def stop(self) -> None:
-        """Shut it down; what was open breaks."""
+        """Shut it down; open connections break."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.write(b"stop\n")
@@ -137,7 +137,7 @@ class Postgres:
             self._process = None
 
     def crash(self) -> None:
-        """Let it die without having written anything more, as if the machine had."""
+        """Kill it without a final write, like a power loss."""
         assert self._process is not None
         pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
         os.kill(pid, 3)  # SIGQUIT: immediate shutdown, for a killed postmaster leaves orphans behind.
@@ -230,7 +230,7 @@ def _roomy_memory() -> str | None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Give the server that all tests share: nobody stops it."""
+    """Yield the server that all tests share; tests must not stop it."""
     server = Postgres()
     yield server
     server.remove()
@@ -254,7 +254,7 @@ def migrated_once() -> Iterator[None]:
             with contextlib.suppress(sqlite3.Error):
                 raw.executescript(made[0])
                 return
-        # Also where the file does not let us: the product then has its own words.
+        # Also if the file cannot be written: the product then reports it.
         _MIGRATE(database, conn)
         if new:
             made.append("\n".join(raw.iterdump()))
@@ -283,7 +283,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 def is_postgres(url: str) -> bool:
-    """Say which engine it is, for the few words that differ."""
+    """Return whether a database is PostgreSQL."""
     return url.startswith("postgresql")
 
 
@@ -300,7 +300,7 @@ def connected(url: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def locked(url: str) -> Iterator[None]:
-    """Hold what every write needs, as another program would."""
+    """Hold the write lock, as another program would."""
     with connected(url) as conn:
         postgres = is_postgres(url)
         conn.exec_driver_sql("BEGIN" if postgres else "BEGIN IMMEDIATE")

@@ -11,7 +11,7 @@ from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
 
-PROMPT = """You read the logs of a service and write a digest for whoever is on call.
+PROMPT = """You read the logs of a service and write a digest for the person on call.
 
 List the logs. For each that has errors, look at its error groups; where a group's meaning is not plain, look
 at the lines around its first line. Then call write_digest once, with the kinds of errors of all logs, the

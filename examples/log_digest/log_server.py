@@ -76,7 +76,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def errors(path: Path) -> Iterator[tuple[int, str]]:
-    """Go through the errors of a file: line number, and what is said."""
+    """Yield the errors of a file: line number and message."""
     for number, line in lines(path):
         found = _ERROR.search(line)
         if found:

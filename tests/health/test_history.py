@@ -1,4 +1,4 @@
-"""A worker's history: its states and what was done about them, from the log and from the archive."""
+"""A worker's history: states and interventions, from the log and the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on our own runtime, nudged and stopped from outside: a real runtime in a folder."""
+"""Nudge and terminate workers on a real runtime."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def inbox(path: Path) -> list[Path]:
 
 
 class Looker(ScriptedModel):
-    """Is asked a second time only when it may."""
+    """Blocks its second answer until ``may`` is set."""
 
     def __init__(self) -> None:
         super().__init__([sets(nectar="sweet"), reply(text="hm"), sets(honey="gold")])
@@ -73,7 +73,7 @@ class Looker(ScriptedModel):
 async def nudged(
     tmp_path: Path, time: FakeTime, *, times: int = 1, ttl: float = 600, later: float = 0
 ) -> tuple[Colony, Looker]:
-    """A run that is nudged in the first turn of its second node, and goes on to its end."""
+    """Nudge a run in the first turn of its second node and wait until it completes."""
     model = Looker()
     colony = Colony(tmp_path, time, model=model)
     await colony.runtime.start()
@@ -90,7 +90,7 @@ async def nudged(
 
 
 async def test_model_reads_a_nudge_before_its_next_turn(tmp_path: Path, fake_time: FakeTime) -> None:
-    """002 §11: a nudge reaches the agent's context, though its node talks with no user."""
+    """002 §11: a nudge reaches the agent's context, although its node is not client-facing."""
     _, model = await nudged(tmp_path, fake_time)
 
     said = [(m.role, m.content) for m in model.requests[2]]
@@ -105,7 +105,7 @@ async def test_a_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) ->
 
 
 async def test_a_nudge_that_is_read_too_late_is_thrown_away(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B67: what it would speak of is over."""
+    """B67: its reason has passed."""
     colony, model = await nudged(tmp_path, fake_time, ttl=60, later=60)
 
     assert all("Get on." not in m.content for m in model.requests[2])
@@ -125,7 +125,7 @@ async def test_another_life_of_the_worker_cannot_be_nudged(colony: Colony) -> No
 async def test_a_note_for_the_life_before_is_not_read_by_the_next(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B67: the nudge lay in the inbox when the process was restarted."""
+    """B67: the nudge was in the inbox when the process restarted."""
     first = Colony(tmp_path, fake_time)
     target = await first.begin()
     await nudge(first, target)
@@ -155,7 +155,7 @@ async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_ti
 
 
 async def test_a_nudge_is_no_answer_of_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
-    """It came while the node thought; the node then asks its user, and reads it after the answer."""
+    """It arrives during a model call; the node then asks its user and reads it after the answer."""
     model = Looker()
     model.replies[1] = reply(("ask_user", '{"question": "Which jar?"}'))
     colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
@@ -175,7 +175,7 @@ async def test_a_nudge_is_no_answer_of_the_user(tmp_path: Path, fake_time: FakeT
 
 
 async def test_a_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: Colony) -> None:
-    """002 §11: stopped for certain, with what it had, and its session free for the next."""
+    """002 §11: it is stopped, its state is saved, and its session is released."""
     target = await colony.begin()
 
     stopped = await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
@@ -207,7 +207,7 @@ async def test_the_monitor_takes_a_terminated_worker_for_terminated_not_for_fail
 
 
 async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
-    """B67: nor is the one that runs."""
+    """B67: the running one is not terminated either."""
     target = replace(await colony.begin(), incarnation_id="another")
 
     with pytest.raises(WorkerUnreachableError, match="check it again"):

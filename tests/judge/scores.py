@@ -1,7 +1,7 @@
 """
-``python -m tests.judge.scores``: how well the rules judge the labelled scenarios, as the document states it.
+``python -m tests.judge.scores``: score of the rules on the labelled scenarios, as in docs/judging.md.
 
-``--write`` puts it there.
+``--write`` updates the document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END: Final = "<!-- end -->"
 
 
 async def rules_score() -> Score:
-    """Play every scenario with the rules in both chairs."""
+    """Play every scenario with the rules as judge and queen."""
     outcomes = await play_all(load_scenarios(), model_maker(RULES), model_maker(RULES), at_once=4)
     return score(outcomes, judge=RULES, queen=RULES)
 
@@ -39,7 +39,7 @@ def written(text: str, found: Score) -> str:
 
 
 def markdown(found: Score) -> str:
-    """Return the decisions as a table, and what comes out otherwise as a list."""
+    """Return the decisions as a table, and the deviations as a list."""
     calls = "-" if found.calls_a_ticket is None else f"{found.calls_a_ticket:.2f}"
     return "\n".join(
         [
@@ -67,7 +67,7 @@ def _kappa(of: Agreement) -> str:
 
 
 def main() -> None:
-    """Print what the rules score, or write it into the document."""
+    """Print the score of the rules, or write it to the document."""
     parser = argparse.ArgumentParser(prog="python -m tests.judge.scores", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.name}")
     args = parser.parse_args()

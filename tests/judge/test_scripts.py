@@ -1,4 +1,4 @@
-"""The script of judge and queen in docs/models.md does what the page says, word for word."""
+"""The judge and queen scripts in docs/models.md work as documented."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-Every command that a page shows is run, on one real service with a Prometheus and an Alertmanager beside it.
+Every documented command runs against one real service with Prometheus and Alertmanager.
 
-What is not run is in ``NOT_HERE``, what answers no in ``SAID_NO`` with the words of the answer.
+``NOT_HERE`` lists skipped commands, ``SAID_NO`` failing ones with their output.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tests.packaging.running import Place, running_in
 from tests.packaging.test_documents import ENDS, PAGES, calls, commands, environment, name
 from tests.warm import Command, Talking, queenright
 
-# What is not run here: the whole command, and why. The rest of the reason is a test that is there.
+# Skipped commands, with the reason and the test that covers them.
 NOT_HERE = {
-    r"up\b.*": "it starts all that is here once more: tests/end_to_end/test_up.py",
+    r"up\b.*": "it starts the whole stack again: tests/end_to_end/test_up.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
-    r"judge run\b.*": "it says nothing while there is nothing to say: tests/end_to_end/test_judge_job.py",
+    r"judge run\b.*": "it prints nothing while nothing happens: tests/end_to_end/test_judge_job.py",
     r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",
 }
 
-# What goes on until it is stopped, and the word that it has said by then.
+# Commands that run until stopped, and output that they print before.
 UNTIL_STOPPED = {
     r"serve\b.*": b"Status page http://",
     r"events\b.*": b"researcher",
 }
 
-# Those to which the answer here is no: the exit code, and what is said.
+# Commands that fail here: exit code and expected output.
 SAID_NO: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
     r"agents resume .*": (1, "There is no session 'session_20260124_100000_a30df858'"),
@@ -59,7 +59,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
     r"judge once .*--selector .*": (3, "no workers found; check --selector"),
 }
 
-# What a page says in place of what is here.
+# Documented values and what replaces them here.
 STANDS_FOR = {
     r"/(etc|var/lib)/(?P<rest>.*)": r"{folder}/\1/\g<rest>",
     r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
@@ -83,14 +83,14 @@ def of(table: Mapping[str, object], said: str) -> str | None:
 
 
 def words(line: str) -> list[str]:
-    """Return the words of a command, without what a shell does beside it."""
+    """Return the words of a command, without shell syntax."""
     found = shlex.split(line, comments=True)
     found = found[found.index("queenright") + 1 :]
     return found[: next((at for at, word in enumerate(found) if word in ENDS), len(found))]
 
 
 def here(line: str, place: Place) -> list[str]:
-    """Return the words of a command, with what is here in place of what a page speaks of."""
+    """Return the words of a command, with documented values replaced."""
     known = {
         "folder": place.folder,
         "prometheus": place.running.prometheus_url,
@@ -107,7 +107,7 @@ def here(line: str, place: Place) -> list[str]:
 
 
 def with_ids(found: list[str], place: Place) -> list[str]:
-    """Put ids that are known here in place of those of a page, new ones where a command uses them up."""
+    """Replace documented ids by existing ones, new ones where a command consumes them."""
     made: dict[tuple[str, str], Callable[[], str]] = {
         ("approvals", "approve"): place.approval,
         ("approvals", "deny"): place.approval,
@@ -128,7 +128,7 @@ def newest_silence(place: Place) -> str:
 
 
 def until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
-    """Run a command until it has said what it must say, and Ctrl-C; return its exit code."""
+    """Run a command until it prints ``said``, press Ctrl-C, and return its exit code."""
     with Talking(*found, cwd=place.folder, env=env) as running:
         streams, shown, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
         while said not in shown or not shown:
@@ -144,7 +144,7 @@ def until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str,
 
 
 def on_a_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int:
-    """Run a command on a terminal until it shows the worker, and q; return its exit code."""
+    """Run a command on a terminal until it shows the worker, press q, and return its exit code."""
     ours, theirs = pty.openpty()
     running = Command(*found, cwd=place.folder, env=env, streams=(theirs, theirs, theirs))
     os.close(theirs)
@@ -222,7 +222,7 @@ def test_what_is_said_not_to_run_is_on_a_page_and_run_elsewhere() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if calls(page)], ids=name)
 def test_no_command_of_a_page_is_overlooked(page: Path) -> None:
-    """Each call of the program in a block of any kind is one of those that are run, or in the table."""
+    """Every call of the program in any code block is run or listed above."""
     taken = "\n".join(commands(page))
 
     for call in calls(page):

@@ -68,5 +68,5 @@ def make_server(counted: Path | None = None) -> MCPServer:
 
 
 if __name__ == "__main__":
-    print("a word on stderr", file=sys.stderr, flush=True)
+    print("a line on stderr", file=sys.stderr, flush=True)
     make_server(Path(sys.argv[1]) if len(sys.argv) > 1 else None).run("stdio")

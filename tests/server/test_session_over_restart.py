@@ -1,4 +1,4 @@
-"""A coding agent's session that goes on over a restart of the service, with nothing lost or sent again."""
+"""A coding agent's session continues over a restart of the service, without loss or repeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.test_permissions import client_of
 
 @pytest.mark.parametrize("before", [2, 3, 9])
 async def test_session_that_ends_after_a_restart_has_ended(tmp_path: Path, before: int) -> None:
-    """B94: an end is an end, whatever the service has forgotten of the session; else it stalls."""
+    """B94: the end is recognized after the restart; otherwise the session would stall."""
     *started, end = calls("healthy")
     assert end["hook_event_name"] == "SessionEnd"
     for part in (started[:before], [end]):

@@ -156,7 +156,7 @@ async def _nudge(service: Service, workers: int) -> list[Row]:
 
 
 async def _transition(service: Service, workers: int) -> Row:
-    """From the call that makes it a loop, until whoever subscribed hears that the worker is stuck."""
+    """From the call that makes it a loop, until a subscriber receives that the worker is stuck."""
 
     async def loops(worker: int) -> None:
         call = {"tool": "search", "args_hash": "a", "result_hash": "b", "outcome": "ok"}
@@ -169,7 +169,7 @@ async def _transition(service: Service, workers: int) -> Row:
             await changed.within(30)
 
     times = await _times(loops, range(2_000, 2_200))
-    return _row("state changed, durable and told", workers, times, 1_000)
+    return _row("state change durable and delivered", workers, times, 1_000)
 
 
 async def _pause(service: Service, workers: int) -> Row:

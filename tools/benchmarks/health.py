@@ -1,4 +1,4 @@
-"""The health layer's costs: events per second into the monitor, memory a worker, a tick with nobody due."""
+"""The health layer's costs: events per second into the monitor, memory a worker, an empty tick."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Service(NamedTuple):
 
 @contextmanager
 def serve() -> Iterator[Service]:
-    """Run a service that knows of nobody."""
+    """Run a service without workers."""
     port, otlp = (
         free_port("127.0.0.1", 0, what="the benchmark", option=name) for name in ("--port", "--otlp-port")
     )

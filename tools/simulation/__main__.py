@@ -1,5 +1,5 @@
 """
-``python -m tools.simulation --days 7 --workers 200``: let a fleet work for a week, and print what came of it.
+``python -m tools.simulation --days 7 --workers 200``: simulate a fleet for a week and print the results.
 
 The clock is the simulation's own, so a week takes minutes.
 """
@@ -62,10 +62,10 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--faults", type=float, default=Odds.faults_per_worker_day, help="a worker and day")
+    parser.add_argument("--faults", type=float, default=Odds.faults_per_worker_day, help="per worker and day")
     parser.add_argument("--learned-clocks", choices=("on", "shadow", "off"), default="shadow")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--traces", type=Path, help="folder of recorded runs; a table without")
+    parser.add_argument("--traces", type=Path, help="folder of recorded runs; built-in table by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(

@@ -71,7 +71,7 @@ class Fault:
     """The first intervention."""
     over: float | None = None
     set_aside: bool = False
-    """The host slept while it was not yet seen: every silence begins anew."""
+    """The host slept unnoticed: every silence restarts."""
     actions: Counter[str] = field(default_factory=Counter)
 
     def is_seen_in(self, finding: Finding) -> bool:

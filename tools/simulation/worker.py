@@ -385,7 +385,7 @@ class Worker:
             else:
                 yield from self._turn(verdict="RETRY", mark=mark)
             if times > 40:
-                yield 60.0  # an agent's people put a brake in: it goes on in circles, slower
+                yield 60.0  # the agent's authors added a delay: it loops more slowly
 
     def _heals_by_itself(self, fault: Fault) -> Acts:
         if fault.kind is FaultKind.TOKEN_SPIKE:
@@ -444,7 +444,7 @@ class Worker:
         yield from self._days()
 
     def lives_again(self) -> Acts:
-        """Go on in another life that has just begun."""
+        """Continue in a new incarnation."""
         yield 2.0
         if self.doomed and self.fault is not None:
             self.doomed -= 1

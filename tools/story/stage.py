@@ -44,7 +44,7 @@ class Stage:
     stack: contextlib.AsyncExitStack
 
     async def start_alertmanager(self) -> None:
-        """Start it late: what was to be told before must not be lost."""
+        """Start it late: earlier notifications must not be lost."""
         child = await alertmanager_beside(
             program("alertmanager"),
             self.settings,

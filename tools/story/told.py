@@ -1,4 +1,4 @@
-"""The story, told: played once in a process of its own, then asked for as long as the block is open."""
+"""Play the story in a subprocess and keep its services open for queries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import httpx
 @dataclass(frozen=True)
 class Story:
     """
-    Where the programs of the story are reached, which still run, and when it was.
+    Addresses of the story's running programs, and its time range.
 
-    ``since`` and ``until`` are in seconds since the epoch: by ``until`` all of it has happened.
+    ``since`` and ``until`` are in seconds since the epoch: the story ends at ``until``.
     """
 
     prometheus: httpx.Client
@@ -31,7 +31,7 @@ class Story:
     until: float
 
     def query(self, expr: str, *, at: float | None = None) -> list[dict[str, Any]]:
-        """Return the series of an instant query, at the end of the story unless said otherwise."""
+        """Return the series of an instant query, by default at the end of the story."""
         asked = {"query": expr, "time": str(self.until if at is None else at)}
         answer = self.prometheus.get("/query", params=asked).json()
         if answer["status"] != "success":
@@ -58,10 +58,10 @@ class Story:
 @contextlib.contextmanager
 def told_story(folder: Path) -> Iterator[Story]:
     """
-    Play the story in ``folder``, half a minute or so, and let it be asked until the block is left.
+    Play the story in ``folder`` (about 30 s) and keep its services open until the block ends.
 
     Raises:
-        AssertionError: It did not come to its end; says what the process printed.
+        AssertionError: It did not finish; contains the process's output.
     """
     log = folder / "story.log"
     with log.open("wb") as errors:
@@ -78,7 +78,7 @@ def told_story(folder: Path) -> Iterator[Story]:
         line = process.stdout.readline()
         if not line:
             process.wait(30)
-            raise AssertionError(f"the story did not come to its end:\n{log.read_text('utf-8')[-6000:]}")
+            raise AssertionError(f"the story did not finish:\n{log.read_text('utf-8')[-6000:]}")
         where = json.loads(line)
         with httpx.Client(base_url=where["prometheus"], trust_env=False, timeout=30) as client:
             yield Story(

@@ -33,7 +33,7 @@ class Fleet:
 
     Args:
         endpoint: Where their telemetry goes.
-        control: Where they fetch what they are told.
+        control: Where they fetch instructions.
         registry: Where their metrics are.
     """
 

@@ -123,7 +123,7 @@ def without_receivers(
     """
     Return an ``alertmanager.yml`` without the channels that are not set up, which would fail each delivery.
 
-    Routes stay. A receiver that is left with nobody to notify does not report to Queenright either: its
+    Routes stay. A receiver without any integration left does not report to Queenright either: its
     tickets would say that somebody was notified.
 
     Args:

@@ -99,7 +99,7 @@ def _beyond_rules(ticket: EscalationTicket) -> str:
     """
     Return the part of the analysis after the rules' text, which is on the page already.
 
-    The rules' text is recognized by its fixed ending. Everything before it is dropped, whoever wrote it:
+    The rules' text is recognized by its fixed ending. Everything before it is dropped, from any author:
     ``describe_finding`` states it from the rules' own numbers.
     """
     for kind in dict.fromkeys((ticket.kind, ticket.finding_kind or ticket.kind)):

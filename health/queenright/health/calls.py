@@ -19,14 +19,14 @@ _MOST: Final = 65_535
 
 
 class Seen(Enum):
-    """Whether a call with its result was there already."""
+    """Whether a call with the same result was seen before."""
 
     NEVER = "never"
     BEFORE = "before"
     TRIED_AGAIN = "tried again"
     """Before, and something has been changed since."""
     BESIDE = "beside"
-    """In the same turn: it ran side by side with its like, and counts once."""
+    """Seen in the same turn: parallel equal calls count once."""
 
 
 def digest(*parts: str) -> bytes:
@@ -190,7 +190,7 @@ class RecentCalls:
         self._since_perhaps = 0
 
     def rest(self) -> None:
-        """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""
+        """End the current repeats but remember them: repeating one later continues its count."""
         self._live = 0
         self._repeats = None
 

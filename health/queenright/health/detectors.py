@@ -134,7 +134,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
 
 
 def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that nobody brings back any more, until it has got further: a person must look."""
+    """Find a worker whose recovery has failed for good, until it makes progress."""
     if not v.recovery_failed:
         return None
     return Finding(
@@ -216,14 +216,14 @@ def _of_a_failed_run(kind: FindingKind) -> Detector:
 
 
 def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that goes on asking its model with a conversation longer than that takes."""
+    """Find a worker that keeps calling its model with a conversation over the context limit."""
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error != CONTEXT_FULL:
         return detect_answers_cut(v.cut_answers, settings)
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
         severity=grown(v.llm_errors, limit, settings),
-        evidence=f"{v.llm_errors} LLM calls in a row were longer than the model takes",
+        evidence=f"{v.llm_errors} LLM calls in a row exceeded the model's context window",
         since=v.llm_error_since,
     )
 
@@ -288,7 +288,7 @@ def _told_of_loop(repeat: Repeat, settings: HealthSettings) -> str:
 
 def _told_despite_changes(repeat: Repeat) -> str:
     answer = "failed in the same way" if repeat.failed else "gave the same answer"
-    return f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, whatever was done between"
+    return f"{repeat.tool} {answer} {repeat.at_all} times for the same arguments, even after changes"
 
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -302,7 +302,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         return refused
     severity = None
     if v.streak >= limit:
-        # A tool that says that something is not there works, whatever it is asked for next.
+        # A tool that reports a missing item works.
         severity = Severity.MEDIUM if v.streak_is_missing else grown(v.streak, limit, settings)
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
@@ -394,11 +394,11 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     found: list[Finding] = []
     if v.stale_calls >= loops.stale_calls:
         severity = grown(v.stale_calls, loops.stale_calls, settings)
-        evidence = f"the last {v.stale_calls} tool calls told nothing new"
+        evidence = f"the last {v.stale_calls} tool calls returned nothing new"
         found.append(_no_progress(severity, evidence, v.stale_since))
     is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
-        evidence = f"most of {v.told_since_gain} tool calls since the last change told nothing new or failed"
+        evidence = f"most of {v.told_since_gain} tool calls since the last change had nothing new or failed"
         found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
@@ -407,7 +407,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.last_activity - v.polls_since
-        evidence = f"it has waited for {span(waited)}, and was told the same {v.polls} times"
+        evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
@@ -419,7 +419,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=Severity.LOW,
-        evidence=f"of the last {v.told} tool calls few told anything that was not known",
+        evidence=f"few of the last {v.told} tool calls returned anything new",
         since=v.last_progress or v.started_at,
         ticket=False,
     )
@@ -587,7 +587,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.GRINDING: detect_grinding,
     FindingKind.TOKEN_BURN: detect_token_burn,
 }
-"""Every kind of finding and who finds it, in the order in which they are asked."""
+"""The detector of each kind of finding, in the order of evaluation."""
 
 _AFTER_THE_END: Final[tuple[tuple[FindingKind, Detector], ...]] = (
     (FindingKind.RECOVERY_FAILED, detect_recovery_failed),

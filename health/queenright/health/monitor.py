@@ -457,7 +457,7 @@ class HealthMonitor:
 
     def was_away(self, since: float, now: float) -> None:
         """
-        Take the time from ``since`` to ``now`` out of every age: nobody was listening.
+        Exclude the time from ``since`` to ``now``, when the service was down, from every age.
 
         A silence is as long as it was at ``since``. A worker whose heartbeats do not resume may have ended in
         the meantime; its own report of that is lost.
@@ -511,9 +511,9 @@ class HealthMonitor:
 
     def _has_successor(self, v: VitalSigns) -> bool:
         """
-        Return whether the process of a run went on to another run of the agent.
+        Return whether the process has started a later run of the agent.
 
-        That is so if, as far as is known, it does its runs one after another and the next has begun.
+        True if its known runs do not overlap and a later one has started.
         """
         all_runs = (one.vitals for one in self.of_agent(v.agent_id))
         runs = sorted(

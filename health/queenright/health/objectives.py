@@ -7,7 +7,7 @@ from typing import Final
 JUDGE_UNKNOWN_SHARE: Final = 0.5
 """The share of checks without a verdict above which the judge fails: a working model is far below."""
 BUDGET_LOW_SHARE: Final = 0.8
-"""The share of the judging budget at which an alert says so, while there is time to raise it."""
+"""The used share of the judging budget that fires a warning, early enough to raise it."""
 OUTBOX_STUCK_SECONDS: Final = 120.0
 """The age of an undelivered notification that pages; a restart of Alertmanager takes less."""
 FASTEST_BURN: Final = 14.4

@@ -207,7 +207,7 @@ def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float)
     return Finding(
         kind=FindingKind.OUTPUT_UNCHANGED,
         severity=Severity.LOW,
-        evidence=f"{v.output.reports} reports in {span(now - since)} said the same: {v.output}",
+        evidence=f"{v.output.reports} reports in {span(now - since)} were identical: {v.output}",
         since=since,
         ticket=False,
     )

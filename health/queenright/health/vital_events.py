@@ -161,7 +161,7 @@ def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Take in a sign of life; what of it cannot be read was not said, and none of it is progress."""
+    """Apply a heartbeat. Invalid fields are ignored, and nothing in it is progress."""
     if v.ended_at is not None and at > v.ended_at and (v.status is SessionStatus.UNKNOWN or v.has_new_start):
         v.reopen(at)  # it was thought to be dead
     if v.ended_at is not None:
@@ -186,7 +186,7 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 
 def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Take in what the work has come to; counts that were not there lately are progress."""
+    """Apply reported output counts; new counts are progress."""
     if not v.active(at):
         return
     files, passed, failed = (
@@ -204,7 +204,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
 
 
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Take in how much of a resource is used: no work, so that nothing else follows from it."""
+    """Apply a resource report. It is not activity."""
     if v.ended_at is None:
         v.resources = after_report(v.resources, data, at)
 
@@ -217,12 +217,12 @@ def _on_own_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
 
 
 def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Take in what became of an MCP server: no work, so that nothing else follows from it."""
+    """Apply a report about an MCP server. It is not activity."""
     if v.ended_at is None or v.status is SessionStatus.UNKNOWN:
         v.mcp_servers = after_mcp_change(v.mcp_servers, data, at)
 
 
-# -- what is told about a worker --------------------------------------------------------------------
+# -- events about a worker ----------------------------------------------------------------------------
 
 
 def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -233,7 +233,7 @@ def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
 
 
 def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Note that nobody brings the worker back any more; an attempt with others to come is no news here."""
+    """Record that recovery is exhausted; a failed attempt that is retried changes nothing."""
     if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
         return
     v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
@@ -251,7 +251,7 @@ def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 
 def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Let go of a failed recovery, or of a dead worker, that an operator has settled."""
+    """Clear a failed recovery or a dead worker that an operator has resolved."""
     if not is_settled_by_person(data):
         return
     v.recovery_failed = ""

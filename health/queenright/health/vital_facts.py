@@ -1,4 +1,4 @@
-"""Small facts that vital signs are made of: values, and how they are read from what a worker said."""
+"""Value types of vital signs, and how they are read from events."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _BROKEN: Final = re.compile(
 
 
 def is_missing(data: Mapping[str, Any]) -> bool:
-    """Return whether a call failed because what it asked for is not there, by what its end says."""
+    """Return whether a call failed because its target does not exist, judging by its error."""
     return _says_missing(
         str(data.get("error_type") or "")[:_NAME_LIMIT], str(data.get("error") or "")[-EVIDENCE_LIMIT:]
     )
@@ -128,7 +128,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
 
 def tail(said: object) -> str:
-    """Return the end of what was said, at most 500 characters, without the word that the cut went through."""
+    """Return the last 500 characters of a text, without a word that the cut would split."""
     text = str(said)
     if len(text) <= EVIDENCE_LIMIT:
         return text
@@ -224,7 +224,7 @@ def _in_window(calls: int, later: int, window: int) -> int:
 
 
 class Beat(NamedTuple):
-    """What a worker's last heartbeat said of itself; None or empty where it said nothing (readable)."""
+    """The last heartbeat of a worker; fields are None or empty if missing or invalid."""
 
     phase: str = ""
     last_tool_call: float | None = None
@@ -253,7 +253,7 @@ class OpenBreakers(NamedTuple):
         return bool(self.open or self.on_trial)
 
     def after(self, data: Mapping[str, Any]) -> OpenBreakers:
-        """Return what is so after a change of one of them, told as an event's ``data``."""
+        """Return the breakers after the change in an event's ``data``."""
         name, to = word(data.get("name")), data.get("to")
         if not name or to not in ("open", "half_open", "closed"):
             return self
@@ -283,7 +283,7 @@ class Output(NamedTuple):
     since: float
     """Since when it has been so, in seconds since the epoch."""
     reports: int
-    """How many reports in a row said so."""
+    """Consecutive reports with these counts."""
 
     @property
     def counts(self) -> tuple[int | None, int | None, int | None]:
@@ -377,7 +377,7 @@ def dollars(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return a count if it is one, else None: what cannot be read was not said."""
+    """Return a valid count, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None
     return int(value)

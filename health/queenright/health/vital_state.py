@@ -282,7 +282,7 @@ class VitalState:
         self.outlived_termination = False
         """This life worked on after it was reported as terminated."""
         self.has_user = False
-        """Somebody has talked with it, or it has asked somebody."""
+        """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
         """That has not been written down at the termination yet."""
         self.clocks: LearnedClocks | None = None
@@ -295,7 +295,7 @@ class VitalState:
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
         self.last_progress: float | None = None
-        """When something came of the work. No shift of clocks moves it: a later one is a further progress."""
+        """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
         self.progress_from: float | None = None
         """The same as a clock: what silence is counted from."""
         self.last_heartbeat: float | None = None
@@ -304,9 +304,9 @@ class VitalState:
         """The last heartbeat was late; over with the first that comes in time."""
         self.beat: Beat | None = None
         self.metrics_served = False
-        """Prometheus scrapes the worker's process, so it said."""
+        """Whether the worker reports that its metrics are scraped."""
         self.fetches = False
-        """The worker fetches instructions, so it said."""
+        """Whether the worker reports that it fetches instructions."""
         self.last_checkpoint: float | None = None
         self.saved_from: float | None = None
         """From here a checkpoint's age counts: later than it by the declared time of tools that ran since."""
@@ -325,7 +325,7 @@ class VitalState:
         self.limit_due: float | None = None
         """When the first refusal in a row said that its limit ends; None once a call was answered."""
         self.question = ""
-        """What a person is asked, its secrets masked; empty while nobody is."""
+        """The question to the user, with secrets masked; empty if there is none."""
         self.steps_total = 0
         self.tool_calls_total = 0
         self.tools: ToolCounts | None = None
@@ -336,9 +336,9 @@ class VitalState:
         self.error_rate_since = at
         self.tokens = 0
         self.cost_usd: float | None = None
-        """What its model calls cost, as far as it is known."""
+        """Known cost of its model calls."""
         self.unpriced_tokens = 0
-        """Tokens of calls of which it is not known what they cost."""
+        """Tokens of calls without a known cost."""
         self.spent_today: SpentToday | None = None
         """What its agent and all had spent on the day when it last spent something."""
         self.tokens_at: float | None = None
@@ -355,33 +355,33 @@ class VitalState:
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
         self.recovery_failed = ""
-        """Why bringing it back failed for good; empty once it has got further."""
+        """Why recovery failed for good; empty after new progress."""
         self.recovery_failed_at: float | None = None
         self.recovered_at: float | None = None
         self.repeatable = False
-        """The task says that it may be done again from its start."""
+        """Whether the task may be repeated from its start."""
         self.evidence = ""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
-        """How many of the bad steps brought nothing new."""
+        """Bad steps without a new result."""
         self.bad_since = at
         self.consecutive_failures = 0
         self.away: tuple[float, float] | None = None
-        """From when to when nobody could hear it, if it has not been heard since."""
+        """Start and end of the time when the service was down, until the worker's next event."""
         self.failed_runs = 0
         """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
         self.runs_failed_since = at
         self.counted_end: tuple[int, SessionStatus] | None = None
-        """The life and the status of the last end that was counted as a run's: an end may be told twice."""
+        """Life and status of the last counted end of a run: an end may be reported twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
-        """Tool calls in a row that told nothing new."""
+        """Consecutive tool calls that returned nothing new."""
         self.stale_since = at
         self.fruitless = 0
         """New searches and reads that found nothing, since the last progress or change."""
         self.fruitless_since = at
         self.polls = 0
-        """Calls that waited for something, and were told what they had been told before."""
+        """Polls that returned a known result."""
         self.polls_since = at
         self.rereads = 0
         """Of these, calls that read after a pause what may not change by itself."""
@@ -403,14 +403,14 @@ class VitalState:
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
         self.talks = False
-        """Its model answered in words before its last call of a tool: somebody may be talking to it."""
+        """Whether text answers preceded its last tool call: it may be in a conversation."""
         self.failed_calls = 0
         """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
         self.failing_since: float | None = None
         self.told = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
         self.told_known = 0.0
-        """How many told nothing new: a repeat counts 1, a new error or a result known from elsewhere ½."""
+        """Results without news: a repeat counts 1, a new error or a result known from elsewhere ½."""
         self.streak = 0
         """Turns in a row in which one tool failed with one class of error."""
         self.streak_tool = ""
@@ -426,7 +426,7 @@ class VitalState:
         """Input tokens of the last LLM call as a multiple of the usual; 0 if that is nothing special."""
 
     def rename(self, agent_id: str, session_id: str) -> None:
-        """Be known by other names."""
+        """Change the agent's name and the session's id."""
         if self.task_id == self.session_id:
             self.task_id = session_id
         self.agent_id, self.session_id = agent_id, session_id
@@ -449,7 +449,7 @@ class VitalState:
     # -- what is read -------------------------------------------------------------------------------
 
     def exchange(self, settings: HealthSettings) -> None:
-        """Take other borders for what has two sides; what is counted, and how far back, stays."""
+        """Use new thresholds; counts and the size of the window stay."""
         self.settings = settings
 
     @property
@@ -459,7 +459,7 @@ class VitalState:
 
     @property
     def lost(self) -> bool:
-        """Whether it could not be brought back, and has not begun anew since."""
+        """Whether its recovery failed and it has not restarted since."""
         return bool(self.recovery_failed) and self._failed_life == self.lives
 
     @property
@@ -469,7 +469,7 @@ class VitalState:
 
     @property
     def phase(self) -> Phase:
-        """What the worker is in the middle of, as far as it said so."""
+        """The worker's current phase, as reported."""
         if not self.start_records:
             return Phase.UNKNOWN
         if self.open_tools:
@@ -497,17 +497,17 @@ class VitalState:
 
     @property
     def recent_verdicts(self) -> list[str]:
-        """How the last steps ended, oldest first: a verdict, ``ERROR``, or ``NONE`` if nobody judged."""
+        """Results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` if not judged."""
         return [_WORDS[letter] for letter in self._verdicts]
 
     @property
     def is_continued(self) -> bool:
-        """Whether somebody judges its steps, and let it go on after the last one."""
+        """Whether the last step was judged CONTINUE."""
         return self._verdicts.endswith("C")
 
     @property
     def last_event(self) -> float:
-        """When the worker was last heard of, heartbeats included."""
+        """Time of the last event of the worker, heartbeats included."""
         return max(self.last_activity, self.last_heartbeat or 0.0)
 
     @property
@@ -523,18 +523,18 @@ class VitalState:
 
     @property
     def token_count(self) -> int:
-        """Tokens used, by its calls or by its own count in heartbeats, whichever knows of more."""
+        """Tokens used: the sum of its calls or its own count in heartbeats, whichever is larger."""
         return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
 
     @property
     def errors_told(self) -> int:
-        """Errors, by its calls and steps or by its own count in heartbeats, whichever knows of more."""
+        """Errors: of its calls and steps or its own count in heartbeats, whichever is larger."""
         return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
 
     # -- what is written ----------------------------------------------------------------------------
 
     def restart_clocks(self, now: float) -> None:
-        """Count silence from ``now``: the clock has jumped and what it said before means nothing."""
+        """Measure silence from ``now``: the clock has jumped, so earlier times are useless."""
         self.clock_base = now
         self.last_activity = min(self.last_activity, now)
         self._no_later_than(now)
@@ -576,7 +576,7 @@ class VitalState:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
     def is_late(self, at: float) -> bool:
-        """Say whether work that ended then was before the end, and is told after it: it only counts."""
+        """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
         return (
             self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
         )
@@ -632,32 +632,32 @@ class VitalState:
         return self.active(at) if self.start_records else self.busy(at)
 
     def progressed(self, at: float) -> None:
-        """Note that something came of the work: a result not seen before, at least."""
+        """Record progress: at least a result that was not seen before."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.end_failed_calls()
         if self.breakers.on_trial and at > self.breakers_since:
-            # Nobody has called what is behind them since their time was over, and it goes on without.
+            # They are half open, no call has probed them, and the worker makes progress without them.
             self.breakers = self.breakers._replace(on_trial=())
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
 
     def gained(self, at: float) -> None:
-        """Note that there is something to show for the work, or that its user has spoken."""
+        """Record a durable gain: a change, an accepted or saved result, or input of the user."""
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
         self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
         self.told_since_gain, self.known_since_gain = 0, 0.0
 
     def count_idle_turn(self, at: float) -> None:
-        """Count a turn of the model that did nothing, until a tool call shows that it did."""
+        """Count a model turn without a tool call; a later tool call resets the count."""
         if self.idle_turns == 0:
             self.idle_turns_since = at
         self.idle_turns += 1
 
     def hear_user(self, at: float) -> None:
-        """Note that a person has seen what it did, and spoken: whatever was repeated until now is over."""
+        """Record input of the user. Repeats before it no longer count."""
         self.has_user = True
         self.gained(at)
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
@@ -670,12 +670,12 @@ class VitalState:
             self.calls.clear()
 
     def end_failed_calls(self) -> None:
-        """Count failed calls anew."""
+        """Reset the count of failed calls."""
         self.failed_calls = 0
         self.failing_since = None
 
     def got_further(self, at: float) -> None:
-        """Note that the work is a piece further: an ACCEPT or a checkpoint."""
+        """Record an ACCEPT or a checkpoint."""
         self.progressed(at)
         self.gained(at)
         self.idle_turns = 0
@@ -694,7 +694,7 @@ class VitalState:
         """Start another execution in the same session."""
         self.lives += 1
         if self.status is not SessionStatus.UNKNOWN:
-            self.mcp_servers = ()  # what runs now connects anew, but for a worker that was only thought dead
+            self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
@@ -731,7 +731,7 @@ class VitalState:
         self.clock_base = max(self.clock_base, at)
 
     def begin_visit(self) -> None:
-        """Count bad steps and what was told from here: an ACCEPT, or another visit of a node."""
+        """Reset the counts of bad steps and results after an ACCEPT or at a new visit of a node."""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
         self.told, self.told_known = 0, 0.0
@@ -753,7 +753,7 @@ class VitalState:
         self.question = ""
 
     def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
-        """Note that the worker waits rightly; the same wait again does not begin anew."""
+        """Record that the worker waits; a repeated report does not restart the wait."""
         self.question = question
         self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
         if self.waiting is not reason:
@@ -776,7 +776,7 @@ class VitalState:
         return True
 
     def end_wait(self, at: float) -> None:
-        """Note that the worker waits no longer; silence counts from here."""
+        """Record the end of a wait; silence is measured from here."""
         if self.limited_until is not None:
             self.clock_base = at
         if self.waiting is WaitingReason.USER_INPUT:
@@ -785,7 +785,7 @@ class VitalState:
         self.clock_base = max(self.clock_base, at)
 
     def end(self, status: SessionStatus, at: float) -> None:
-        """Note that the session is over; what is terminated stays so, whatever its last words are."""
+        """Record the end of the session; a later report does not change a termination."""
         if self.status is SessionStatus.TERMINATED:
             return
         self.status = status

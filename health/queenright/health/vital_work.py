@@ -46,7 +46,7 @@ _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
 _SPIKE_OVER: Final = 0.75
 UNCLASSED: Final = "error"
-"""The class of a failure that says nothing of itself: two of them need not be the same failure."""
+"""The class of a failure without a recognizable cause. Two of them may be different failures."""
 
 _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
 
@@ -55,9 +55,9 @@ _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
 _NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
 
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
-"""What is refused by its error, and was not merely tried: an edit, or a result that is handed in."""
+"""Effects whose error means that the tool rejected the change: edits and submissions."""
 
-# To look up a member of an enumeration takes longer than to compare it.
+# Comparing with a module constant is faster than looking up an enum member.
 _EDITS: Final = Effect.EDITS
 _POLLS: Final = Effect.POLLS
 _RUNS: Final = Effect.RUNS
@@ -83,7 +83,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
         v.evidence = tail(text)
-    # What failed because its LLM call did is counted with that call, and no fault of the agent's.
+    # A step that failed because of its LLM call is counted as a provider failure.
     provider = failed and v.llm_errors > 0
     if not provider:
         v.error_count += failed
@@ -92,7 +92,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     v.enter(event.node_id, at)
     v.llm_open = 0
     if v.open_tools and not data.get("is_model_turn"):
-        # Their own ends were lost: a step is over when its calls are.
+        # Their end events were lost: a step ends after its calls.
         v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
     if event.span_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
@@ -106,12 +106,12 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if letter == "C":
         _count_continued(v)
     elif letter != "-":
-        v.idle_turns = 0  # it is accepted, or counted as a bad step
+        v.idle_turns = 0  # it was accepted, or counts as a bad step
     if letter == "A":
         v.begin_visit()
         v.got_further(at)
         v.streak = 0
-        v.llm_errors = 0  # somebody's model has answered, whether that was told or not
+        v.llm_errors = 0  # a model has answered, even if no call was reported
         if v.calls is not None:
             v.calls.clear()
     elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
@@ -120,7 +120,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 
 def _count_continued(v: VitalState) -> None:
-    """Count the turn that was judged once, though its judge may have asked the model too."""
+    """Count a judged turn once, even if the judge called the model too."""
     v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
     v._idle_before = v.idle_turns
 
@@ -130,7 +130,7 @@ def _count_bad(v: VitalState, text: str, at: float) -> None:
         v.bad_since = at
     v.steps_since_last_accept += 1
     new_text = bool(text) and v.is_new(digest("text", text))
-    # Results are harder evidence than words: a model finds new words for the same failure.
+    # Results are stronger evidence than text: models rephrase the same failure.
     new = v._new_result if v._known_result else new_text
     if not new:
         v.bad_repeats += 1
@@ -161,7 +161,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if data.get("error_type") or data.get("error"):
         kind = name(data.get("error_type") or "error")
         if was_called_off(f"{kind} {data.get('error') or ''}"):
-            return  # by a person, or by the agent itself: the provider is not to blame
+            return  # cancelled by a person or the agent: not a provider failure
         wait = None if is_late else limited_for(data, at)
         if wait is not None and v.wait_for_limit(at, at + wait):
             return
@@ -181,7 +181,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         return
     v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
     duration = seconds(data.get("duration"))
-    # Asked side by side, a model answers in one turn.
+    # Parallel calls of a model are one turn.
     is_beside = duration is not None and v._answered is not None and at - duration < v._answered
     v._answered = at
     if not v.open_tools and not is_beside:
@@ -191,7 +191,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if duration is not None:
         v.learn_duration(Phase.LLM, v.model, at - duration, at)
     if v.tokens_at is not None:
-        v.tokens_from = at  # a call that came back used some, told or not
+        v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
         _weigh(v, received)
 
@@ -202,7 +202,7 @@ def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
 
 
 def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
-    """Count the tokens of a call of a model; return how many of them it read."""
+    """Count the tokens of a model call and return its input tokens."""
     received = count(data.get("input_tokens"))
     used = received + count(data.get("output_tokens"))
     if used:
@@ -223,7 +223,7 @@ def _weigh(v: VitalState, received: int) -> None:
     if len(inputs) == _RECENT_INPUTS:
         if received >= v._loops.token_spike_minimum:
             ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
-            # A spike that has been is over a good step below where it began: a border value does not flap.
+            # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
             factor = v._loops.token_spike_factor * (_SPIKE_OVER if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]
@@ -252,19 +252,19 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
-    """Close the open call that has ended, and return when it began; None if none fits."""
+    """Close the matching open call and return its start time; None if there is none."""
     opened, began = v.open_tools, None
     if not opened:
         return None
     for index, one in enumerate(opened):
         if one.call_id == call_id if call_id and one.call_id else one.tool == tool:
-            # What was before the clocks began anew (the host slept) does not count in any case.
+            # Time before the clocks restarted (the host slept) never counts.
             took = max(0.0, at - max(one.started, v.clock_base))
             if v.tokens_from is not None and len(opened) == 1:
-                # Nobody uses tokens while a tool runs: that time does not count.
+                # No tokens are used while a tool runs, so that time does not count.
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(opened) == 1:
-                # Nobody saves while a tool runs: what time it was given, and took, does not count.
+                # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
             began = one.started
             del opened[index]
@@ -275,11 +275,11 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
 
 
 _WELL: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
-"""What is written of a call that did not fail."""
+"""Outcomes of a call that did not fail."""
 
 
 def tool_call_failed(data: Mapping[str, Any]) -> bool:
-    """Return whether a tool call failed, by what its end says: an error, or an outcome other than ``ok``."""
+    """Return whether a tool call failed: it has an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
     return data.get("outcome") not in _WELL
@@ -287,9 +287,9 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
 
 def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
     """
-    Return whether what was reported as a failure is an answer.
+    Return whether a reported failure is really a result.
 
-    ``grep`` fails when it finds nothing, and a wait when what it waits for has not come in its time.
+    ``grep`` fails if it finds nothing, and a wait fails if it times out.
     """
     if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
@@ -331,7 +331,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
     if effect == _WAITS and not failed and tool_call_failed(data):
-        result = None  # its time ran out: that tells nothing
+        result = None  # a timeout has no result
     duration = seconds(data.get("duration"))
     if duration is not None or began is not None:
         v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
@@ -364,12 +364,12 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 @lru_cache(256)
 def _failure_class(reported: str, error: str) -> str:
-    """Return the class of a failed call's error, ``UNCLASSED`` if nothing tells it from other errors."""
+    """Return the class of a failed call's error, or ``UNCLASSED`` if it has no recognizable class."""
     return name(class_of_error(name(reported), error)) or UNCLASSED
 
 
 def _turn_beside(v: VitalState, began: float, at: float) -> float:
-    """Return what calls share that ran side by side: when the first of them ended."""
+    """Return the turn of parallel calls: the time when the first of them ended."""
     first, until = v._side_by_side or (at, at)
     if began >= until:
         first, until = at, at
@@ -378,24 +378,24 @@ def _turn_beside(v: VitalState, began: float, at: float) -> float:
 
 
 def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None, at: float) -> None:
-    """Count turns that did nothing: an answer in words, or a result handed in once more."""
+    """Count turns without work: a text answer, or the same result submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and speaks(tool):
-        is_idle = v.knows(digest("result", result))  # nobody has answered to what it said
+        is_idle = v.knows(digest("result", result))  # its message got no answer
     if not is_idle:
         if v.idle_turns:
-            # The answer that made this call is the last of them.
+            # The last of them is the answer that made this call.
             v.talks = v.idle_turns > 1
         v.idle_turns = 0
         v._idle_before = -1 if v._verdicts else 0
     elif v.idle_turns_of_model:
-        v.idle_turns_of_model = False  # its turn has been counted with the model's answer
+        v.idle_turns_of_model = False  # this turn was counted at the model's answer
     else:
         v.count_idle_turn(at)
 
 
 def _weigh_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
-    """Weigh a call that waits, or asks whether something has finished: asked again it is no repeat."""
+    """Record a call that waits or polls. Polling again is not a repeat."""
     v._has_waited = True
     if v.calls is not None:
         v.calls.changed()
@@ -428,7 +428,7 @@ def _weigh_call(
     """
     Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
 
-    A shell names what is not there, so that its known answer is about the same thing: that is no miss.
+    A known shell error names the same missing thing, so it is not a miss.
     """
     failed = bool(error)
     seen: Seen | None = None
@@ -468,7 +468,7 @@ def _weigh_call(
         is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
         _weigh_result(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
-        v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
+        v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = v.stale_tries = 0
             v.told_since_gain, v.known_since_gain = 0, 0.0
@@ -493,13 +493,13 @@ def _weigh_call(
 def _is_poll(
     v: VitalState, tool: str, args: str, result: str | None, effect: str | None, pause: float
 ) -> bool:
-    """Return whether a call asks again for what it waits for: after a wait, or after a pause."""
+    """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
     if v.calls is None:
         return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
         return v.calls.has(tool, args, result)
-    # A slow model pauses as long before each call: only the same call again and again waits. What a search
+    # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
@@ -507,7 +507,7 @@ def _is_poll(
 
 
 def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:
-    """Take in a change that succeeded: it may change what other calls return."""
+    """Record a successful change: other calls may now return something else."""
     v.refusals = ()
     v.fruitless = 0
     if seen is not Seen.BEFORE:
@@ -517,7 +517,7 @@ def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:
 
 
 def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
-    """Count as failed a call that was counted when it ended, by a source that could not know."""
+    """Count a call as failed after another source had counted it as successful."""
     if v.tools is None or not tool_call_failed(data) or is_stopped_by_person(data):
         return
     v.tools.add_error(tool)
@@ -538,9 +538,9 @@ def _weigh_result(
     is_miss: bool = False,
 ) -> None:
     """
-    Tell progress from none by one result: never seen, seen from this very call, seen from another.
+    Classify a result: new, known from the same call, or known from another call.
 
-    A new error is news, and so no repeat, but no progress: nothing came of the call.
+    A new error is neither a repeat nor progress.
     """
     v._known_result = True
     v.told += 1
@@ -561,13 +561,13 @@ def _weigh_result(
             if v.new_in_a_row >= v._loops.consecutive:
                 v.told_since_gain, v.known_since_gain = 0, 0.0
     elif seen is Seen.TRIED_AGAIN:
-        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
+        # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_tries += 1
         v.told_known += 1.0
         v.known_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
-            v.told -= 1  # beside another that told nothing new
+            v.told -= 1  # parallel to another known result
             v.told_since_gain -= 1
             return
         if v.stale_calls == 0:
@@ -576,7 +576,7 @@ def _weigh_result(
         v._stale_turn = turn
         _count_known(v, 1.0)
     else:
-        # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
+        # Perhaps an acknowledgement: successful edits and messages return the same text.
         v.told_known += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
@@ -597,7 +597,7 @@ def _count_fruitless(v: VitalState, at: float) -> None:
 
 
 def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
-    """Count a call that failed, of whatever tool; the failed calls of one turn count once."""
+    """Count a failed call of any tool; failed calls of one turn count once."""
     if v.failed_calls == 0:
         v.failing_since = at
     elif turn is not None and turn == v._streak_turn:
@@ -612,7 +612,7 @@ def _count_streak(
         v.streak = 0
         return
     if error == UNCLASSED:
-        v.streak, v.streak_tool, v.streak_error = 0, tool, error  # it may be another one each time
+        v.streak, v.streak_tool, v.streak_error = 0, tool, error  # it may be a different error each time
     elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1

@@ -49,7 +49,7 @@ _RUNNING: Final = _words_in(
     tasks queue logs
     """
 )
-"""What is read of these while it goes on is a state."""
+"""Reading these while they run returns a state."""
 _EDITS: Final = _words_in(
     """
     edit multiedit write create update insert replace patch apply append add set put rewrite save

@@ -14,7 +14,7 @@ COMMAND_HEAD: Final = 2_000
 """Characters of a command that are analysed."""
 
 SHORTEST_WAIT: Final = 5.0
-"""Seconds. A shorter sleep lets something settle, and nobody waits by it."""
+"""Seconds. A shorter sleep only lets something settle and is not a wait."""
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -95,7 +95,7 @@ _WRITES: Final = _words_in(
 """What these write into a file is in the command."""
 _FIND_ACTS: Final = _words_in("-delete -exec -execdir -ok")
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
-"""Options with which nothing found is what was asked for."""
+"""Options with which an empty result is a success."""
 _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
 _RUNNERS: Final = re.compile(
     r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"

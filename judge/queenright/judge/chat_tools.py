@@ -175,7 +175,7 @@ class ChatTools:
     def _turn(self, session_id: str) -> ChatTurn:
         turn = self._turns.get(session_id)
         if turn is None:
-            raise ToolError("nobody waits for this answer any more; report what you found in words")
+            raise ToolError("this question has timed out; answer in text instead")
         return turn
 
     def _open_ticket(self, turn: ChatTurn) -> EscalationTicket:

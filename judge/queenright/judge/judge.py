@@ -379,7 +379,7 @@ class HealthJudge:
         if self._has_raised:
             return "ticket", verdict or "ticket written"
         is_healthy = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
-        reply = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
+        reply = f"answered {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
         if self._rejections:
             reply = f"wrote an invalid ticket: {self._rejections[-1]}"
         if result.outcome != "no_answer" and not is_healthy:

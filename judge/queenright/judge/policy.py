@@ -126,7 +126,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
         return _dismiss(severity, f"low severity and {bad_steps} bad steps, fewer than {DISMISS_LOW_BELOW}")
     verdicts = list(numbers.get("recent_verdicts") or ())
     unrecoverable = _kind(ticket) in _UNRECOVERABLE
-    # An unrecoverable condition that still holds may have begun after the accepted step.
+    # An unrecoverable condition may have started after the accepted step.
     if verdicts and verdicts[-1] == "ACCEPT" and not unrecoverable:
         return _dismiss(severity, "the last step was accepted: real progress after the bad steps")
     stalled = float(numbers.get("stall_minutes") or 0.0) >= INTERVENE_STALL_MINUTES

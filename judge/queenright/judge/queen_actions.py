@@ -48,7 +48,7 @@ class NudgeArguments(BaseModel):
     message: str = Field(
         min_length=10,
         max_length=LONGEST_NUDGE,
-        description="What the worker is told in its next turn: what was seen, and what it should do instead.",
+        description="Message for the worker's next turn: what was observed, and what to do instead.",
     )
 
 
@@ -204,7 +204,7 @@ class WorkerActions:
         )
         words = {
             Outcome.DONE: "the worker has stopped",
-            Outcome.DRY_RUN: "dry run: the termination is logged, and the worker goes on",
+            Outcome.DRY_RUN: "dry run: the termination is logged, and the worker keeps running",
         }
         return _result(done, words, "the worker may still be running")
 

@@ -583,7 +583,7 @@ class AgentRuntime:
         """
         execution = self._execution(execution_id)
         if graph_id is not None and execution.graph_id != graph_id:
-            raise GraphError(f"run {execution_id!r} is of graph {execution.graph_id!r}, not {graph_id!r}")
+            raise GraphError(f"run {execution_id!r} is in graph {execution.graph_id!r}, not {graph_id!r}")
         return execution.result
 
     def get_execution(self, execution_id: str) -> Execution:
@@ -694,7 +694,7 @@ class AgentRuntime:
 
         The callback is called for the tools of all graphs, one call at a time, and may take as long as a
         person does: the worker waits for user input meanwhile. If a call is not approved or the callback
-        raises, the call is not made and the model is told so. Built-in tools of nodes need no approval.
+        raises, the call is not made and the model gets an error. Built-in tools of nodes need no approval.
         Setting a callback affects visits that begin afterwards; None takes effect at once.
         """
         self._services.approvals.callback = callback

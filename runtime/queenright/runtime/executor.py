@@ -580,5 +580,5 @@ def _message(inputs: Mapping[str, Any]) -> str:
 def _result(task: asyncio.Task[NodeResult]) -> NodeResult:
     if task.cancelled():
         # Cancelled by something that the node waited for, not by the executor.
-        return NodeResult(outcome="failed", error="cancelled from inside", error_type="CancelledError")
+        return NodeResult(outcome="failed", error="cancelled within the node", error_type="CancelledError")
     return task.result()

@@ -124,7 +124,7 @@ class TimelineEntry(Wire):
         "`incident_joined`: it joined the alert of another ticket."
     )
     text: str
-    by: str = Field(description="Who did it; empty: nobody in particular.")
+    by: str = Field(description="Who did it; empty if the service did.")
     event_id: str = Field(description="The event in the log; empty: none.")
 
 

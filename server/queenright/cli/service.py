@@ -127,21 +127,21 @@ def _set_signature(
 
 
 def _refuse_group_options(context: typer.Context) -> None:
-    # An option before the subcommand, such as --url, would be ignored: the command would ask another service.
+    # An option before the subcommand, such as --url, would be ignored and the default service used.
     sources = (context.get_parameter_source(name) for name in context.params)
     if any(source is not None and source.name == "COMMANDLINE" for source in sources):
         raise typer.BadParameter(f"put options after `{context.invoked_subcommand}`")
 
 
 def require_text(text: str, what: str = "name") -> str:
-    """Return a text. Refuses an empty one, which is usually an unset variable in a script."""
+    """Return a text; reject an empty one, usually an unset variable in a script."""
     if not text.strip():
         raise typer.BadParameter(f"the {what} is empty")
     return text
 
 
 def warn_about_limits(service: Queenright) -> bool:
-    """Print on stderr why the service acts less than usual; return whether the emergency stop is on."""
+    """Print the limits on the service's actions to stderr; return whether the emergency stop is on."""
     acting = service.service.status().acting
     for brake in acting.brakes:
         typer.echo(single_line(brake), err=True)

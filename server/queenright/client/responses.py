@@ -49,7 +49,7 @@ def refusal_error(response: httpx.Response) -> RequestRefusedError:
             content = None
         problem = content if isinstance(content, dict) else {}
     url = response.request.url
-    message = str(problem.get("title") or f"{_origin(url)} answered {response.status_code} for {url.path}.")
+    message = str(problem.get("title") or f"{_origin(url)} returned {response.status_code} for {url.path}.")
     return RequestRefusedError(message, status=response.status_code, problem=problem)
 
 

@@ -15,7 +15,7 @@ class BackgroundTasks:
     """
     Runs named tasks until ``stop``. Belongs to one event loop.
 
-    A task that fails does not cancel the others: the service goes on and reports that it is not ready.
+    A task that fails does not cancel the others: the service keeps running and reports that it is not ready.
     """
 
     def __init__(self) -> None:

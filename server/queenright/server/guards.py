@@ -35,7 +35,7 @@ def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> Guar
     """
     Return a factory of guards, one for each visit of a node.
 
-    The model is told of a finding when it is ``medium``, and again when it is ``high``; ``critical`` stops
+    The model gets a finding when it is ``medium``, and again when it is ``high``; ``critical`` stops
     the visit.
 
     Args:

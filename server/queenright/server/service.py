@@ -1,7 +1,7 @@
 """
 The service without its sockets: its parts, and how they start and stop.
 
-``build.build`` makes the parts; ``pipeline`` shows the way of an event through them.
+``build.build`` makes the parts; ``pipeline`` shows the path of an event through them.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Service:
         return work
 
     async def _load_agents(self) -> None:
-        """Load the agents that the settings name; one that fails is a fault, and the service goes on."""
+        """Load the agents that the settings name; one that fails is a fault and does not stop it."""
         for path in self.settings.agents.load:
             try:
                 await self.agents.load(path)
@@ -205,7 +205,7 @@ class Service:
         """
         Use other settings from now on, of which only ``reload.RELOADABLE`` may differ.
 
-        Every worker is evaluated anew: one that is in trouble by the new settings is so at once.
+        Every worker is evaluated again at once, with the new settings.
         """
         self.settings = settings
         health = settings.health_monitoring

@@ -20,7 +20,7 @@ from queenright.server.operator_requests import find_requests
 from queenright.server.settings import Settings
 
 _RECURRING_HOLDS: Final = 5
-"""The alert of an agent that keeps crashing goes on for this many times ``tickets.hold_seconds``."""
+"""The alert of a crash-looping agent lasts this many times ``tickets.hold_seconds``."""
 
 
 @dataclass(kw_only=True, eq=False)

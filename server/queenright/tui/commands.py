@@ -1,4 +1,4 @@
-"""The command line: messages, and commands that start with a slash."""
+"""The input line: messages, and commands that start with a slash."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "graph": ("<id>", "send messages to this graph"),
     "nodes": ("", "show the nodes of the active graph, and their edges"),
     "data": ("", "show the session memory of the active graph"),
-    "load": ("<path>", "load an agent; in a talk, add a graph to it"),
+    "load": ("<path>", "load an agent; in a conversation, add a graph to it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
     "worker": ("<name>", "open a worker, even if it is not in the list"),
-    "talk": ("<agent>", "talk with a loaded agent"),
+    "talk": ("<agent>", "chat with a loaded agent"),
     "help": ("", "show this list"),
 }
 """Argument and description of each command."""
@@ -53,7 +53,7 @@ def parse_command(line: str) -> Command | None:
     if parameter and not argument:
         raise InvalidCommandError(f"/{name} needs {parameter}: {description}")
     if argument and not parameter:
-        raise InvalidCommandError(f"/{name} takes no argument, and got {argument!r}")
+        raise InvalidCommandError(f"/{name} takes no argument, got {argument!r}")
     return Command(name, argument)
 
 

@@ -1,8 +1,8 @@
 """
 Approvals: terminations that a person must allow, durably.
 
-A request is durable before anybody is asked, and an answer before anything is done. An approved termination
-runs once: its id is part of the answer, so that after a restart it is known whether it had begun.
+A request is durable before it is published, and an answer before it takes effect. An approved termination
+runs once: its id is part of the answer, so a restart can tell whether it had started.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ class Approvals:
     # -- terminations -------------------------------------------------------------------------------
 
     async def _resume(self, one: Approval) -> None:
-        """Carry out an earlier approval, unless that had begun. Nothing awaits it."""
+        """Carry out an earlier approval unless it had started. Nothing awaits this."""
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
             if begun is not None:

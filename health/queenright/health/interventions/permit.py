@@ -1,4 +1,4 @@
-"""The permit: the check before every action on a worker, whoever asks for it."""
+"""The permit: the check before every action on a worker, by any caller."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     """The outcome of an intervention."""
 
     STARTED = "started"
-    """It has begun; its end is unknown."""
+    """It started; its end is unknown."""
     DONE = "done"
     QUEUED = "queued"
     """The worker will fetch it."""

@@ -52,29 +52,29 @@ class Recovery(BaseModel):
     watch_until: float | None = None
     from_checkpoint: str | None = None
     from_start: bool = False
-    """It has begun from the start of the task: there was no checkpoint, or none that could be believed."""
+    """It started from the beginning of the task, without a valid checkpoint."""
     skipped: tuple[str, ...] = ()
-    """Checkpoints that were newer and could not be believed."""
+    """Newer checkpoints that are invalid."""
     new_agent_id: str = ""
     new_session_id: str = ""
     new_incarnation_id: str = ""
     outcome: str = ""
-    """How it ended, in words; of one that waits, why it was put off."""
+    """How it ended, or why it was postponed."""
     reviewed: bool = False
-    """A human had looked at the task, and let it go beyond its limit."""
+    """An operator reviewed the task and allowed attempts beyond the limit."""
     may_start_over: bool = False
-    """A person said that it may begin from the start of the task where there is no checkpoint."""
+    """An operator allowed starting from the beginning if there is no valid checkpoint."""
     exhausted: bool = False
-    """No other try follows: a human must look."""
+    """No further attempt: an operator must act."""
 
     @property
     def target(self) -> Target:
-        """Whose work is brought back."""
+        """The worker whose work is recovered."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
     @property
     def successor(self) -> Target:
-        """Who went on with it."""
+        """The worker that continues the work."""
         return Target(
             agent_id=self.new_agent_id or self.agent_id,
             session_id=self.new_session_id or self.session_id,
@@ -106,12 +106,12 @@ class RecoveryStatus:
 
     task_id: str
     attempts: int
-    """Tries that were begun."""
+    """Attempts that started."""
     attempts_left: int
     left_this_hour: int
     """Of all tasks of its agent together."""
     active: Recovery | None
     held: str | None
-    """Why nothing is begun at present; None while something may be."""
+    """Why no attempt may start now; None if one may."""
     history: tuple[Recovery, ...]
     """Newest first."""

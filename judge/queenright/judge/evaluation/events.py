@@ -77,7 +77,7 @@ class Steps:
         """Return when a step ended, never before ``clock``: in seconds, from wherever the record counts."""
         told = _number(self._steps[index].get("t"))
         if told is not None:
-            # The first time told may be anything; later ones never go back.
+            # The first recorded time is arbitrary; later ones never go back.
             return told if index == 0 else max(clock, told)
         if self._timed:
             return clock

@@ -162,7 +162,7 @@ _DECIDED: Final[tuple[Decision, ...]] = (
     ("ticket", _ticket, ()),
     ("severity", _severity, LEVELS),
     ("triage", _triage, ()),
-    ("operator told", _notified, ()),
+    ("operator notified", _notified, ()),
 )
 _SAID: Final[tuple[Decision, ...]] = (
     ("judge: ticket", _judge_ticket, ()),

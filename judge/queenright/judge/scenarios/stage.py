@@ -196,7 +196,7 @@ class Stage:
             else:
                 self._apply(actor, happening)
             if self._pending:
-                # Publish before the actor goes on.
+                # Publish before the actor continues.
                 self._at(0.0, part, actor)
                 return
         part.over = True

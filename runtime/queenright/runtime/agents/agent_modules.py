@@ -1,4 +1,4 @@
-"""The Python modules of an agent's folder, loaded anew each time so that a reload sees changes."""
+"""The Python modules of an agent's folder, imported again on each load so that a reload sees changes."""
 
 from __future__ import annotations
 

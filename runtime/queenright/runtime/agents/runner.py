@@ -102,7 +102,7 @@ class AgentRunner:
         offered_tools: Iterable[Tool] = (),
     ) -> AgentRunner:
         """
-        Load an agent. Its modules are imported anew each time, and this blocks while they load.
+        Load an agent. Its modules are imported again each time. Blocks while they load.
 
         Args:
             path: Its folder, with ``agent.json`` or ``agent.py``, and optionally ``tools.py``,

@@ -115,7 +115,7 @@ class ScriptedProvider:
         return cls([_reply(path, at, row, numbers) for at, row in enumerate(rows)])
 
     def restart_for_each_run(self) -> None:
-        """Start the script anew for each run, if the replies are a list; otherwise all runs share it."""
+        """Restart the script for each run if the replies are a list; otherwise all runs share it."""
         if self._script and self._runs is None:
             self._runs = OrderedDict()
 

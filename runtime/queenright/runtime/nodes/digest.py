@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright.runtime.storage.entries import Entry, EntryKind
 
-_TASK: Final = "(What was said before was shortened.) The task was:\n"
+_TASK: Final = "(Earlier messages were shortened.) The task was:\n"
 _SINCE: Final = "\nSince then:\n"
 _LINE: Final = 200
 
@@ -50,7 +50,7 @@ def _line(entry: Entry) -> str:
         return _clip("- you " + "; ".join([*parts, *([f"called {called}"] if called else [])]), _LINE)
     if entry.kind is EntryKind.TOOL:
         return _clip(f"- {entry.data.get('tool') or 'a tool'} answered: {text}", _LINE)
-    author = "the user" if entry.kind is EntryKind.USER else "you were told"
+    author = "the user" if entry.kind is EntryKind.USER else "instruction"
     return _clip(f"- {author}: {text}", _LINE)
 
 

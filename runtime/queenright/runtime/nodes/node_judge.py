@@ -61,7 +61,7 @@ class NodeJudge(Protocol):
 
     async def judge(self, turn: Turn) -> Judgement:
         """
-        Return the verdict: ACCEPT ends the visit, RETRY sends it back, CONTINUE goes on, ESCALATE gives up.
+        Return the verdict: ACCEPT ends the visit, RETRY sends it back, CONTINUE continues, ESCALATE gives up.
 
         Raises:
             ModelError, TimeoutError: There is no verdict; the visit ends without one.

@@ -73,7 +73,7 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
 
 
 def _format_outputs(cursor: NodeCursor) -> str:
-    """Format the outputs for a user to whom the model has said nothing else."""
+    """Format the outputs for the user if the model wrote no text."""
     return "\n".join(
         f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for key, value in cursor.outputs.items()

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _PART: Final = re.compile(r"(0[0-9]{9}|[1-9][0-9]{9,})\.json")
 _TRIES: Final = 100
-_NOTHING: Final = "(what was said before was left out)"
+_NOTHING: Final = "(earlier messages were omitted)"
 
 
 class Conversation:

@@ -22,12 +22,12 @@ _abandoned_threads: Final[set[threading.Thread]] = set()
 
 
 def left_behind() -> int:
-    """Return the number of running functions that nobody waits for; they cannot be stopped."""
+    """Return the number of abandoned functions that still run; they cannot be stopped."""
     return sum(thread.is_alive() for thread in tuple(_abandoned_threads))
 
 
 class TooManyThreadsError(QueenrightError):
-    """Raised when all of a session's threads run functions that nobody waits for."""
+    """Raised when all of a session's threads run abandoned functions."""
 
 
 class ToolThreads:
@@ -57,13 +57,13 @@ class ToolThreads:
         Return the result of ``function``, or raise its exception; wait for a free thread first.
 
         Raises:
-            TooManyThreadsError: All threads run functions that nobody waits for, which may never end.
+            TooManyThreadsError: All threads run abandoned functions, which may never end.
         """
         while self._running[session_id] >= MAX_THREADS_PER_SESSION:
             if self._abandoned[session_id] >= MAX_THREADS_PER_SESSION:
                 raise TooManyThreadsError(
                     f"{MAX_THREADS_PER_SESSION} calls that timed out are still running in this session, "
-                    f"and no more are started before one of them ends"
+                    f"so no other is started until one of them ends"
                 )
             await self._change()
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class ToolThreads:
                 deliver(lambda: answer.set_result(result))
 
         def deliver(set_answer: Callable[[], None]) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed and no caller waits
                 loop.call_soon_threadsafe(end, set_answer)
 
         def end(set_answer: Callable[[], None]) -> None:

@@ -16,11 +16,11 @@ from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 
 DEPTH: Final = 3
-"""How many folders deep below a root agents are searched."""
+"""Maximum depth of the search below a root."""
 _FOLDERS: Final = 10_000
-"""Folders that are searched, at most."""
+"""Maximum number of folders to search."""
 _LARGEST: Final = 1 << 20
-"""Bytes of an ``agent.py`` that are read."""
+"""Maximum number of bytes to read of an ``agent.py``."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
 
 

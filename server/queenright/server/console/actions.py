@@ -173,7 +173,7 @@ async def _ask_terminate(service: Service, given: Given) -> Question:
         ActionKind.TERMINATE,
         given,
         title="Terminate {agent}?",
-        lead="The worker is told to stop. Its state is saved if possible; it is not recovered "
+        lead="The worker is asked to stop. Its state is saved if possible; it is not recovered "
         "automatically. This page responds when the worker has stopped, or its time is over.",
         button=Button(label="Terminate", danger=True),
         fields=(WHY,),

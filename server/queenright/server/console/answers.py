@@ -46,7 +46,7 @@ async def _ask_approval(service: Service, given: Given) -> Question:
         raise ApprovalNotFoundError(given["id"])
     now = service.clock()
     who = describe_requester(one.asked_by, one.ordered_by)
-    lead = f"Requested by the {who}. If you approve, its state is checked again and it is told to stop."
+    lead = f"Requested by the {who}. If you approve, its state is checked again and it is asked to stop."
     if not one.is_pending:
         by = f" by {one.decided_by}" if one.decided_by else ""
         why = f": {one.decision_reason}" if one.decision_reason else ""
@@ -76,7 +76,7 @@ async def _approval(service: Service, form: Given, by: str) -> Done:
     match form.get("answer"):
         case "approve":
             one = await approvals.approve(form["id"], by=given.by, reason=given.reason)
-            words = f"Approved. {one.agent_id} is told to stop; see its page for the result."
+            words = f"Approved. {one.agent_id} is asked to stop; see its page for the result."
         case "deny":
             one = await approvals.deny(form["id"], by=given.by, reason=given.reason)
             words = f"Denied. {one.agent_id} keeps running."

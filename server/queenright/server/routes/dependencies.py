@@ -36,7 +36,7 @@ async def get_store(service: ServiceDep) -> Store:
 
 
 async def get_approvals(service: ServiceDep) -> Approvals:
-    """Return the requests to terminate a worker."""
+    """Return the termination requests."""
     return service.approvals
 
 

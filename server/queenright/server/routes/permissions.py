@@ -1,4 +1,4 @@
-"""Permission requests: what coding agents ask, and the operator's answer."""
+"""Permission requests of coding agents, and the operator's answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def answer_permission(
     request_id: Annotated[str, Path(description="The request's id.")],
     body: PermissionAnswer,
 ) -> api.PermissionResult:
-    """Allow or deny a request. Refused once it has expired or has an answer."""
+    """Allow or deny a request. Fails if it has expired or has an answer."""
     done = await permissions.answer(
         request_id, body.decision, by=who_from(request, body.by), reason=body.reason
     )

@@ -6,7 +6,7 @@ reads the events after it, from memory or, if it is too far behind, from the dat
 skipped: a slow reader is only late.
 
 Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
-dropped and the reader is told how many.
+dropped and the reader gets their number.
 """
 
 from __future__ import annotations

@@ -84,10 +84,10 @@ class OrchestratorWebhook:
             errors = "; ".join(
                 f"{'.'.join(map(str, f['loc']))}: {fault_message(f)}" for f in error.errors()[:3]
             )
-            raise self._webhook.make_error(f"its answer is refused: {redact(errors, 300)}") from None
+            raise self._webhook.make_error(f"its answer is invalid: {redact(errors, 300)}") from None
         if decided.decision not in escalation.options:
             options = ", ".join(escalation.options)
             raise self._webhook.make_error(
-                f"its answer {decided.decision!r} is none of the options: {options}"
+                f"its answer {decided.decision!r} is not one of the options: {options}"
             )
         return decided

@@ -1,4 +1,4 @@
-"""Attributes that `queenright.instrumentation` adds to the GenAI conventions; see docs/telemetry.md."""
+"""Attributes that `queenright.instrumentation` adds to the GenAI conventions; see docs/otlp.md."""
 
 from __future__ import annotations
 
