@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from markdown import anchors_of, lines_of, links_of
 
-from queenright.runtime.inputs import InputRefused
+from queenright.runtime.inputs import InvalidInputError
 
 _SKIPPED = {"node_modules", "build", "dist"}
 _SHELLS = {"sh", "bash", "shell", "console", "zsh"}
@@ -22,7 +22,7 @@ def list_pages(folder: str) -> dict[str, Any]:
     """Return every Markdown file below ``folder``, without hidden and built folders."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        raise InputRefused(
+        raise InvalidInputError(
             f"there is no folder {folder!r}; the input `folder` is the path of a folder with Markdown files, "
             "such as docs, from where Queenright was started"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from queenright.alerting.alertmanager import PostedAlert
-from queenright.alerting.config import TOLD_PATH, WEBHOOK_PATH, render_alertmanager
+from queenright.alerting.config import DELIVERED_PATH, WEBHOOK_PATH, render_alertmanager
 from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import Receive, Recorder, Send
@@ -38,7 +38,7 @@ class People:
     @property
     def told(self) -> list[dict[str, Any]]:
         """What Alertmanager said that it told people."""
-        return [json.loads(body) for path, body in self.posted if path == TOLD_PATH]
+        return [json.loads(body) for path, body in self.posted if path == DELIVERED_PATH]
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         body, more = b"", scope["type"] == "http"
@@ -47,7 +47,7 @@ class People:
             body, more = body + message.get("body", b""), message.get("more_body", False)
         if scope["type"] == "http":
             self.posted.append((scope["path"], body))
-        if scope.get("path") in (WEBHOOK_PATH, TOLD_PATH):
+        if scope.get("path") in (WEBHOOK_PATH, DELIVERED_PATH):
             await send({"type": "http.response.start", "status": 202, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return

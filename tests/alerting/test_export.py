@@ -98,7 +98,7 @@ def test_blanks_are_no_difference(one: LoadedRule, data: st.DataObject) -> None:
         ("x > 0.00001", "x > 1e-05"),
     ],
 )
-def test_how_promql_is_printed_is_no_difference(one: str, other: str) -> None:
+def test_promql_formatting_is_not_a_difference(one: str, other: str) -> None:
     assert normal(one) == normal(other)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRejectedError, PostedAlert
 from queenright.alerting.callbacks.alertmanager import parse_notification
-from queenright.alerting.config import TOLD_PATH
+from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
 from queenright.alerting.settings import AlertingSettings
@@ -241,7 +241,7 @@ async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
     ]
     await send(alertmanager, crowd, "marker")
 
-    told = [body for path, body in alertmanager.people.posted if path == TOLD_PATH and b"agent-" in body]
+    told = [body for path, body in alertmanager.people.posted if path == DELIVERED_PATH and b"agent-" in body]
     await alertmanager.until(lambda: bool(told), "who was told")
     for body in told:
         assert len(body) <= MAX_BODY

@@ -51,7 +51,7 @@ def test_the_alerts_of_one_name_have_one_summary() -> None:
 
 
 @each_alert
-def test_one_bad_scrape_is_no_alert(rule: Rule) -> None:
+def test_one_failed_scrape_does_not_alert(rule: Rule) -> None:
     """All but the Watchdog wait for a second evaluation."""
     assert seconds(rule.get("for", "0s")) >= (0 if rule["alert"] == "QueenrightWatchdog" else SCRAPE)
 

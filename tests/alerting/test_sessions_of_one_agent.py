@@ -140,7 +140,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
-    told = await store.read(lambda conn: notification_ledger.told_of(conn, tickets))
+    told = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
     assert {name: [one.receiver for one in some] for name, some in told.items()} == {
         name: ["pagerduty"] for name in tickets
     }

@@ -203,7 +203,7 @@ def test_unanswered_peer_is_ignored_and_last_answer_holds() -> None:
     assert describe_unknown_peers([view("one", a), never]) == "two cannot be reached"
 
 
-def test_a_silence_that_is_over_or_has_not_begun_keeps_nothing() -> None:
+def test_expired_or_pending_silence_does_not_apply() -> None:
     assert until_when(view("one", silence("a", ends=50))) is None
     assert until_when(view("one", silence("a", starts=51))) is None
     assert until_when(view("one", silence("a"), of=labels(reminder="1"))) is None

@@ -47,9 +47,7 @@ BEGINNING, END = taken(1001), taken(1010, ended=True)
     [([], True), ([taken(1028, ended=True)], True), ([taken(1011, ended=True)], False)],
     ids=["it never heard of the end", "it heard while its look waited", "it had long heard"],
 )
-def test_who_missed_an_end_that_the_other_told_may_tell_the_beginning_once_more(
-    end_at_b: list[Taken], is_excused: bool
-) -> None:
+def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[Taken], is_excused: bool) -> None:
     before, message = said(A, 1020, "resolved"), said(B, 1030, "firing")
 
     assert excused([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
@@ -66,7 +64,7 @@ def test_what_began_after_the_end_is_a_page_of_its_own() -> None:
     )
 
 
-def test_nobody_may_repeat_what_it_said_itself_or_what_still_holds() -> None:
+def test_alert_is_not_repeated_by_its_sender_or_while_it_fires() -> None:
     assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(A, 1003, "firing"))
     assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1012, "firing"))
 

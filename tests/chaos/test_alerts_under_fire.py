@@ -11,7 +11,7 @@ KILLS = 6
 """However long they take; ``python -m tests.chaos.alerts --kills 200`` does more."""
 
 
-async def test_what_was_decided_is_told_to_both_alertmanagers_once_whatever_dies_or_is_away(
+async def test_decision_reaches_both_alertmanagers_once_despite_failures(
     tmp_path: Path,
 ) -> None:
     """

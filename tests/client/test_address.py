@@ -10,7 +10,7 @@ from queenright.client import AsyncQueenright, InvalidAddressError, Queenright
 from queenright.client.address import build_path, resolve_token, resolve_url
 
 
-def test_what_is_said_comes_before_the_environment_and_that_before_this_machine() -> None:
+def test_argument_precedes_environment_and_default() -> None:
     environment = {"QUEENRIGHT_URL": "https://bees.example/queen/"}
 
     assert resolve_url("http://here:1/", environment) == "http://here:1"
@@ -19,12 +19,12 @@ def test_what_is_said_comes_before_the_environment_and_that_before_this_machine(
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
-def test_what_is_no_url_is_called_so(url: str) -> None:
+def test_invalid_url_is_named(url: str) -> None:
     with pytest.raises(InvalidAddressError, match="is not a URL; write one like http://"):
         resolve_url(url, {})
 
 
-def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_path: Path) -> None:
+def test_token_comes_from_argument_file_or_environment(tmp_path: Path) -> None:
     file, other = tmp_path / "token", tmp_path / "other"
     file.write_text("from-file\n")
     other.write_text("from-other")
@@ -37,7 +37,7 @@ def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_pa
     assert resolve_token(None, environment={}) is None
 
 
-def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
+def test_invalid_token_is_rejected_and_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"s\xc3\xa4cret")
     for arguments in ({"token": "two words-sécret"}, {"token": ""}, {"token": None, "file": file}):
@@ -67,6 +67,6 @@ def test_a_name_is_one_segment_whatever_is_in_it() -> None:
             build_path("api", "agents", name)
 
 
-def test_half_of_a_character_is_no_name() -> None:
+def test_lone_surrogate_in_a_name_is_rejected() -> None:
     with pytest.raises(InvalidAddressError, match="lone surrogate"):
         build_path("api", "agents", "a\ud800")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from queenright.client import AsyncQueenright, Queenright, RequestRefusedError, UnreachableError
+from queenright.client import AsyncQueenright, Queenright, RequestRejectedError, UnreachableError
 from queenright.instrumentation.certificates import certificates
 from queenright.server.up import Running
 
@@ -95,7 +95,7 @@ async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright
     assert seen(one) == seen(other)
 
 
-async def test_what_a_person_does_is_done_and_told(qr: AsyncQueenright) -> None:
+async def test_operator_action_is_done_and_reported(qr: AsyncQueenright) -> None:
     [ticket] = [one async for one in qr.tickets.list()]
 
     taken_on = await qr.tickets.acknowledge(ticket.ticket_id, by="ada", note="on it")
@@ -106,7 +106,7 @@ async def test_what_a_person_does_is_done_and_told(qr: AsyncQueenright) -> None:
     nudge = await qr.agents.nudge("looper", "What blocks you?", by="ada")
     [row] = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
     frozen = await qr.service.set_emergency_stop(True, "a test", by="ada")
-    with pytest.raises(RequestRefusedError, match="emergency stop") as refused:
+    with pytest.raises(RequestRejectedError, match="emergency stop") as refused:
         await qr.agents.terminate("looper", "it loops")
     freed = await qr.service.set_emergency_stop(False, "over")
 
@@ -194,9 +194,9 @@ async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(r
 
 
 async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenright) -> None:
-    with pytest.raises(RequestRefusedError, match="no ticket 'none'") as unknown:
+    with pytest.raises(RequestRejectedError, match="no ticket 'none'") as unknown:
         await qr.tickets.get("none")
-    with pytest.raises(RequestRefusedError) as invalid:
+    with pytest.raises(RequestRejectedError) as invalid:
         await qr.agents.nudge("looper", "x" * 5000)
 
     assert (unknown.value.status, unknown.value.problem["status"]) == (404, 404)
@@ -209,14 +209,14 @@ async def test_a_token_that_is_none_of_the_services_is_refused_and_in_no_words(
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
     async with AsyncQueenright(running.url, token_file=file) as qr:
-        with pytest.raises(RequestRefusedError) as refused:
+        with pytest.raises(RequestRejectedError) as refused:
             await qr.service.status()
 
     assert refused.value.status == 401
     assert "none-of-them" not in f"{refused.value}{refused.value.problem}{qr!r}"
 
 
-async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -> None:
+async def test_other_server_is_named_as_not_queenright(running: Running) -> None:
     """Prometheus's own metrics page, a file server, a service of another version."""
 
     def other(request: httpx.Request) -> httpx.Response:
@@ -234,11 +234,11 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
         ):
             with pytest.raises(UnreachableError, match=words):
                 await call
-        with pytest.raises(RequestRefusedError, match="answered 502 for /api/settings"):
+        with pytest.raises(RequestRejectedError, match="answered 502 for /api/settings"):
             await qr.service.settings()
 
 
-async def test_nobody_there_is_one_sentence_with_the_way_out() -> None:
+async def test_unreachable_service_is_one_sentence_with_a_remedy() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
         with pytest.raises(UnreachableError, match=r"Queenright does not respond at http:.*queenright up"):
             await qr.service.status()

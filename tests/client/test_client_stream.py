@@ -15,7 +15,7 @@ from queenright.client import (
     InvalidAddressError,
     Notice,
     Queenright,
-    RequestRefusedError,
+    RequestRejectedError,
     UnreachableError,
 )
 from queenright.runtime.events import AgentEvent, EventType
@@ -32,7 +32,7 @@ def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
     ]
 
 
-async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(tmp_path: Path) -> None:
+async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: Path) -> None:
     """Two clients, of both kinds, are told what comes before, between and after, in the order of the log."""
     port = free_port("127.0.0.1", 0, what="the service", option="port")
     settings = settings_at(tmp_path / "storage", port=port)
@@ -86,7 +86,7 @@ async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(t
     assert all(isinstance(one.error, UnreachableError) for one in notices if one.kind == "lost")
 
 
-async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -> None:
+async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
     async with serving(settings_at(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
         logged = events(0, 5)
         await running.service.store.append(logged)
@@ -115,7 +115,7 @@ async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -
 
 async def refusals(qr: AsyncQueenright, running: Running) -> None:
     """What cannot be meant is refused at once, however patient the stream is."""
-    with pytest.raises(RequestRefusedError, match="not an event type") as refused:
+    with pytest.raises(RequestRejectedError, match="not an event type") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
     assert refused.value.status == 400
     with pytest.raises(InvalidAddressError):
@@ -144,7 +144,7 @@ async def test_a_service_that_is_not_there_is_an_error_or_waited_for() -> None:
     assert all(one / 2 <= wait <= one for one, wait in zip(most, waits, strict=True))
 
 
-async def test_what_is_no_event_ends_the_stream_and_says_so() -> None:
+async def test_invalid_event_ends_the_stream_with_an_error() -> None:
     def odd(request: httpx.Request) -> httpx.Response:
         return httpx.Response(
             200, headers={"Content-Type": "text/event-stream"}, content=b"data: no JSON\n\n"

@@ -71,7 +71,7 @@ async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) ->
 
 
 @pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])
-async def test_an_input_that_is_no_object_is_misuse(running: Running, given: str) -> None:
+async def test_input_must_be_a_json_object(running: Running, given: str) -> None:
     done = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -130,7 +130,7 @@ async def test_what_the_queen_asks_for_is_allowed_or_not(
     assert done.decided_by == "ada (admin, 127.0.0.1)"
 
 
-async def test_a_run_is_stopped_resumed_spoken_to_and_restored_beside_another_graph(
+async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     qr: AsyncQueenright, running: Running
 ) -> None:
     slot = await qr.agents.load("guide")

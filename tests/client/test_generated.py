@@ -47,7 +47,7 @@ def _calls(group: object) -> dict[str, list[str]]:
     }
 
 
-def test_every_public_name_is_there_and_whoever_asks_for_one_form_has_that_one() -> None:
+def test_both_clients_export_every_public_name() -> None:
     import queenright.client
 
     assert all(getattr(queenright.client, name).__name__ == name for name in queenright.client.__all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.client import AsyncQueenright, RequestRefusedError
+from queenright.client import AsyncQueenright, RequestRejectedError
 from tests.client.conftest import EXAMPLES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,6 +60,6 @@ async def test_an_agent_is_loaded_run_looked_at_and_unloaded(qr: AsyncQueenright
     await qr.agents.unload(name)
 
     assert await qr.agents.loaded() == []
-    with pytest.raises(RequestRefusedError, match="queenright agents load") as refused:
+    with pytest.raises(RequestRejectedError, match="queenright agents load") as refused:
         await qr.agents.stats(name)
     assert refused.value.status == 404

@@ -194,7 +194,7 @@ def log_record(name: str, **attributes: str) -> dict[str, Any]:
     return {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in pairs]}
 
 
-def test_pruning_keeps_the_first_of_what_a_client_reports_of_itself_and_all_of_the_run() -> None:
+def test_pruning_keeps_first_client_report_and_the_whole_run() -> None:
     noise, work = log_record("hook_registered"), log_record("tool_result", tool_name="Bash")
 
     def request(*items: dict[str, Any]) -> Record:

@@ -94,12 +94,12 @@ THRESHOLDS: Final = (
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
     ),
     Threshold(
-        "loops.told_calls",
+        "loops.minimum_results",
         "of fewer results a share says little: one call more or less would make it a majority",
         _FEW,
     ),
     Threshold(
-        "loops.told_known_share",
+        "loops.known_results_share",
         "above a half: acknowledgements and new errors count a half, and must not do it alone",
         (0.51, 0.52, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0),
     ),

@@ -14,7 +14,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving, up
+from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, extra_alertmanager, serving, up
 from tests.isolation import environment
 
 AGENTS = Path(__file__).parent / "agents"
@@ -53,7 +53,7 @@ async def serving_with_alertmanager(
         await stack.enter_async_context(listening(recorder, receiver))
         found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
         found.service.recorder = recorder
-        child = await alertmanager_beside(program, settings, options, url, found.url, url_of(receiver))
+        child = await extra_alertmanager(program, settings, options, url, found.url, url_of(receiver))
         stack.push_async_callback(child.stop)
         yield found
 

@@ -95,7 +95,7 @@ async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, k
     return await http.post("/api/pagerduty/webhook", content=body, headers=headers)
 
 
-async def test_an_incident_taken_in_pagerduty_is_its_tickets_and_nobody_is_reminded_of_it(
+async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     running: Running,
 ) -> None:
     """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""

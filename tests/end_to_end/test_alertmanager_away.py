@@ -10,7 +10,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings
-from queenright.server.up import UpOptions, alertmanager_beside, serving
+from queenright.server.up import UpOptions, extra_alertmanager, serving
 from tests.end_to_end.conftest import AgentProcess
 from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received
 from tests.waiting import until
@@ -42,7 +42,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         assert received(running) == {}
         assert running.service.outbox.status()["peers"][0]["failing_since"] is not None
 
-        child = await alertmanager_beside(
+        child = await extra_alertmanager(
             program, away, UpOptions(), f"http://127.0.0.1:{port}", running.url, url_of(receiver)
         )
         try:

@@ -59,7 +59,7 @@ def run(page: str, code: str, folder: Path) -> str:
     ("page", "at"),
     [(page, at) for page in ("graphs.md", "models.md", *PRINTED) for at in range(len(snippets(page)))],
 )
-def test_a_snippet_runs_as_a_file_and_prints_what_is_said(page: str, at: int, tmp_path: Path) -> None:
+def test_snippet_runs_and_prints_the_documented_output(page: str, at: int, tmp_path: Path) -> None:
     code, shown = snippets(page)[at]
 
     printed = run(page, code, tmp_path)

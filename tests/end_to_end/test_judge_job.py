@@ -170,9 +170,7 @@ async def look(judge: StackJudge) -> CheckResult:
         await judge.close()
 
 
-async def test_one_who_loops_is_told_from_one_who_waits_and_one_who_is_well(
-    stack: Stack, tmp_path: Path
-) -> None:
+async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: Stack, tmp_path: Path) -> None:
     first = await look(judge_of(stack.url, tmp_path / "state"))
     second = await look(judge_of(stack.url, tmp_path / "state"))
 
@@ -298,7 +296,7 @@ async def test_a_tempo_that_is_away_costs_evidence_and_no_ticket(steady: Stack, 
     assert [ticket.worker_agent_id for ticket in seen.tickets] == [LOOPS]
 
 
-async def test_a_prometheus_that_is_away_is_no_healthy_fleet(tmp_path: Path) -> None:
+async def test_unreachable_prometheus_is_not_a_healthy_fleet(tmp_path: Path) -> None:
     with pytest.raises(StackUnavailableError, match="cannot be reached"):
         await look(judge_of("http://127.0.0.1:1", tmp_path / "state"))
 
@@ -369,7 +367,7 @@ def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_pat
     assert "0 tickets, 0 dismissed, 1 closed" in gone.stderr
 
 
-def test_run_says_at_every_look_that_it_sees_nobody_and_goes_on(stack: Stack, tmp_path: Path) -> None:
+def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) -> None:
     def said(what: str) -> int:
         return (tmp_path / "said.txt").read_text().count(what)
 
@@ -473,9 +471,7 @@ def test_run_tells_what_triage_does_not_decide_after_the_bypass_time_and_not_at_
     assert (tmp_path / "told.txt").read_text().startswith("critical open")
 
 
-def test_once_after_once_resolves_what_it_told_alertmanager(
-    stack: Stack, alertmanager: str, tmp_path: Path
-) -> None:
+def test_second_once_resolves_the_first_alert(stack: Stack, alertmanager: str, tmp_path: Path) -> None:
     arguments = (
         "--prometheus", stack.url, "--alertmanager", alertmanager, "--state", str(tmp_path / "kept"),
     )  # fmt: skip
@@ -490,7 +486,7 @@ def test_once_after_once_resolves_what_it_told_alertmanager(
     assert active(alertmanager) == []
 
 
-def test_a_ticket_that_reaches_nobody_is_no_success(steady: Stack, tmp_path: Path) -> None:
+def test_undelivered_ticket_is_not_a_success(steady: Stack, tmp_path: Path) -> None:
     ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
 
     assert ran.exit_code == 3

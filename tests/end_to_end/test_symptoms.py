@@ -53,7 +53,7 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
 
 
-async def test_a_symptom_wakes_the_judge_and_pages_nobody(
+async def test_symptom_wakes_the_judge_without_paging(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """QueenrightRetryStorm at its most severe, of an agent whose metrics arrive and whose spans do not."""

@@ -175,7 +175,7 @@ def test_killed_outright_it_leaves_no_program_behind(up: Up) -> None:
     assert gone(alertmanager)
 
 
-async def test_a_program_that_ends_by_itself_is_said_and_the_service_is_not_ready(
+async def test_exited_program_is_reported_and_service_is_not_ready(
     settings: Settings, tmp_path: Path
 ) -> None:
     program = find_program("alertmanager")
@@ -242,7 +242,7 @@ def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up
     assert "cannot be reached" not in again.printed, "nothing is sent before Alertmanager is there"
 
 
-def test_a_storage_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
+def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
 

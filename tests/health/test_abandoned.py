@@ -153,7 +153,7 @@ def test_parallel_runs_do_not_end_each_other() -> None:
     assert process.stalls("b")
 
 
-def test_call_that_is_open_is_no_run_before_the_next() -> None:
+def test_open_call_is_not_an_earlier_run() -> None:
     """B88: an open call may hang while the next run begins."""
     process = Process()
     process.work("a")

@@ -107,7 +107,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n"]
 )
-def test_a_file_that_is_no_key_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
+def test_invalid_key_file_is_rejected_and_not_quoted(tmp_path: Path, content: str) -> None:
     path = tmp_path / "audit-key.pem"
     path.write_text(content, encoding="ascii")
     path.chmod(0o600)

@@ -13,7 +13,7 @@ from queenright.health.breakers import (
     BreakerNotFoundError,
     BreakerRegistry,
     BreakerState,
-    CircuitOpen,
+    CircuitOpenError,
 )
 from queenright.health.breakers.registry import BreakerName
 from queenright.health.settings import Breaker, CircuitBreakers, HealthSettings
@@ -127,7 +127,7 @@ def test_a_call_needs_leave_of_all_parents_and_all_hear_how_it_went() -> None:
 
     assert hive.registry.status(host).state is OPEN
     assert [status.failures for status in hive.registry.all()] == [3, 1, 1, 1]
-    with pytest.raises(CircuitOpen, match=r"'external_api::api\.example\.com' is open"):
+    with pytest.raises(CircuitOpenError, match=r"'external_api::api\.example\.com' is open"):
         endpoint("four").admit()
     assert hive.registry.status("external_api:bee:four").failures == 0
 
@@ -137,7 +137,7 @@ def test_a_parent_that_refuses_takes_no_probe_of_its_child() -> None:
     hive.trip("external_api", "bee", "one", parents=["external_api::host"])
     hive.now += 60
 
-    with pytest.raises(CircuitOpen, match="host"):
+    with pytest.raises(CircuitOpenError, match="host"):
         hive.registry.get("external_api", "bee", "one", parents=["external_api::host"]).admit()
 
     assert hive.registry.status("external_api:bee:one").state is OPEN

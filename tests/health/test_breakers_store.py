@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from queenright.health.breakers import BreakerState, CircuitOpen
+from queenright.health.breakers import BreakerState, CircuitOpenError
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.event_log import read_events, verify
 from queenright.health.findings import HealthState
@@ -126,7 +126,7 @@ async def test_a_restart_keeps_an_open_breaker_open_for_the_rest_of_its_time(
     assert status.half_open_at == pytest.approx(hive.time.now + jump + left)
     assert hive.registry.next_deadline() == pytest.approx(left)
     if left:
-        with pytest.raises(CircuitOpen, match="no route"):
+        with pytest.raises(CircuitOpenError, match="no route"):
             hive.registry.get(*SEARCH).admit()
         await hive.time.advance(left)
     hive.registry.get(*SEARCH).admit().succeeded()
@@ -145,7 +145,7 @@ async def test_half_open_breaker_admits_a_probe_after_a_restart(hive: Hive) -> N
 
     assert hive.registry.status(NAME).state is HALF_OPEN
     hive.registry.get(*SEARCH).admit()
-    with pytest.raises(CircuitOpen):
+    with pytest.raises(CircuitOpenError):
         hive.registry.get(*SEARCH).admit()
 
 

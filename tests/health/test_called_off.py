@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.vital_facts import is_stopped_by_person, was_called_off
+from queenright.health.vital_facts import is_stopped_by_user, was_cancelled
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from queenright.health.vital_facts import is_stopped_by_person, was_called_off
     ],
 )
 def test_cancelled_call_is_not_a_failure(error: str) -> None:
-    assert was_called_off(error)
+    assert was_cancelled(error)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_cancelled_call_is_not_a_failure(error: str) -> None:
     ],
 )
 def test_call_that_the_provider_or_the_network_ended_is_a_failure(error: str) -> None:
-    assert not was_called_off(error)
+    assert not was_cancelled(error)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_call_that_the_provider_or_the_network_ended_is_a_failure(error: str) ->
         "aborted by user",
     ],
 )
-def test_tool_call_that_a_person_stopped_is_no_failure(error: str) -> None:
-    assert is_stopped_by_person({"error_type": "error", "error": error})
+def test_tool_call_stopped_by_a_person_is_not_a_failure(error: str) -> None:
+    assert is_stopped_by_user({"error_type": "error", "error": error})
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_tool_call_that_a_person_stopped_is_no_failure(error: str) -> None:
     ],
 )
 def test_result_that_quotes_a_person_is_a_failure(error: str) -> None:
-    assert not is_stopped_by_person({"error_type": "error", "error": error})
+    assert not is_stopped_by_user({"error_type": "error", "error": error})

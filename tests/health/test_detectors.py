@@ -116,7 +116,7 @@ def test_ids_and_times_around_a_result_do_not_hide_a_repeat() -> None:
     assert polling.kinds() == set()
 
 
-def test_a_poll_with_changing_results_is_no_loop() -> None:
+def test_poll_with_changing_results_is_not_a_loop() -> None:
     """B28: the same poll with changing results is no loop."""
     script = worker()
     for n in range(40):
@@ -617,7 +617,7 @@ def test_a_token_spike_is_shown_and_no_ticket() -> None:
     assert script.finding(FindingKind.TOKEN_SPIKE) is None
 
 
-def test_a_multiple_of_few_tokens_is_no_spike() -> None:
+def test_few_tokens_are_never_a_spike() -> None:
     script = worker()
     for tokens in (100, 100, 100, 100, 100, 19_000):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens})

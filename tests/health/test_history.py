@@ -75,7 +75,7 @@ async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[Healt
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-async def test_history_tells_every_state_and_every_intervention(database_url: str, pruned: bool) -> None:
+async def test_history_has_every_state_and_intervention(database_url: str, pruned: bool) -> None:
     found = await history(database_url, pruned=pruned)
 
     assert [entry.event_id for entry in found] == [one.id for one in TOLD]
@@ -96,7 +96,7 @@ async def test_history_tells_every_state_and_every_intervention(database_url: st
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-async def test_a_page_of_history_knows_the_state_that_it_begins_in(database_url: str, pruned: bool) -> None:
+async def test_history_page_starts_with_the_state_before_it(database_url: str, pruned: bool) -> None:
     found = await history(database_url, pruned=pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
 
     assert [(entry.type.value, entry.state) for entry in found] == [("nudge_sent", HealthState.DEGRADED)]

@@ -52,7 +52,7 @@ def test_an_incident_closes_with_its_last_ticket_and_the_next_is_another() -> No
     assert (newer.incident_id, newer.closed_at, newer.open_tickets) == ("t3", None, 1)
 
 
-def test_a_dismissed_ticket_keeps_no_incident_open() -> None:
+def test_dismissed_ticket_does_not_keep_an_incident_open() -> None:
     dismissed = ticket(2, 20, status=TicketStatus.DISMISSED, updated_at=90.0)
 
     [one] = incidents_of([ticket(1, 10, 60), dismissed])
@@ -60,7 +60,7 @@ def test_a_dismissed_ticket_keeps_no_incident_open() -> None:
     assert one.closed_at == 90
 
 
-def test_one_agent_alone_is_no_incident_and_a_storm_is_one_without_a_known_cause() -> None:
+def test_single_agent_is_not_an_incident_but_a_storm_is() -> None:
     tickets = [ticket(1, 10), ticket(2, 10, group="018f"), ticket(3, 12, group="018f")]
 
     assert [(one.cause, one.workers) for one in incidents_of(tickets)] == [("storm", 2)]

@@ -115,7 +115,9 @@ async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], Instruc
     assert len(await mailbox.pull(BEE, 0)) == 1
 
 
-async def test_another_life_never_sees_it(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_instruction_is_hidden_from_other_incarnations(
+    open_mailbox: Callable[[], Instructions],
+) -> None:
     """B67: a nudge for incarnation A is never delivered to B."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
@@ -157,7 +159,7 @@ async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: 
     assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
-async def test_a_stale_one_is_thrown_away(
+async def test_expired_instruction_is_dropped(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime
 ) -> None:
     """B67: a stale nudge is discarded, fetched or not."""

@@ -1236,7 +1236,7 @@ async def test_settings_of_the_ladder_are_followed(store: Store) -> None:
     assert acting.recovery.asked == []
 
 
-async def test_crowd_that_is_due_at_once_is_begun_with_in_parts(acting: Acting) -> None:
+async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> None:
     """B131: four thousand workers that are due at once do not hold the loop; whoever is left stays due."""
     count = 250
     for number in range(count):

@@ -110,7 +110,7 @@ def test_lost_server_is_a_finding_once_the_agent_continues() -> None:
     assert opened(script) == 1
 
 
-def test_server_that_connects_again_soon_is_no_finding() -> None:
+def test_quick_reconnect_is_not_a_finding() -> None:
     script = WorkerScript().start()
     for number in range(10):
         report(script, "disconnected")
@@ -134,7 +134,7 @@ def test_client_disconnecting_at_exit_is_healthy(waits: bool) -> None:
     assert opened(script) == 0
 
 
-def test_report_of_a_server_is_no_work_and_ends_no_wait() -> None:
+def test_server_report_is_not_activity_and_ends_no_wait() -> None:
     script = WorkerScript().start()
     script.call()
     script.wait("user_input")

@@ -65,7 +65,7 @@ def test_a_stall_of_exactly_the_threshold_is_one() -> None:
     assert script.state is HealthState.STUCK
 
 
-def test_a_wait_for_the_user_is_no_stall_and_silence_counts_from_the_reply() -> None:
+def test_user_wait_is_not_a_stall_and_clock_restarts_at_the_reply() -> None:
     """B17: three hours waiting for a user: no stall. After a reply, the stall counts from the reply."""
     script = worker()
     script.event(EventType.CLIENT_INPUT_REQUESTED)

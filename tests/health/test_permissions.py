@@ -148,7 +148,7 @@ async def test_unknown_request_is_not_answered(asked: Asked) -> None:
         await asked.permissions.answer("nothing", "allow", by="ada")
 
 
-async def test_another_life_is_not_answered(asked: Asked) -> None:
+async def test_permission_answer_is_not_sent_to_another_incarnation(asked: Asked) -> None:
     """B93: a restarted agent asks again itself."""
     waiting = await asked.ask()
     request_id = asked.newest

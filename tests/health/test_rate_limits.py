@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState
-from queenright.health.rate_limits import limited_for
+from queenright.health.rate_limits import rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
 from queenright.server.views.view import activity_of
@@ -68,14 +68,14 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
     ],
 )
 def test_end_of_a_rate_limit_is_parsed(said: str, wait: float | None) -> None:
-    assert limited_for({"error_type": "error", "error": said}, NOON) == wait
+    assert rate_limit_seconds({"error_type": "error", "error": said}, NOON) == wait
 
 
 def test_a_field_says_it_better_than_words() -> None:
     data = {"error_type": "RateLimitError", "error": "try again in 20s", "retry_after": 45.0}
 
-    assert limited_for(data, NOON) == 45
-    assert limited_for(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
+    assert rate_limit_seconds(data, NOON) == 45
+    assert rate_limit_seconds(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
 
 
 def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
@@ -157,20 +157,20 @@ def test_limit_that_is_extended_again_and_again_is_a_provider_failure(every: int
 @pytest.mark.parametrize(("said", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
 def test_day_without_a_time_begins_at_midnight(said: str, days: int) -> None:
     midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
-    wait = limited_for({"error_type": "429", "error": f"weekly limit, resets {said}"}, NOON)
+    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {said}"}, NOON)
 
     assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
 
 
 @pytest.mark.parametrize("at", [float("nan"), 1e15, -1e15, 1_774_000_000_000.0])
 def test_clock_time_at_no_date_is_no_wait(at: float) -> None:
-    assert limited_for({"error_type": "429", "error": "resets 3pm"}, at) is None
+    assert rate_limit_seconds({"error_type": "429", "error": "resets 3pm"}, at) is None
 
 
 def test_white_space_in_an_error_costs_nothing() -> None:
     """A pattern with two ways to match white space takes hours of these."""
     for blank in ("reset" + " \n" * 100_000 + "in 5s", "reset-" * 100_000, "resets nov " * 100_000):
-        assert limited_for({"error_type": "429", "error": blank}, NOON) is None
+        assert rate_limit_seconds({"error_type": "429", "error": blank}, NOON) is None
 
 
 def test_answer_ends_the_promised_wait() -> None:

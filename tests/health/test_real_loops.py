@@ -192,7 +192,7 @@ def test_a_result_that_is_handed_in_again_and_again_is_no_work(tool: str, result
     assert found(script, IDLE).ticket
 
 
-def test_an_echo_is_no_progress() -> None:
+def test_echo_is_not_progress() -> None:
     """B97: not even the first."""
     script = worker()
     script.call("say", args="one", result=NOTHING_NEW)
@@ -807,7 +807,7 @@ def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
 @pytest.mark.parametrize(
     "data", [{"outcome": "timeout"}, {"outcome": "error", "error_type": "error", "error": "timed out"}]
 )
-def test_a_wait_that_runs_out_is_no_failure(data: dict[str, Any]) -> None:
+def test_wait_timeout_is_not_a_failure(data: dict[str, Any]) -> None:
     script = worker()
     for _ in range(20):
         script.call("wait_for_message", args="60 s", result="timed out", after=62, **data)

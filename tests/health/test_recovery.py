@@ -638,7 +638,7 @@ async def test_a_worker_in_a_long_tool_at_the_end_of_its_watch_has_come_back(hiv
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_the_sleep_of_a_host_is_no_part_of_a_watch(hive: Hive, restarts: bool) -> None:
+async def test_host_sleep_does_not_count_in_the_recovery_watch(hive: Hive, restarts: bool) -> None:
     """Nor of a wait; after a restart the watch ends early, and by how the worker is."""
     await hive.ask()
     waits = await hive.ask(hive.loses("s2"), not_before=hive.now + 60)

@@ -54,7 +54,7 @@ def inbox(path: Path) -> list[Path]:
     return list(path.glob("sessions/*/conversations/make/inbox/*"))
 
 
-class Looker(ScriptedModel):
+class BlockingModel(ScriptedModel):
     """Blocks its second answer until ``may`` is set."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class Looker(ScriptedModel):
 
 async def nudged(
     tmp_path: Path, time: FakeTime, *, times: int = 1, ttl: float = 600, later: float = 0
-) -> tuple[Colony, Looker]:
+) -> tuple[Colony, BlockingModel]:
     """Nudge a run in the first turn of its second node and wait until it completes."""
-    model = Looker()
+    model = BlockingModel()
     colony = Colony(tmp_path, time, model=model)
     await colony.runtime.start()
     run = await colony.runtime.trigger("start", {"message": "Make honey."})
@@ -104,7 +104,7 @@ async def test_a_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) ->
     assert [m.content for m in model.requests[2]].count("Get on.") == 1
 
 
-async def test_a_nudge_that_is_read_too_late_is_thrown_away(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_expired_nudge_is_dropped(tmp_path: Path, fake_time: FakeTime) -> None:
     """B67: its reason has passed."""
     colony, model = await nudged(tmp_path, fake_time, ttl=60, later=60)
 
@@ -113,7 +113,7 @@ async def test_a_nudge_that_is_read_too_late_is_thrown_away(tmp_path: Path, fake
     assert colony.events
 
 
-async def test_another_life_of_the_worker_cannot_be_nudged(colony: Colony) -> None:
+async def test_other_incarnation_is_not_nudged(colony: Colony) -> None:
     """B67: a nudge for one incarnation is never delivered to another."""
     target = replace(await colony.begin(), incarnation_id="another")
 
@@ -122,9 +122,7 @@ async def test_another_life_of_the_worker_cannot_be_nudged(colony: Colony) -> No
         await nudge(colony, target)
 
 
-async def test_a_note_for_the_life_before_is_not_read_by_the_next(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_nudge_is_not_read_by_the_next_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
     """B67: the nudge was in the inbox when the process restarted."""
     first = Colony(tmp_path, fake_time)
     target = await first.begin()
@@ -154,9 +152,9 @@ async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_ti
     await colony.runtime.stop()
 
 
-async def test_a_nudge_is_no_answer_of_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
     """It arrives during a model call; the node then asks its user and reads it after the answer."""
-    model = Looker()
+    model = BlockingModel()
     model.replies[1] = reply(("ask_user", '{"question": "Which jar?"}'))
     colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
     await colony.runtime.start()
@@ -193,7 +191,7 @@ async def test_a_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony
     assert colony.runtime.get_stream("start").pending == 0
 
 
-async def test_the_monitor_takes_a_terminated_worker_for_terminated_not_for_failed(colony: Colony) -> None:
+async def test_terminated_worker_is_not_failed_in_the_monitor(colony: Colony) -> None:
     target = await colony.begin()
     await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
     monitor = HealthMonitor(HealthSettings())
@@ -206,7 +204,7 @@ async def test_the_monitor_takes_a_terminated_worker_for_terminated_not_for_fail
     assert worker.vitals.consecutive_failures == 0
 
 
-async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
+async def test_other_incarnation_is_not_terminated(colony: Colony) -> None:
     """B67: the running one is not terminated either."""
     target = replace(await colony.begin(), incarnation_id="another")
 
@@ -269,7 +267,7 @@ async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     await runtime.stop()
 
 
-async def test_events_say_that_it_was_terminated(colony: Colony) -> None:
+async def test_termination_is_in_the_execution_event(colony: Colony) -> None:
     target = await colony.begin()
     await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
 

@@ -110,7 +110,7 @@ def test_sessions_that_begin_while_a_breaker_is_open_run_into_it_too() -> None:
     assert (script.state, later.state) == (HealthState.HEALTHY, HealthState.HEALTHY)
 
 
-def test_a_breaker_is_no_sign_of_life() -> None:
+def test_breaker_report_is_not_activity() -> None:
     script = worker()
     before = script.health.vitals.last_activity
     breaker(script, "open")
@@ -511,7 +511,7 @@ def test_heartbeat_fields_are_in_the_signal() -> None:
     vitals = script.health.vitals
     assert vitals.beat == ("tool", START, 700, 2, "7 of 9")
     assert (vitals.task_id, vitals.fetches) == ("t-2", True)
-    assert (vitals.token_count, vitals.errors_told) == (700, 2)
+    assert (vitals.token_count, vitals.all_errors) == (700, 2)
 
 
 def test_thresholds_are_the_monitors_own() -> None:

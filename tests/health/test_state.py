@@ -103,7 +103,7 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
         after = health.vitals.lives if health is not None else 1
         for change in (e.data for e in said if e.type is EventType.HEALTH_STATE_CHANGED):
             before, to = HealthState(change["from"]), HealthState(change["to"])
-            assert may_follow(before, to, new_life=after != lives)
+            assert may_follow(before, to, has_restarted=after != lives)
         lives = after
         if health is not None:
             assert health.state is health_state(health.vitals, health.findings, SETTINGS, now)
@@ -143,7 +143,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     vitals.ended_at = START if signs.pop("over") else None
     for name, value in signs.items():
         setattr(vitals, name, value)
-    vitals._failed_life = 1
+    vitals._failed_incarnation = 1
     most = SETTINGS.health_check.consecutive_failures
     over = vitals.ended_at is not None
     speaks = {
@@ -167,8 +167,8 @@ def test_terminated_is_final_within_one_life() -> None:
         if state is HealthState.TERMINATED:
             continue
         assert TRANSITIONS[state] == frozenset(HealthState) - {state}
-        assert may_follow(HealthState.TERMINATED, state, new_life=True)
-        assert not may_follow(HealthState.TERMINATED, state, new_life=False)
+        assert may_follow(HealthState.TERMINATED, state, has_restarted=True)
+        assert not may_follow(HealthState.TERMINATED, state, has_restarted=False)
 
 
 def test_the_last_words_of_a_terminated_worker_change_nothing_and_a_new_execution_does() -> None:

@@ -768,7 +768,7 @@ async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
     await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
 
 
-async def test_findings_are_kept_beside_the_models_text(hive: Hive) -> None:
+async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:
     """It follows the worst finding; a mere count leaves it, so that a page does not change with each."""
     health = worker(finding())
     health.vitals.evidence = "no results; key sk-" + "a1B2" * 12
@@ -815,7 +815,7 @@ async def test_after_a_restart_the_open_tickets_are_known_and_the_undecided_retu
     assert (again.change, again.ticket.ticket_id) == ("counted", waiting.ticket_id)
 
 
-async def test_a_caller_that_gives_up_does_not_keep_a_stored_ticket_untold(hive: Hive) -> None:
+async def test_cancelled_caller_does_not_suppress_a_stored_ticket(hive: Hive) -> None:
     raising = asyncio.create_task(hive.raise_())
     await asyncio.sleep(0)
     raising.cancel()

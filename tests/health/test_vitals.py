@@ -338,8 +338,8 @@ _NO_TIMES = {
     "counted_end",
     *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
     "_side_by_side",  # is forgotten
-    *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
-    "known_since_gain",
+    *("beat", "breakers", "heartbeat_interval", "token_spike", "stale_results", "waiting"),
+    "stale_results_since_gain",
     *("cost_usd", "unpriced_tokens"),
     # Of a calendar day, whatever the clock does.
     "spent_today",

@@ -192,10 +192,10 @@ class Hive:
 
     async def good_step(self, agent: str = AGENT, session: str = SESSION) -> None:
         await self.worker(EventType.STEP_COMPLETED, agent, session, verdict="ACCEPT", text="done")
-        await self.tell_tickets(agent, session)
+        await self.update_tickets_of_worker(agent, session)
         await self.settle()
 
-    async def tell_tickets(self, agent: str = AGENT, session: str = SESSION) -> None:
+    async def update_tickets_of_worker(self, agent: str = AGENT, session: str = SESSION) -> None:
         """What the service does when a worker's findings changed."""
         health = self.monitor.get(agent, session)
         assert health is not None

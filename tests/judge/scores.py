@@ -40,7 +40,7 @@ def written(text: str, found: Score) -> str:
 
 def markdown(found: Score) -> str:
     """Return the decisions as a table, and the deviations as a list."""
-    calls = "-" if found.calls_a_ticket is None else f"{found.calls_a_ticket:.2f}"
+    calls = "-" if found.calls_per_ticket is None else f"{found.calls_per_ticket:.2f}"
     return "\n".join(
         [
             f"{found.scenarios} scenarios, {calls} calls of the models a ticket.",

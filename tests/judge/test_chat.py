@@ -348,7 +348,7 @@ async def test_a_closed_ticket_can_be_read_and_asked_about_after_a_restart(hive:
     ticket = await with_ticket(hive)
     await say(hive, ticket, "what is wrong?")
     await hive.worker(EventType.EXECUTION_COMPLETED)
-    await hive.tell_tickets()
+    await hive.update_tickets_of_worker()
     await hive.stop()
     await hive.start()
     assert hive.tickets.get(ticket.ticket_id) is None
@@ -630,7 +630,7 @@ async def test_a_question_that_was_an_order_is_one_after_the_next_start_too(hive
 async def test_nothing_is_done_about_a_closed_ticket(hive: Hive) -> None:
     ticket, hands = await with_hands(hive)
     await hive.worker(EventType.EXECUTION_COMPLETED)
-    await hive.tell_tickets()
+    await hive.update_tickets_of_worker()
 
     answer = await say(hive, ticket, "stop it: now!")
 

@@ -183,7 +183,7 @@ async def test_a_nudge_of_nothing_that_is_seen_is_refused(hive: Garden) -> None:
         await hive.queen.nudge(hive.ticket(), "\u200b\u200b \u202e")
 
 
-async def test_another_life_of_the_worker_is_not_told(hive: Garden) -> None:
+async def test_nudge_does_not_reach_another_incarnation(hive: Garden) -> None:
     """B67: what was decided about one incarnation is never done to another."""
     ticket = hive.ticket()
     hive.time.now += 1
@@ -277,7 +277,7 @@ async def test_what_the_orchestrator_decides_on_is_left_to_it(hive: Garden) -> N
         await hive.queen.nudge(hive.ticket(), WORDS)
 
 
-async def test_a_dry_run_is_told_as_one(store: Store) -> None:
+async def test_dry_run_is_reported_as_one(store: Store) -> None:
     hive = Garden(store, dry_run=True)
     await hive.get_stuck()
 
@@ -285,7 +285,7 @@ async def test_a_dry_run_is_told_as_one(store: Store) -> None:
     assert hive.hands.nudged == []
 
 
-async def test_a_worker_that_nobody_reaches_is_no_success(hive: Garden) -> None:
+async def test_unreachable_worker_is_not_a_success(hive: Garden) -> None:
     hive.hands.reached = False
 
     with pytest.raises(ToolError, match="unreachable"):

@@ -195,7 +195,9 @@ async def test_of_two_at_work_the_newest_event_decides_and_both_can_be_looked_at
         (SessionStatus.CANCELLED, "cancelled"),
     ],
 )
-async def test_a_session_is_told_as_it_stands(watch: Watch, status: SessionStatus, told: str) -> None:
+async def test_session_summary_shows_the_current_state(
+    watch: Watch, status: SessionStatus, told: str
+) -> None:
     """B4: active, paused, completed, failed, cancelled."""
     watch.begin("one")
     watch.steps("one", "ACCEPT")
@@ -427,7 +429,7 @@ async def test_what_is_no_ticket_is_refused_by_name_and_publishes_nothing(watch:
     assert await watch.published(EventType.WORKER_ESCALATION_TICKET) == []
 
 
-async def test_the_operator_is_told_once_and_not_below_the_tickets_severity(watch: Watch) -> None:
+async def test_operator_is_notified_once_at_least_at_ticket_severity(watch: Watch) -> None:
     """B49: a second time, or about nothing, is an error."""
     await stuck(watch)
     ticket_id = json.loads((await watch.call(EMIT, ticket_json=ticket())).content)["ticket_id"]

@@ -358,7 +358,7 @@ async def test_a_model_cannot_stop_a_worker_for_what_its_provider_does(hive: Hiv
     assert "'the worker asks to be stopped'" in decided.taken[0]["reason"]
 
 
-async def test_a_decision_that_is_refused_is_told_to_the_model(hive: Hive, decided: Decided) -> None:
+async def test_rejected_decision_is_returned_to_the_model(hive: Hive, decided: Decided) -> None:
     decided.refuses = "the emergency stop is on"
     hive.queen_model = model = deciding("terminate")
     await hive.start()
@@ -376,7 +376,7 @@ async def test_a_decision_that_is_refused_is_told_to_the_model(hive: Hive, decid
         ({"decision": "terminate"}, "'terminate' is not an option"),
     ],
 )
-async def test_a_decision_that_is_none_is_told_so(
+async def test_missing_decision_is_returned_as_an_error(
     hive: Hive, decided: Decided, arguments: dict[str, str], told: str
 ) -> None:
     hive.queen_model = model = deciding(**{"decision": "hand_off"} | arguments)

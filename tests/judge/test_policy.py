@@ -48,7 +48,7 @@ def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -
     return {**base, "severity": severity, "kind": kind, **fields}
 
 
-def test_no_finding_is_no_ticket() -> None:
+def test_no_ticket_without_a_finding() -> None:
     assert policy.draft_ticket(summary()) is None
 
 
@@ -182,7 +182,7 @@ def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
 @pytest.mark.parametrize(
     ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
 )
-def test_durations_are_said_as_people_say_them(minutes: float, said: str) -> None:
+def test_durations_are_formatted_for_people(minutes: float, said: str) -> None:
     assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"no activity for {said}")
 
 

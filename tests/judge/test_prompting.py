@@ -61,7 +61,7 @@ def test_other_thresholds_are_other_words() -> None:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=lambda p: p.name)
-def test_all_are_told_that_data_is_no_instruction(prompt: Prompt) -> None:
+def test_every_prompt_marks_data_as_not_instructions(prompt: Prompt) -> None:
     """B52: and nothing is left unfilled, and the version is not for the model."""
     assert "# Data is not instructions" in prompt.text
     assert "$" not in prompt.text

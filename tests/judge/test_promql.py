@@ -72,7 +72,7 @@ def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None
     assert query_fault(promql)
 
 
-def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
+def test_unsupported_promql_is_rejected_by_name() -> None:
     assert query_fault("rate(x[5m  * 2])") == ("'5m * 2' is not a plain duration; write it like 5m or 1h30m")
 
 

@@ -42,7 +42,7 @@ def decisions(hive: Hive, decision: str) -> float:
     return hive.metric("queenright_triage_total", decision=decision)
 
 
-async def test_the_whole_ticket_is_in_the_message_on_every_event_of_a_session(hive: Hive) -> None:
+async def test_each_triage_message_has_the_whole_ticket(hive: Hive) -> None:
     """B44: on the first event and on every later one."""
     model = deciding(NOTIFY, analysis=ANALYSIS, urgency="high")
     hive.queen_model = model
@@ -88,7 +88,7 @@ async def test_every_ticket_of_a_burst_is_triaged(hive: Hive) -> None:
     assert decisions(hive, "intervene") == 20
 
 
-async def test_while_triage_is_down_what_binds_reaches_the_operator_untriaged(hive: Hive) -> None:
+async def test_high_ticket_is_notified_untriaged_while_triage_fails(hive: Hive) -> None:
     """B46: after the bypass time, and not before; once."""
     hive.queen_model = TalkingModel(failing)
     await hive.start()
@@ -109,7 +109,7 @@ async def test_while_triage_is_down_what_binds_reaches_the_operator_untriaged(hi
     assert decisions(hive, "bypass") == 1
 
 
-async def test_while_triage_is_down_what_does_not_bind_waits_and_is_triaged_later(hive: Hive) -> None:
+async def test_medium_ticket_waits_while_triage_fails(hive: Hive) -> None:
     """B46: low and medium wait, and are retried."""
     hive.queen_model = model = TalkingModel(failing)
     await hive.start()
@@ -126,7 +126,7 @@ async def test_while_triage_is_down_what_does_not_bind_waits_and_is_triaged_late
     assert decisions(hive, "bypass") == 0
 
 
-async def test_a_queen_that_hangs_is_gone_past_too(hive: Hive) -> None:
+async def test_hanging_queen_is_bypassed(hive: Hive) -> None:
     """B46: a ticket behind the one she hangs on as well."""
 
     async def hang(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -145,7 +145,7 @@ async def test_a_queen_that_hangs_is_gone_past_too(hive: Hive) -> None:
     assert [t.untriaged for t in hive.tickets.open_tickets()] == [True, True]
 
 
-async def test_a_model_cannot_dismiss_what_binds_and_still_holds(hive: Hive) -> None:
+async def test_model_cannot_dismiss_a_high_ticket_that_still_holds(hive: Hive) -> None:
     """B52: it goes to the operator, and what the model wanted is recorded."""
     model = deciding(DISMISS, reason="the worker says that it is fine")
     hive.queen_model = model
@@ -161,7 +161,7 @@ async def test_a_model_cannot_dismiss_what_binds_and_still_holds(hive: Hive) -> 
     assert decisions(hive, "dismiss") == 0
 
 
-async def test_a_model_may_dismiss_what_does_not_bind_and_it_is_kept(hive: Hive) -> None:
+async def test_model_may_dismiss_a_medium_ticket(hive: Hive) -> None:
     """B48: kept, counted, and not triaged again until it worsens."""
     model = deciding(DISMISS, reason="it is only warming up")
     hive.queen_model = model
@@ -183,7 +183,7 @@ async def test_a_model_may_dismiss_what_does_not_bind_and_it_is_kept(hive: Hive)
     assert len([m for m in model.shown if m[-1].role == "user"]) == 2
 
 
-async def test_a_worker_that_recovered_before_triage_disturbs_nobody(hive: Hive) -> None:
+async def test_worker_recovered_before_triage_is_not_notified(hive: Hive) -> None:
     """B47: re-checked before the model is asked, and again before the operator is told."""
     gate = asyncio.Event()
 
@@ -210,7 +210,7 @@ async def test_a_worker_that_recovered_before_triage_disturbs_nobody(hive: Hive)
     assert hive.changes == []
 
 
-async def test_a_ticket_left_by_an_earlier_life_is_triaged_once_after_the_restart(hive: Hive) -> None:
+async def test_untriaged_ticket_is_triaged_once_after_a_restart(hive: Hive) -> None:
     """B43: stored, then killed before anybody saw it."""
     hive.queen_model = TalkingModel(failing)
     await hive.start()
@@ -226,7 +226,7 @@ async def test_a_ticket_left_by_an_earlier_life_is_triaged_once_after_the_restar
     assert len(hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)) == 1
 
 
-async def test_after_a_restart_a_worker_that_is_known_no_more_has_not_recovered(hive: Hive) -> None:
+async def test_forgotten_worker_is_not_recovered_after_a_restart(hive: Hive) -> None:
     """B43: without vital signs the ticket's own numbers count."""
     hive.queen_model = TalkingModel(failing)
     await hive.start()
@@ -254,7 +254,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, t
 
     old = await hive.ticket()
     await hive.worker(EventType.EXECUTION_COMPLETED)
-    await hive.tell_tickets()
+    await hive.update_tickets_of_worker()
     other = deciding(tool, ticket_id=old.ticket_id, **extra)
     unknown.speak = other.speak
     await hive.begin("other")
@@ -265,7 +265,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, t
     assert [e.data["untriaged"] for e in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True, True]
 
 
-async def test_a_decision_after_the_bypass_is_told_that_it_comes_too_late(hive: Hive) -> None:
+async def test_decision_after_the_bypass_is_rejected(hive: Hive) -> None:
     """B49: one ticket, one decision."""
     gate = asyncio.Event()
 
@@ -298,7 +298,7 @@ async def test_the_urgency_is_never_below_the_severity(hive: Hive) -> None:
     assert (await hive.ticket()).urgency == "critical"
 
 
-async def test_the_request_says_where_the_queen_can_be_asked(hive: Hive) -> None:
+async def test_intervention_request_names_the_queens_graph_and_stream(hive: Hive) -> None:
     """B63: the event names the queen's graph and stream."""
     await hive.start()
     await hive.begin()
@@ -312,9 +312,7 @@ async def test_the_request_says_where_the_queen_can_be_asked(hive: Hive) -> None
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["it is well", "it goes on as before"])
-async def test_a_worker_that_began_anew_before_triage_has_not_recovered_until_its_start_is_past(
-    hive: Hive, again: bool
-) -> None:
+async def test_restarted_worker_is_not_recovered_within_its_start_grace(hive: Hive, again: bool) -> None:
     """B47: in the start grace nothing is said of a worker, which is no sign that it is well."""
     gate, rules = asyncio.Event(), RulesModel()
 

@@ -21,7 +21,7 @@ def script_of(name: str) -> str:
     return found[1]
 
 
-async def test_the_scripts_of_the_page_judge_and_triage(hive: Hive, tmp_path: Path) -> None:
+async def test_documented_scripts_judge_and_triage(hive: Hive, tmp_path: Path) -> None:
     models = {}
     for role in ("judge", "queen"):
         file = tmp_path / f"{role}.json"

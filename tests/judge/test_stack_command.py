@@ -163,7 +163,7 @@ def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
     assert line.endswith("; name another with --state")
 
 
-def test_run_goes_on_whatever_a_look_comes_to(
+def test_run_continues_after_any_check_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks: list[Exception | None] = [
@@ -239,7 +239,7 @@ async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
         (200, b"<html>"),
     ],
 )
-async def test_what_is_no_prometheus_is_not_known(
+async def test_other_server_is_not_taken_for_prometheus(
     status: int, body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(lambda path, params: (status, body)) as (_, url):
@@ -325,7 +325,7 @@ async def test_batch_worker_that_has_ended_is_no_page(
     assert "1 workers, 0 tickets, 0 dismissed, 1 with their target down" in capsys.readouterr().out
 
 
-async def test_who_was_not_told_of_what_is_said(
+async def test_undelivered_tickets_are_reported(
     stack: Stack, no_key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()

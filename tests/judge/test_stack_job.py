@@ -187,7 +187,7 @@ async def test_a_replica_that_scrapes_it_is_enough(stack: Stack) -> None:
     assert [t.status for t in (await stack.look()).closed] == [TicketStatus.WORKER_GONE]
 
 
-async def test_a_person_can_say_that_a_target_is_no_more(stack: Stack) -> None:
+async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.says()

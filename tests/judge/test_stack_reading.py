@@ -175,7 +175,7 @@ def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
     assert "calls in the last 15 min: search 20" in draft.evidence_snippet
 
 
-def test_a_worker_whose_metrics_are_no_more_is_over() -> None:
+def test_worker_without_metrics_has_ended() -> None:
     health = ended_health("researcher", "workers/host:9464", HealthSettings(), NOW)
 
     assert health.vitals.ended
@@ -323,7 +323,7 @@ def test_a_failed_span_says_what_went_wrong() -> None:
         ),
     )
 )
-def test_what_is_no_trace_is_a_value_error_and_nothing_else(answer: Any) -> None:
+def test_invalid_trace_raises_only_value_error(answer: Any) -> None:
     try:
         spans = read_otlp(answer)
     except ValueError:

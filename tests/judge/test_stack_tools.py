@@ -127,7 +127,7 @@ async def test_what_prometheus_says_is_wrong_is_said_to_the_model(tools_of: Clie
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
-async def test_an_answer_that_is_none_is_said_and_nothing_breaks(tools_of: Clients, answer: bytes) -> None:
+async def test_invalid_answer_is_reported_as_an_error(tools_of: Clients, answer: bytes) -> None:
     async with serving(lambda path, params: (200, answer)) as (_, url):
         for tool, arguments in ((QUERY_METRICS, {"promql": "up"}), (GET_TRACE, {"trace_id": TRACE})):
             told = await ask(tools_of(url)[tool], **arguments)
@@ -152,7 +152,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -
     assert "more than 16 MB; narrow the query" in told.content
 
 
-async def test_a_login_is_sent_and_shown_to_nobody(tools_of: Clients) -> None:
+async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
     secret = "hunter2hunter2"
     async with serving(lambda path, params: (500, {"error": "broken"})) as (server, url):
         address = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))

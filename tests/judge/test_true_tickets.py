@@ -28,7 +28,9 @@ async def test_rise_of_what_people_were_told_is_requested_anew(hive: Hive) -> No
     await hive.begin()
     for _ in range(30):
         await hive.worker(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
-        await hive.tell_tickets()  # as in the service: the tickets know of a rise before the judge does
+        await (
+            hive.update_tickets_of_worker()
+        )  # as in the service: the tickets know of a rise before the judge does
         await hive.settle()
         [*_, ticket] = [*hive.tickets.open_tickets(), None]
         if ticket is None:
@@ -54,7 +56,7 @@ async def stalled(hive: Hive) -> None:
     for _ in range(20):
         await hive.pass_time(60)
         found = hive.monitor.advance(hive.time.now)
-        await hive.tell_tickets()
+        await hive.update_tickets_of_worker()
         await hive.bus.publish(*found)
         await hive.settle()
 

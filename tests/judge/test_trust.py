@@ -320,9 +320,7 @@ def nobody_else_is_touched(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("kind", ["approval", "tool-result"])
-async def test_what_the_operator_orders_is_done_in_their_words_and_nothing_beside(
-    trial: Trial, kind: str
-) -> None:
+async def test_only_the_operators_order_is_carried_out(trial: Trial, kind: str) -> None:
     """Whatever a model makes of it: the order is carried out once, on this worker, by who gave it."""
     tried = attempts(kind)[:2]
     await trial.begin(tried)

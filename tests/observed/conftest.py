@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tools.story.told import Story, told_story
+from tools.story.told import Story, running_story
 
 _HERE: Final = Path(__file__).parent
 _open: list[contextlib.ExitStack] = []
@@ -20,7 +20,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """A real service, agents and Prometheus after all has happened once that anybody asks about."""
     with contextlib.ExitStack() as stack:
         _open.append(stack)
-        yield stack.enter_context(told_story(tmp_path_factory.mktemp("story")))
+        yield stack.enter_context(running_story(tmp_path_factory.mktemp("story")))
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,7 @@
 """
 Every documented command runs against one real service with Prometheus and Alertmanager.
 
-``NOT_HERE`` lists skipped commands, ``SAID_NO`` failing ones with their output.
+``SKIPPED_COMMANDS`` lists skipped commands, ``FAILING_COMMANDS`` failing ones with their output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.packaging.test_documents import ENDS, PAGES, calls, commands, environ
 from tests.warm import Command, Talking, queenright
 
 # Skipped commands, with the reason and the test that covers them.
-NOT_HERE = {
+SKIPPED_COMMANDS = {
     r"up\b.*": "it starts the whole stack again: tests/end_to_end/test_up.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
     r"judge run\b.*": "it prints nothing while nothing happens: tests/end_to_end/test_judge_job.py",
@@ -38,7 +38,7 @@ UNTIL_STOPPED = {
 }
 
 # Commands that fail here: exit code and expected output.
-SAID_NO: dict[str, tuple[int, str]] = {
+FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
     r"agents resume .*": (1, "There is no session 'session_20260124_100000_a30df858'"),
     r"tickets dismiss .*": (
@@ -60,7 +60,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
 }
 
 # Documented values and what replaces them here.
-STANDS_FOR = {
+REPLACEMENTS = {
     r"/(etc|var/lib)/(?P<rest>.*)": r"{folder}/\1/\g<rest>",
     r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
     r"http://prometheus:9090|http://127.0.0.1:9090": "{prometheus}",
@@ -100,13 +100,13 @@ def here(line: str, place: Place) -> list[str]:
     }
     found = words(line)
     for at, word in enumerate(found):
-        for stands, what in STANDS_FOR.items():
+        for stands, what in REPLACEMENTS.items():
             if matched := re.fullmatch(stands, word):
                 found[at] = matched.expand(what).format(**known)
     return found
 
 
-def with_ids(found: list[str], place: Place) -> list[str]:
+def replace_ids(found: list[str], place: Place) -> list[str]:
     """Replace documented ids by existing ones, new ones where a command consumes them."""
     made: dict[tuple[str, str], Callable[[], str]] = {
         ("approvals", "approve"): place.approval,
@@ -127,7 +127,7 @@ def newest_silence(place: Place) -> str:
     return str(listed[0]["silence_id"])
 
 
-def until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
+def run_until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
     """Run a command until it prints ``said``, press Ctrl-C, and return its exit code."""
     with Talking(*found, cwd=place.folder, env=env) as running:
         streams, shown, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
@@ -143,7 +143,7 @@ def until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str,
         return running.wait()
 
 
-def on_a_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int:
+def run_on_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int:
     """Run a command on a terminal until it shows the worker, press q, and return its exit code."""
     ours, theirs = pty.openpty()
     running = Command(*found, cwd=place.folder, env=env, streams=(theirs, theirs, theirs))
@@ -170,12 +170,12 @@ def wait_for_scrape(place: Place) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
-def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
+def test_documented_commands_run(place: Place, page: Path) -> None:
     for line in commands(page):
         found = here(line, place)
         told = environment(line)
         said = shlex.join(found)
-        if of(NOT_HERE, shlex.join(words(line))) or f"{told}{said}" in place.seen:
+        if of(SKIPPED_COMMANDS, shlex.join(words(line))) or f"{told}{said}" in place.seen:
             continue
         place.seen.add(f"{told}{said}")
         env = os.environ | {
@@ -189,20 +189,20 @@ def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
         }
         env |= {key: value.replace("$PWD", str(place.folder)) for key, value in told.items()}
         if (entry := of(UNTIL_STOPPED, said)) is not None:
-            assert until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, f"{name(page)}: {line}"
+            assert run_until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, f"{name(page)}: {line}"
             continue
         if found[0] == "tui":
             terminal = env | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            assert on_a_terminal(found, place, terminal) == 0, f"{name(page)}: {line}"
+            assert run_on_terminal(found, place, terminal) == 0, f"{name(page)}: {line}"
             continue
         if found[:2] == ["judge", "once"]:
             wait_for_scrape(place)
-        done = queenright(*with_ids(found, place), cwd=place.folder, env=env)
+        done = queenright(*replace_ids(found, place), cwd=place.folder, env=env)
         if found[:2] == ["stop-acting", "on"]:
             queenright("stop-acting", "off", cwd=place.folder, env=env)
         about = f"{name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        no = of(SAID_NO, said)
-        code, why = SAID_NO[no] if no is not None else (0, "")
+        no = of(FAILING_COMMANDS, said)
+        code, why = FAILING_COMMANDS[no] if no is not None else (0, "")
         # On a slow machine the start grace of the looping worker is over by then, and there is a ticket.
         codes = {0, 1} if no is None and found[:2] == ["judge", "once"] else {code}
         assert done.returncode in codes, about
@@ -210,18 +210,18 @@ def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
         assert "Traceback" not in done.stderr, about
 
 
-def test_what_is_said_not_to_run_is_on_a_page_and_run_elsewhere() -> None:
+def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
     said = [shlex.join(words(line)) for page in PAGES for line in commands(page)]
 
-    for table in (NOT_HERE, UNTIL_STOPPED, SAID_NO):
+    for table in (SKIPPED_COMMANDS, UNTIL_STOPPED, FAILING_COMMANDS):
         for key in table:
             assert any(re.fullmatch(key, one) for one in said), key
-    for reason in NOT_HERE.values():
+    for reason in SKIPPED_COMMANDS.values():
         assert Path(reason.rpartition(": ")[2]).is_file(), reason
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if calls(page)], ids=name)
-def test_no_command_of_a_page_is_overlooked(page: Path) -> None:
+def test_every_documented_command_is_covered(page: Path) -> None:
     """Every call of the program in any code block is run or listed above."""
     taken = "\n".join(commands(page))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queenright.runtime.agents.runner import AgentRunner, InvalidAgentError
-from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailableError
 from tests.runtime.agents import adder, talker
 
 RULES_REFUSED = (
@@ -58,7 +58,7 @@ def test_models_of_known_providers_are_let_through(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["notaprovider/x", "gtp", "x" * 500])
 def test_model_without_known_provider_is_rejected(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ProviderUnavailable, match="litellm knows no provider"):
+    with pytest.raises(ProviderUnavailableError, match="litellm knows no provider"):
         LiteLlmProvider(name).check()
 
     assert capfd.readouterr().out == ""

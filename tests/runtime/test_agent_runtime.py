@@ -469,10 +469,10 @@ async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fa
     await bus.drain()
 
     assert refused.status is SessionStatus.FAILED
-    assert refused.error_type == "SessionBusy"
+    assert refused.error_type == "SessionBusyError"
     assert session_id in refused.error
     assert after.succeeded
-    assert [e.data["error_type"] for e in failures] == ["SessionBusy"]
+    assert [e.data["error_type"] for e in failures] == ["SessionBusyError"]
     await runtime.stop()
 
 
@@ -893,7 +893,7 @@ async def test_shared_session_is_requested_or_newest(tmp_path: Path, fake_time: 
     assert (await run(again, "x", graph_id="side")).session_id == made[1]
     assert (await run(again, "x", graph_id="side", session_id=made[0])).session_id == made[0]
     missing = await run(again, "x", graph_id="side", session_id="session_of_nobody")
-    assert missing.error_type == "SessionNotFound"
+    assert missing.error_type == "SessionNotFoundError"
     await again.stop()
 
 

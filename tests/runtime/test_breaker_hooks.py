@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from queenright.health.breakers import BreakerRegistry, BreakerState
 from queenright.health.settings import CircuitBreakers
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.breakers import Breakers, CallRefused, Permit
+from queenright.runtime.breakers import Breakers, CallRefusedError, Permit
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
@@ -24,7 +24,7 @@ from queenright.runtime.llm.model import ModelError, ModelReply, TransientModelE
 from queenright.runtime.storage.checkpoint_queue import MAX_QUEUED_CHECKPOINTS
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.session_store import SessionStatus
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
@@ -138,7 +138,7 @@ async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) ->
     )
     assert bench.told()[3:] == [refusal] * 2
     ended = [e.data for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED]
-    assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpen"]
+    assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpenError"]
 
 
 async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench) -> None:
@@ -194,7 +194,7 @@ async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
 
 async def test_a_tool_whose_server_is_away_and_one_that_never_answers_have_failed(bench: Bench) -> None:
     async def away(_: Nothing) -> str:
-        raise ToolUnavailable("the MCP server 'maps' cannot be reached")
+        raise ToolUnavailableError("the MCP server 'maps' cannot be reached")
 
     async def hangs(_: Nothing) -> str:
         await asyncio.Event().wait()
@@ -281,7 +281,7 @@ class Shut:
         return self
 
     def admit(self) -> Permit:
-        raise CallRefused("it is shut", retry_in=5)
+        raise CallRefusedError("it is shut", retry_in=5)
 
 
 async def test_repeated_breaker_refusals_end_without_answer(tmp_path: Path, fake_time: FakeTime) -> None:

@@ -102,7 +102,7 @@ async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_
     assert result.outputs == {"a": [1, {"b": None}], "schema": 0.5, "note": None}
 
 
-async def test_failing_model_is_no_answer_and_is_recorded(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_failing_model_is_recorded_without_a_verdict(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an exception is never a verdict."""
     bench = Bench(tmp_path, ScriptedModel([ModelError("overloaded")]), fake_time)
 
@@ -566,7 +566,7 @@ async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake
     result = await bench.run()
     again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
-    assert (result.outcome, result.error_type) == ("failed", "JudgeFailed")
+    assert (result.outcome, result.error_type) == ("failed", "JudgeFailedError")
     assert result.error == "the judge failed: ZeroDivisionError: oops"
     assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
 

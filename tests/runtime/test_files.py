@@ -84,7 +84,7 @@ def test_empty_store_finds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["torn", "empty", "not utf-8", "utf-16", "deep", "folder"])
-def test_a_file_that_is_no_json_is_named_with_the_reason(tmp_path: Path, kind: str) -> None:
+def test_invalid_json_file_is_named_with_the_reason(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"a": 1})
     damage(path, kind)

@@ -16,7 +16,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.inputs import InputRefused
+from queenright.runtime.inputs import InvalidInputError
 from queenright.runtime.storage.session_store import SessionStatus
 from tests.runtime.conftest import ScriptedModel
 
@@ -102,7 +102,7 @@ def endless() -> dict[str, Any]:
 async def test_input_that_is_no_json_is_refused(tmp_path: Path, value: Any, why: str) -> None:
     def take(value: dict[str, Any]) -> None: ...
 
-    with pytest.raises(InputRefused, match=f"'value' is not a JSON value.*{why}") as refused:
+    with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{why}") as refused:
         await run(tmp_path, take, {"value": value})
 
     assert refused.value.field == "value"
@@ -113,7 +113,7 @@ async def test_unknown_name_is_refused_unless_the_function_takes_any(tmp_path: P
 
     def open_(**more: Any) -> None: ...
 
-    with pytest.raises(InputRefused, match="input 'x' is unknown: graph 'g' takes no input"):
+    with pytest.raises(InvalidInputError, match="input 'x' is unknown: graph 'g' takes no input"):
         await run(tmp_path, closed, {"x": 1})
     assert (await run(tmp_path, open_, {"x": 1})).succeeded
     assert (await run(tmp_path, closed, {"message": "go", "tick": 1, "event": {}})).succeeded
@@ -162,7 +162,7 @@ async def test_names_that_other_parts_of_the_graph_use_are_known(tmp_path: Path)
     }  # fmt: skip
 
     result = await runtime.wait(await runtime.trigger("e", given))
-    with pytest.raises(InputRefused, match=r"input 'stok' is unknown .did you mean 'stock'"):
+    with pytest.raises(InvalidInputError, match=r"input 'stok' is unknown .did you mean 'stock'"):
         await runtime.trigger("e", {**given, "stok": 3})
     await runtime.stop()
 
@@ -187,6 +187,6 @@ async def test_names_that_a_graph_in_the_same_session_uses_are_known(tmp_path: P
     await runtime.start()
     await runtime.trigger("e", {"of_main": 1, "of_side": 2}, graph_id="main")
     await runtime.trigger("e", {"of_main": 1, "of_side": 2}, graph_id="side")
-    with pytest.raises(InputRefused, match="input 'of_other' is unknown"):
+    with pytest.raises(InvalidInputError, match="input 'of_other' is unknown"):
         await runtime.trigger("e", {"of_main": 1, "of_other": 2}, graph_id="main")
     await runtime.stop()

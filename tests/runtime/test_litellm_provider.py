@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from queenright.runtime.deadline import within
 from queenright.runtime.llm.litellm_errors import retry_after
-from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailableError, load_provider
 from queenright.runtime.llm.litellm_reply import ReplyAccumulator
 from queenright.runtime.llm.litellm_request import needs_cache_markers
 from queenright.runtime.llm.model import (
@@ -553,14 +553,14 @@ async def test_script_can_be_the_agents_model(tmp_path: Path) -> None:
     ],
 )
 def test_missing_model_is_rejected_with_a_hint(name: str, reason: str) -> None:
-    with pytest.raises(ProviderUnavailable, match=reason):
+    with pytest.raises(ProviderUnavailableError, match=reason):
         load_provider(name, timeout_seconds=5)
 
 
 def test_without_litellm_a_model_is_refused_by_the_name_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    with pytest.raises(ProviderUnavailable, match=r"'gpt-5' needs litellm: install queenright\[llm\]"):
+    with pytest.raises(ProviderUnavailableError, match=r"'gpt-5' needs litellm: install queenright\[llm\]"):
         load_provider("gpt-5", timeout_seconds=5)
 
 

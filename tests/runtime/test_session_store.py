@@ -17,9 +17,9 @@ from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
     Session,
-    SessionBusy,
-    SessionExists,
-    SessionNotFound,
+    SessionBusyError,
+    SessionExistsError,
+    SessionNotFoundError,
     SessionState,
     SessionStatus,
     SessionStore,
@@ -125,7 +125,7 @@ def test_a_session_is_made_once(tmp_path: Path) -> None:
     (tmp_path / "sessions" / "file").write_bytes(b"")
 
     for session_id in ("mine", "file"):
-        with pytest.raises(SessionExists):
+        with pytest.raises(SessionExistsError):
             made(store, session_id)
 
 
@@ -133,7 +133,7 @@ def test_the_folder_of_a_step_log_is_no_session_until_it_is_made_one(tmp_path: P
     store = store_at(tmp_path)
     (tmp_path / "sessions" / "mine" / "logs").mkdir(parents=True)
 
-    with pytest.raises(SessionNotFound):
+    with pytest.raises(SessionNotFoundError):
         store.open("mine")
     assert store.list_sessions() == []
     assert store.skipped == []
@@ -335,7 +335,7 @@ def test_a_session_and_graph_have_one_writer(tmp_path: Path) -> None:
     session = made(store)
     claim = store.claim(session)
 
-    with pytest.raises(SessionBusy, match=str(os.getpid())):
+    with pytest.raises(SessionBusyError, match=str(os.getpid())):
         store.claim(session)
 
     store.claim(store.shared_view(session, "judge")).release()
@@ -348,7 +348,7 @@ def test_a_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
     session = made(store)
     with writer("hold", session.path / ".lock") as process:
         assert line(process) == "held"
-        with pytest.raises(SessionBusy) as caught:
+        with pytest.raises(SessionBusyError) as caught:
             store.claim(session)
         assert caught.value.pid == process.pid
 
@@ -394,7 +394,7 @@ def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
         lambda: store.update(session, lambda _: None),
         lambda: store.claim(session),
     ):
-        with pytest.raises(SessionNotFound):
+        with pytest.raises(SessionNotFoundError):
             take()
     assert not session.root.exists()
 
@@ -405,7 +405,7 @@ def test_a_session_is_not_deleted_while_anybody_writes_in_it(tmp_path: Path) -> 
     for writing in (session, store.shared_view(session, "judge")):
         claim = store.claim(writing)
 
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             store.delete_session(session.id)
 
         claim.release()

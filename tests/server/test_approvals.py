@@ -49,7 +49,7 @@ async def suggested(service: Service) -> str:
     return found.annotations["suggested_action"]
 
 
-async def stop_when_told(running: Running) -> None:
+async def stop_on_request(running: Running) -> None:
     """Be the worker that fetches, stops and says so."""
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
@@ -67,7 +67,7 @@ async def test_the_notification_says_how_to_approve_until_it_is_answered(running
     assert "approvals approve" not in await suggested(running.service)
 
 
-async def test_approval_request_is_told_anew_with_its_deadline_in_the_title(running: Running) -> None:
+async def test_approval_request_renotifies_with_its_deadline_in_the_title(running: Running) -> None:
     """People who have read the message would not see that it changed: it is another alert, once."""
     service = running.service
     await ticket_on(running)
@@ -126,7 +126,7 @@ async def test_approved_over_http_it_stops_and_that_is_signed(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     approval = await asked(running)
-    stopping = asyncio.create_task(stop_when_told(running))
+    stopping = asyncio.create_task(stop_on_request(running))
 
     path = f"/api/approvals/{approval.approval_id}"
     response = await http.post(f"{path}/approve", json={"by": "ada", "reason": "seen it"}, timeout=60)
@@ -198,7 +198,7 @@ async def test_the_command_line_lists_approves_and_denies(running: Running) -> N
 
 async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
     approval = await asked(running)
-    stopping = asyncio.create_task(stop_when_told(running))
+    stopping = asyncio.create_task(stop_on_request(running))
 
     done = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
 

@@ -122,8 +122,8 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
         capture_output=True,
         check=False,
     )
-    said = await said_after_a_start(settings, ticket.ticket_id)
-    again = await said_after_a_start(settings, ticket.ticket_id)
+    said = await texts_after_start(settings, ticket.ticket_id)
+    again = await texts_after_start(settings, ticket.ticket_id)
 
     assert died.returncode == -9, died.stderr
     assert [one["role"] for one in said] == ["operator", "queen"]
@@ -132,7 +132,7 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
     assert again == said
 
 
-async def said_after_a_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
+async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
     service = await build(settings)
     await service.start()
     try:

@@ -333,7 +333,7 @@ async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running
         ["tickets", "--json", "acknowledge", "t"],
     ],
 )
-def test_misuse_is_exit_code_2_and_nobody_is_asked(arguments: list[str]) -> None:
+def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> None:
     # Nobody is there: whoever is asked does not answer, and that is exit code 1.
     done = warm.queenright(*arguments, "--url", "http://127.0.0.1:9")
 
@@ -356,6 +356,6 @@ async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(ru
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x"])
-def test_what_is_no_url_is_called_so(url: str) -> None:
+def test_invalid_url_is_named(url: str) -> None:
     with pytest.raises(QueenrightError, match="is not a URL; write one like http://"):
         Queenright(url)

@@ -176,7 +176,7 @@ def test_service_that_is_away_is_not_waited_for(answer: str | None) -> None:
         [],
     ],
 )
-def test_whatever_is_wrong_the_agent_goes_on(words: list[str]) -> None:
+def test_hook_never_stops_the_agent_on_errors(words: list[str]) -> None:
     out, seconds = hook(*words)
 
     assert out == b""

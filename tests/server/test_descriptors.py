@@ -52,7 +52,7 @@ def ask(client: http.client.HTTPConnection, command: str) -> Any:
     return json.loads(client.getresponse().read())
 
 
-def ask_anew(port: int, command: str) -> Any:
+def ask_again(port: int, command: str) -> Any:
     """Ask on a connection of its own, and again as long as it is broken off."""
     until = time.monotonic() + 60
     while True:
@@ -81,7 +81,7 @@ def test_half_open_connections_leave_descriptors_to_the_outbox(ports: Ports) -> 
     """B128: on both ports at once, with 64 descriptors in all."""
     with half_open(ports):
         for port in ports:
-            assert ask_anew(port, "/deliver") == "delivered"
+            assert ask_again(port, "/deliver") == "delivered"
 
 
 def test_process_without_a_descriptor_does_not_spin_and_goes_on(ports: Ports) -> None:
@@ -98,4 +98,4 @@ def test_process_without_a_descriptor_does_not_spin_and_goes_on(ports: Ports) ->
         ask(client, "/release")
 
         for port in ports:
-            assert ask_anew(port, "/deliver") == "delivered"
+            assert ask_again(port, "/deliver") == "delivered"

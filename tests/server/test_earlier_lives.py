@@ -10,7 +10,7 @@ from queenright.health.vitals import VitalSigns
 from queenright.server.earlier_lives import (
     RECENT_SECONDS,
     SHORT_SECONDS,
-    EarlierLives,
+    EarlierSessions,
     find_earlier_lives,
 )
 from tests.alerting.parts import ticket
@@ -34,7 +34,7 @@ def told(session: str, at: float, **changes: Any) -> EscalationTicket:
 
 def find(
     mine: float, tickets: list[EscalationTicket], *lives: VitalSigns, lasted: float = 0.0, **changes: Any
-) -> EarlierLives:
+) -> EarlierSessions:
     own = life("mine", mine)
     own.last_activity = mine + lasted
     sessions = {one.session_id: one for one in (own, *lives)}
@@ -52,7 +52,7 @@ def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
         found = find(NOW - 30.0, [told(session.session_id, NOW - 40.0)], session)
         assert found.tickets == expected, session.session_id
     unheard = told("dismissed", NOW - 40.0, notified_at=None)
-    assert find(NOW - 30.0, [unheard], life("dismissed", NOW - 90.0, ended=True)) == EarlierLives()
+    assert find(NOW - 30.0, [unheard], life("dismissed", NOW - 90.0, ended=True)) == EarlierSessions()
 
 
 def test_trouble_after_a_long_life_or_a_long_pause_is_told_for_itself() -> None:
@@ -89,16 +89,16 @@ def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> 
     assert find(NOW - 30.0, [third, second, first], *lives).tickets[0] == third.ticket_id
     resolved = second.model_copy(update={"incident_resolved_at": NOW - 40.0})
     found = find(NOW - 30.0, [third, resolved, first], *lives)
-    assert found == EarlierLives((third.ticket_id,), is_recurring=True)
+    assert found == EarlierSessions((third.ticket_id,), is_recurring=True)
 
 
 def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:
     """B123: it never says that it ended. B122: the second life reaches people."""
     lives = [life("second", NOW - 120.0), life("first", NOW - 240.0)]
     tickets = [told("second", NOW - 110.0), told("first", NOW - 230.0)]
-    assert find(NOW - 60.0, tickets[1:], lives[1]) == EarlierLives((), is_recurring=True)
+    assert find(NOW - 60.0, tickets[1:], lives[1]) == EarlierSessions((), is_recurring=True)
     found = find(NOW - 60.0, tickets, *lives)
-    assert found == EarlierLives(("ticket-of-second", "ticket-of-first"), is_recurring=True)
+    assert found == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
     # Long ago is another incident.
     tickets[1] = told("first", NOW - RECENT_SECONDS - 1.0)
     assert find(NOW - 60.0, tickets, *lives).tickets == ()
@@ -108,14 +108,14 @@ def test_sessions_side_by_side_are_never_earlier_lives() -> None:
     """B122."""
     lives = [life(f"s{n}", NOW - 100.0 - n) for n in range(5)]
     tickets = [told(one.session_id, NOW - 50.0) for one in lives]
-    assert find(NOW - 200.0, tickets, *lives) == EarlierLives()
+    assert find(NOW - 200.0, tickets, *lives) == EarlierSessions()
 
 
 def test_ticket_of_the_same_session_is_of_an_earlier_life_if_another_process_had_it() -> None:
     gone = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
     before = told("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
     relapse = told("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)
-    assert find(NOW - 100.0, [before, relapse]) == EarlierLives(("before",), is_recurring=True)
+    assert find(NOW - 100.0, [before, relapse]) == EarlierSessions(("before",), is_recurring=True)
 
 
 def test_forgotten_session_was_over_when_its_ticket_closed() -> None:

@@ -61,7 +61,7 @@ async def test_every_answer_says_that_browsers_must_not_guess(http: httpx.AsyncC
 
 
 @pytest.mark.parametrize("path", ["/", "/api/status", "/metrics", "/healthz", "/readyz", "/docs"])
-async def test_a_name_that_is_not_ours_is_told_nothing(http: httpx.AsyncClient, path: str) -> None:
+async def test_foreign_host_name_gets_no_data(http: httpx.AsyncClient, path: str) -> None:
     """A site whose name was let point to 127.0.0.1 reads nothing here."""
     response = await http.get(path, headers={"Host": "evil.example:8420"})
 

@@ -260,7 +260,7 @@ async def test_a_long_poll_does_not_hold_up_a_service_that_stops(
         ("POST", "/api/recoveries", {"task_id": "none"}),
     ],
 )
-async def test_whom_nobody_knows_is_a_404_in_words(
+async def test_unknown_worker_is_404_with_a_message(
     http: httpx.AsyncClient, method: str, path: str, body: object
 ) -> None:
     response = await http.request(method, path, json=body)

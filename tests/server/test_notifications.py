@@ -144,9 +144,7 @@ async def test_without_a_peer_the_page_says_that_it_waits(tmp_path: Path) -> Non
     assert "Pending: no Alertmanager is configured." in page
 
 
-async def test_what_people_got_is_only_told_where_it_is_known(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_deliveries_are_shown_only_where_known(running: Running, http: httpx.AsyncClient) -> None:
     without = (await http.get("/")).text
     running.service.recorder = Recorder()
     beside = (await http.get("/")).text

@@ -80,7 +80,7 @@ async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
     assert "hunter2" not in response.text
 
 
-async def test_a_body_that_is_no_json_is_called_so(http: httpx.AsyncClient) -> None:
+async def test_invalid_json_body_is_400(http: httpx.AsyncClient) -> None:
     response = await http.post(
         "/api/agents/a/nudge", content=b"x", headers={"Content-Type": "application/json"}
     )
@@ -89,7 +89,7 @@ async def test_a_body_that_is_no_json_is_called_so(http: httpx.AsyncClient) -> N
     assert response.json()["title"] == "the body is not valid JSON: at character 0, Expecting value"
 
 
-async def test_a_body_that_is_not_said_to_be_json_is_told_how_to_be_sent(http: httpx.AsyncClient) -> None:
+async def test_missing_json_content_type_is_415_with_a_remedy(http: httpx.AsyncClient) -> None:
     said = '{"by": "ada"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
         refused = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})

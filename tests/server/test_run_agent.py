@@ -93,8 +93,8 @@ def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) ->
     """B99: the function says so; the run did not fail, and is not to be taken up."""
     adder(
         tmp_path / "agent",
-        "from queenright.runtime.inputs import InputRefused\n\n\n"
-        "def add(a, b):\n    raise InputRefused(f'a: {a} is too large; at most 9')\n",
+        "from queenright.runtime.inputs import InvalidInputError\n\n\n"
+        "def add(a, b):\n    raise InvalidInputError(f'a: {a} is too large; at most 9')\n",
     )
 
     done = run(tmp_path, "--input", '{"a": 10, "b": 2}')

@@ -93,12 +93,12 @@ async def test_what_the_monitor_says_while_the_store_refuses_is_told_when_it_tak
         other.commit()
         service.bus.fan_out(*looping(service.clock(), times=5))
         await until(lambda: "findings and states, retrying" in caplog.text, "the store refuses")
-        told_while_refusing = list(told)
+        notified_while_store_fails = list(told)
         other.execute("drop trigger refuse")
         other.commit()
         await until(lambda: told, "the finding is told")
 
-    assert told_while_refusing == []
+    assert notified_while_store_fails == []
     assert FindingKind.DOOM_LOOP in [event.data["kind"] for event in told]
 
 

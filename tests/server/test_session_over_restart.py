@@ -13,7 +13,7 @@ from tests.server.test_permissions import client_of
 
 
 @pytest.mark.parametrize("before", [2, 3, 9])
-async def test_session_that_ends_after_a_restart_has_ended(tmp_path: Path, before: int) -> None:
+async def test_session_end_after_a_restart_ends_the_session(tmp_path: Path, before: int) -> None:
     """B94: the end is recognized after the restart; otherwise the session would stall."""
     *started, end = calls("healthy")
     assert end["hook_event_name"] == "SessionEnd"

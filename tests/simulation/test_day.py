@@ -59,7 +59,7 @@ def test_what_days_cost_together_has_a_least_a_mean_and_a_most() -> None:
 
     found = summed([one, other])
 
-    assert found["calls_a_ticket"] == {"min": 2, "mean": 3.0, "max": 5}
+    assert found["calls_per_ticket"] == {"min": 2, "mean": 3.0, "max": 5}
     assert (found["days"], found["tickets"], found["calls"]) == (1.0, 4, {"judge": 6, "all": 10})
     assert (found["calls_without_ticket"], found["most_without_ticket_for_one_worker"]) == (4, 3)
     assert spread([]) is None

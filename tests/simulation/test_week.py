@@ -46,6 +46,6 @@ def test_finished_work_is_never_restarted(week: dict[str, Any]) -> None:
     assert week["finished_work_restarted"] == 0
 
 
-def test_nobody_who_waits_or_is_over_or_lives_anew_is_acted_on(week: dict[str, Any]) -> None:
+def test_no_action_on_waiting_ended_or_restarted_workers(week: dict[str, Any]) -> None:
     """B69: whatever path leads to it."""
     assert week["acted_on_waiting_finished_or_other"] == 0

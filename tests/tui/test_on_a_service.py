@@ -93,13 +93,13 @@ async def test_worker_is_opened_with_its_vital_signs_and_its_stream_goes_on(home
         stream = app.screen
         assert isinstance(stream, WorkerScreen)
         await until(lambda: stream.history.states, "its history")
-        await said_in_the_stream(home, app, "one more try")
+        await read_stream_text(home, app, "one more try")
 
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def said_in_the_stream(home: House, app: QueenrightApp, text: str) -> None:
+async def read_stream_text(home: House, app: QueenrightApp, text: str) -> None:
     """Let the worker take steps until one is seen: whoever begins to listen hears what comes from then on."""
     for number in range(200):
         await works(home, f"{text} {number}")
@@ -115,7 +115,7 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
     async with terminal(home) as (app, pilot):
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
-        await said_in_the_stream(home, app, "go on")
+        await read_stream_text(home, app, "go on")
 
         await typed(app, pilot, "what is wrong?")
         await shows(app, "what is wrong?")

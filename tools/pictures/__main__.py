@@ -19,7 +19,7 @@ from tests.grafana.shown import NAMES
 from tools.pictures.answers import Answers, Window, in_whole_bars
 from tools.pictures.page import draw
 from tools.story.settings import HEALTH
-from tools.story.told import Story, told_story
+from tools.story.told import Story, running_story
 
 _CHOSEN: Final = ("archivist", "concierge", "courier", "librarian")
 """Between them these agents show what one may do: save nothing, wait, fail, get on."""
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=NAMES, action="append", help="not all of them")
     options = parser.parse_args(arguments)
     options.write.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, told_story(Path(folder)) as story:
+    with tempfile.TemporaryDirectory() as folder, running_story(Path(folder)) as story:
         for file in write(story, options.write, options.only or NAMES):
             sys.stdout.write(f"{file}\n")
     return 0

@@ -88,7 +88,7 @@ def summed(found: Sequence[Found]) -> Found:
         "false_alarms": [alarm for one in found for alarm in one["false_alarms"]],
         "calls": {who: sum(one["calls"][who] for one in found) for who in found[0]["calls"]},
         "calls_a_day": spread(a_day),
-        "calls_a_ticket": spread(by_ticket),
+        "calls_per_ticket": spread(by_ticket),
         "calls_without_ticket": sum(one["calls_without_ticket"] for one in found),
         "most_without_ticket_for_one_worker": max(one["most_without_ticket"] for one in found),
     }

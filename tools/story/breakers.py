@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queenright.runtime.breakers import BreakerKind, CallRefused
+from queenright.runtime.breakers import BreakerKind, CallRefusedError
 from queenright.server.service import Service
 from tests.waiting import until
 
@@ -24,7 +24,7 @@ async def break_and_mend(service: Service) -> None:
     def admitted() -> bool:
         try:
             weather.admit().succeeded()
-        except CallRefused:
+        except CallRefusedError:
             return False
         return True
 

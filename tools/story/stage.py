@@ -17,7 +17,7 @@ from queenright.instrumentation import serve_metrics
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.settings import Settings
-from queenright.server.up import Running, UpOptions, alertmanager_beside, serving
+from queenright.server.up import Running, UpOptions, extra_alertmanager, serving
 from tests.programs import program
 from tools.story.settings import CONSTANTS, story_settings
 
@@ -45,7 +45,7 @@ class Stage:
 
     async def start_alertmanager(self) -> None:
         """Start it late: earlier notifications must not be lost."""
-        child = await alertmanager_beside(
+        child = await extra_alertmanager(
             program("alertmanager"),
             self.settings,
             UpOptions(),

@@ -56,7 +56,7 @@ class Story:
 
 
 @contextlib.contextmanager
-def told_story(folder: Path) -> Iterator[Story]:
+def running_story(folder: Path) -> Iterator[Story]:
     """
     Play the story in ``folder`` (about 30 s) and keep its services open until the block ends.
 

@@ -22,7 +22,7 @@ class Overloaded(Exception):
     """What a provider's client raises."""
 
 
-class TooManyRequests(Exception):
+class TooManyRequestsError(Exception):
     """A rate limit holds."""
 
 
@@ -166,7 +166,7 @@ def concierge(fleet: Fleet) -> None:
     with fleet.worker("concierge") as worker:
         with worker.step("ask") as step:
             with step.llm(SMALL, "bedrock") as llm:
-                llm.error(TooManyRequests("429 rate limit: try again in 2h"))
+                llm.error(TooManyRequestsError("429 rate limit: try again in 2h"))
             step.verdict(Verdict.CONTINUE)
         with worker.waiting("user_input"):
             fleet.over.wait()

@@ -44,7 +44,7 @@ from queenright.alerting.alert import (
     labels_for,
     reminder_labels,
 )
-from queenright.alerting.notification_ledger import DeliveredNotification, told_of
+from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
@@ -569,7 +569,7 @@ def list_notifications(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    delivered = told_of(conn, {row.ticket_id for row in rows})
+    delivered = deliveries_of(conn, {row.ticket_id for row in rows})
     return [_to_record(row, tuple(states[row.id]), delivered.get(row.ticket_id, ()), now) for row in rows]
 
 

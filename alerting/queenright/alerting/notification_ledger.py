@@ -77,7 +77,7 @@ def record_deliveries(
     return len(delivered)
 
 
-def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
+def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
     """
     Return the deliveries of each ticket, latest first; tickets without any are left out.
 

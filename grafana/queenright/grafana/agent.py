@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana import panels, recorded
 from queenright.grafana.links import agent_page, breaker_page
-from queenright.grafana.panels import TOKENS_A_SECOND, AnyPanel, Query, Row
+from queenright.grafana.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
 from queenright.grafana.promql import age_by, buckets_of, counts_by, highest_by, quantile_by, rate_by
 from queenright.grafana.states import (
     BLUE,
@@ -199,7 +199,7 @@ def _model() -> list[AnyPanel]:
         panels.time_series(
             "Tokens by model",
             "Tokens per second, by model and direction.",
-            TOKENS_A_SECOND,
+            TOKENS_PER_SECOND,
             Query(rate_by("model, direction", names.WORKER_TOKENS), "{{model}} {{direction}}"),
             stacked=True,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana import panels
 from queenright.grafana.links import agent_dashboard
-from queenright.grafana.panels import TOKENS_A_SECOND, AnyPanel, Query, Row
+from queenright.grafana.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
 from queenright.grafana.promql import (
     SHOWN,
     counts_by,
@@ -100,7 +100,7 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
         panels.time_series(
             "Tokens of judge and queen",
             "Tokens per second, by role and model.",
-            TOKENS_A_SECOND,
+            TOKENS_PER_SECOND,
             Query(f"{rate_by('role, model', names.LLM_TOKENS)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
@@ -164,7 +164,7 @@ def _work() -> list[AnyPanel]:
         panels.time_series(
             "Tokens of the agents by model",
             "Tokens per second, input and output together.",
-            TOKENS_A_SECOND,
+            TOKENS_PER_SECOND,
             Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
             stacked=True,
             size=(6, 8),

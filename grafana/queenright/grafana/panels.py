@@ -26,7 +26,7 @@ from queenright.grafana.promql import SHOWN
 from queenright.grafana.states import GREEN
 from queenright.grafana.thresholds import Lines
 
-TOKENS_A_SECOND: Final = "suffix:tokens/s"
+TOKENS_PER_SECOND: Final = "suffix:tokens/s"
 """A custom unit, because Grafana has none for tokens."""
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 

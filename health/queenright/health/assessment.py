@@ -218,7 +218,7 @@ def _errors(v: VitalSigns, now: float) -> str:
     if not v.outcomes:
         return ""
     return (
-        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.errors_told} errors in all"
+        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.all_errors} errors in all"
     )
 
 

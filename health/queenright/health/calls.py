@@ -23,7 +23,7 @@ class Seen(Enum):
 
     NEVER = "never"
     BEFORE = "before"
-    TRIED_AGAIN = "tried again"
+    AFTER_CHANGE = "tried again"
     """Before, and something has been changed since."""
     BESIDE = "beside"
     """Seen in the same turn: parallel equal calls count once."""
@@ -171,7 +171,7 @@ class RecentCalls:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._first[0]
         if last < 0:
             return Seen.NEVER
-        return Seen.BEFORE if again else Seen.TRIED_AGAIN
+        return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None) -> bool:
         """Return whether this call is there, with this result, and no failure."""

@@ -111,7 +111,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
-        or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
+        or (v.told >= loops.minimum_results and v.stale_results >= loops.known_results_share * v.told)
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning
         or v.llm_errors >= loops.provider_failures
@@ -245,7 +245,7 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     return Finding(
         kind=FindingKind.DOOM_LOOP,
         severity=severity,
-        evidence=_told_of_loop(worst, settings) if is_loop else _told_despite_changes(worst),
+        evidence=_describe_loop(worst, settings) if is_loop else _describe_repeat_after_changes(worst),
         since=worst.since,
         ticket=is_loop or worst.failed,
     )
@@ -273,7 +273,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     return Severity.MEDIUM if repeat.failed else Severity.LOW
 
 
-def _told_of_loop(repeat: Repeat, settings: HealthSettings) -> str:
+def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     same = "arguments" if repeat.is_edit else "arguments and result"
     if repeat.blind:
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
@@ -286,7 +286,7 @@ def _told_of_loop(repeat: Repeat, settings: HealthSettings) -> str:
     return f"{repeat.tool} was called {how}"
 
 
-def _told_despite_changes(repeat: Repeat) -> str:
+def _describe_repeat_after_changes(repeat: Repeat) -> str:
     answer = "failed in the same way" if repeat.failed else "gave the same answer"
     return f"{repeat.tool} {answer} {repeat.at_all} times for the same arguments, even after changes"
 
@@ -398,7 +398,9 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         found.append(_no_progress(severity, evidence, v.stale_since))
     is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
-        evidence = f"most of {v.told_since_gain} tool calls since the last change had nothing new or failed"
+        evidence = (
+            f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
+        )
         found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
@@ -414,7 +416,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
         return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
-    if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
+    if v.told < loops.minimum_results or v.stale_results < loops.known_results_share * v.told:
         return None
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
@@ -427,8 +429,8 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
 
 def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
     """Return whether most results since the last change are repeats and failures, in a row or not."""
-    loops, known = settings.loops, v.known_since_gain
-    return known >= loops.known_results and known >= loops.told_known_share * v.told_since_gain
+    loops, known = settings.loops, v.stale_results_since_gain
+    return known >= loops.known_results and known >= loops.known_results_share * v.results_since_gain
 
 
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:

@@ -811,8 +811,8 @@ class HealthMonitor:
         events: list[AgentEvent] = []
         if findings or before:
             events = self._differences(v, before, findings, now, delay)
-        new_life = v.lives != worker.life
-        if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
+        has_restarted = v.lives != worker.life
+        if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
             lead = worst(findings)
             reason = END_REASONS.get(v.status.value, "no findings")
             if lead is not None and state is not HealthState.TERMINATED:

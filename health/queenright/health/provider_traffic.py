@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from queenright.health.rate_limits import limited_for
-from queenright.health.vital_facts import name, seconds, was_called_off
+from queenright.health.rate_limits import rate_limit_seconds
+from queenright.health.vital_facts import name, seconds, was_cancelled
 from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
@@ -142,7 +142,7 @@ class ProviderTraffic:
         if at < now - WINDOW or not (provider or model):
             return None
         kind = name(data.get("error_type") or ("error" if data.get("error") else ""))
-        if kind and was_called_off(f"{kind} {data.get('error') or ''}"):
+        if kind and was_cancelled(f"{kind} {data.get('error') or ''}"):
             return None
         traffic = self._traffic.setdefault((provider, model), _Traffic())
         self._traffic.move_to_end((provider, model))
@@ -156,7 +156,7 @@ class ProviderTraffic:
                 traffic.limited_until = None
             return call
         traffic.last_failure = max(traffic.last_failure or 0.0, at)
-        if (wait := limited_for(data, at)) is not None:
+        if (wait := rate_limit_seconds(data, at)) is not None:
             traffic.limited_until = max(traffic.limited_until or 0.0, at + wait)
         return call
 

@@ -64,7 +64,7 @@ _FIELDS: Final = (
 _UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600.0, "d": 86_400.0}
 
 
-def limited_for(data: Mapping[str, Any], at: float) -> float | None:
+def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
     Return for how many seconds a failed call says that its model must be left alone; None if it does not.
 

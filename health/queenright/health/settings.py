@@ -217,9 +217,9 @@ class Loops(_Block):
     """Edits or submissions that failed with one class of error since a change succeeded."""
     idle_turns: Count = 8
     """Model answers in a row without a tool call or a user message."""
-    told_calls: Count = 7
-    """Results from which on ``told_known_share`` applies."""
-    told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
+    minimum_results: Count = 7
+    """Results from which on ``known_results_share`` applies."""
+    known_results_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
     """Share of results without news. Above one half, because acknowledgements count half."""
     known_results: Count = 5
     """Repeats and failures since the last change that are high if they are most of the results."""

@@ -30,16 +30,16 @@ TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
 """Allowed transitions within one life: any, except from terminated."""
 
 
-def may_follow(before: HealthState, after: HealthState, *, new_life: bool) -> bool:
+def may_follow(before: HealthState, after: HealthState, *, has_restarted: bool) -> bool:
     """
     Return whether a transition is allowed.
 
     Args:
         before: The state before.
         after: The state after.
-        new_life: Whether another incarnation or execution has begun: then any transition is allowed.
+        has_restarted: Whether another incarnation or execution has begun: then any transition is allowed.
     """
-    return new_life or after in TRANSITIONS[before]
+    return has_restarted or after in TRANSITIONS[before]
 
 
 def health_state(

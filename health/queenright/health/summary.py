@@ -70,7 +70,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "stall_minutes": None if silent is None else round(silent / 60, 2),
         "tool_calls_total": v.tool_calls_total,
         "tools": {} if v.tools is None else v.tools.to_dict(),
-        "error_count": v.errors_told,
+        "error_count": v.all_errors,
         "error_share": round(v.error_share, 3),
         "consecutive_failures": v.consecutive_failures,
         "tokens": v.token_count,

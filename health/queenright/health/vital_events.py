@@ -76,14 +76,14 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
 
 def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # One that was terminated leaves its block in good order: its work is not done for that.
-    if not _is_of_former_life(v, event, at) and v.status is not SessionStatus.TERMINATED:
+    if not _is_of_earlier_incarnation(v, event, at) and v.status is not SessionStatus.TERMINATED:
         v.end(SessionStatus.COMPLETED, at)
         v.consecutive_failures = 0
         v.recovery_failed = ""
 
 
 def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if _is_of_former_life(v, event, at) or v.status is SessionStatus.TERMINATED:
+    if _is_of_earlier_incarnation(v, event, at) or v.status is SessionStatus.TERMINATED:
         return
     if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
@@ -98,7 +98,7 @@ def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, An
 
 
 def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if _of_this_life(v, event.incarnation_id):
+    if _is_of_current_incarnation(v, event.incarnation_id):
         v.end(SessionStatus.TERMINATED, at)
 
 
@@ -157,7 +157,7 @@ def _on_activity(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: 
 def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
         v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
-        v.got_further(at)
+        v.record_accepted_work(at)
 
 
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -238,7 +238,7 @@ def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any
         return
     v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
     v.recovery_failed_at = at
-    v._failed_life = v.lives
+    v._failed_incarnation = v.lives
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
         v.end(SessionStatus.FAILED, at)  # all that is known of it is that it could not be brought back
 
@@ -255,11 +255,11 @@ def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any
     if not is_settled_by_person(data):
         return
     v.recovery_failed = ""
-    if data.get("worker_dead") and v.ended_at is None and _of_this_life(v, event.incarnation_id):
+    if data.get("worker_dead") and v.ended_at is None and _is_of_current_incarnation(v, event.incarnation_id):
         v.end(SessionStatus.UNKNOWN, at)
 
 
-def _is_of_former_life(v: VitalState, event: AgentEvent, at: float) -> bool:
+def _is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> bool:
     """
     Return whether an end that names no incarnation is from before the one that is known.
 
@@ -269,13 +269,13 @@ def _is_of_former_life(v: VitalState, event: AgentEvent, at: float) -> bool:
     return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
 
 
-def _of_this_life(v: VitalState, incarnation: str) -> bool:
+def _is_of_current_incarnation(v: VitalState, incarnation: str) -> bool:
     if not v.incarnation_id:
         v.incarnation_id = incarnation
     return not incarnation or incarnation == v.incarnation_id
 
 
-_TOLD_BY_WORKERS: Final[dict[EventType, Handler]] = {
+_WORKER_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {
     EventType.EXECUTION_STARTED: _on_execution_started,
     EventType.EXECUTION_COMPLETED: _on_execution_completed,
     EventType.EXECUTION_FAILED: _on_execution_failed,
@@ -297,14 +297,14 @@ _TOLD_BY_WORKERS: Final[dict[EventType, Handler]] = {
     EventType.MCP_SERVER_CHANGED: _on_mcp_server,
     **WORK_HANDLERS,
 }
-_TOLD_ABOUT_WORKERS: Final[dict[EventType, Handler]] = {
+_SERVICE_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {
     EventType.AGENT_TERMINATED: _on_terminated,
     EventType.CIRCUIT_BREAKER_STATE_CHANGED: _on_breaker,
     EventType.RECOVERY_FAILED: _on_recovery_failed,
     EventType.RECOVERY_COMPLETED: _on_recovered,
     EventType.TICKET_RESOLVED: _on_ticket_resolved,
 }
-HANDLERS: Final[dict[EventType, Handler]] = _TOLD_BY_WORKERS | _TOLD_ABOUT_WORKERS
+HANDLERS: Final[dict[EventType, Handler]] = _WORKER_EVENT_HANDLERS | _SERVICE_EVENT_HANDLERS
 
 _WORK_STARTS: Final = frozenset(
     {
@@ -329,8 +329,8 @@ def work_began(event: AgentEvent) -> float | None:
     return None
 
 
-WORKER_EVENTS: Final = frozenset(_TOLD_BY_WORKERS)
+WORKER_EVENTS: Final = frozenset(_WORKER_EVENT_HANDLERS)
 """What workers tell of themselves."""
 
-ABOUT_WORKERS: Final = frozenset(_TOLD_ABOUT_WORKERS)
+ABOUT_WORKERS: Final = frozenset(_SERVICE_EVENT_HANDLERS)
 """What the health layer did to a worker, and the monitor takes note of; everything else is its own echo."""

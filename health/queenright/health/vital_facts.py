@@ -58,7 +58,7 @@ _FAILED_REMOTELY: Final = re.compile(
 _CALLED_OFF_HEAD: Final = 400
 
 
-def was_called_off(error: str) -> bool:
+def was_cancelled(error: str) -> bool:
     """Return whether a call ended because somebody on the agent's side stopped it."""
     head = error[:_CALLED_OFF_HEAD]
     if _CALLED_OFF.search(head) is None:
@@ -80,7 +80,7 @@ INTERRUPTED: Final = "interrupted"
 """The error of a tool call that a person stopped."""
 
 
-def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
+def is_stopped_by_user(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
     if data.get("error_type") == INTERRUPTED:
         return True

@@ -114,7 +114,7 @@ class VitalState:
 
     __slots__ = (
         "_answered",
-        "_failed_life",
+        "_failed_incarnation",
         "_has_waited",
         "_idle_before",
         "_inputs",
@@ -169,7 +169,6 @@ class VitalState:
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
-        "known_since_gain",
         "last_activity",
         "last_checkpoint",
         "last_heartbeat",
@@ -205,12 +204,15 @@ class VitalState:
         "repeatable",
         "rereads",
         "resources",
+        "results_since_gain",
         "runs_failed_since",
         "saved_from",
         "session_id",
         "settings",
         "spent_today",
         "stale_calls",
+        "stale_results",
+        "stale_results_since_gain",
         "stale_since",
         "stale_tries",
         "start_records",
@@ -231,8 +233,6 @@ class VitalState:
         "tokens_from",
         "tokens_since_gain",
         "told",
-        "told_known",
-        "told_since_gain",
         "tool_calls_total",
         "tools",
         "unpriced_tokens",
@@ -247,7 +247,7 @@ class VitalState:
         self._loops = loops
         self.settings = settings or _DEFAULTS
         self._outcomes = _NO_OUTCOMES
-        self._failed_life = 0
+        self._failed_incarnation = 0
         self._previous_incarnation = ""
         self.only_heartbeats = True
         self._seen: bytearray | None = None
@@ -391,9 +391,9 @@ class VitalState:
         """When it last changed something, had something accepted or saved, or heard from its user."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
-        self.told_since_gain = 0
+        self.results_since_gain = 0
         """Of those calls and of the same visit, the ones whose result is known."""
-        self.known_since_gain = 0.0
+        self.stale_results_since_gain = 0.0
         """How many were repeats or failures: a new error and a call made again after a change count ½."""
         self.new_in_a_row = 0
         """New results in a row, which end a standstill as well as a change does."""
@@ -409,7 +409,7 @@ class VitalState:
         self.failing_since: float | None = None
         self.told = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
-        self.told_known = 0.0
+        self.stale_results = 0.0
         """Results without news: a repeat counts 1, a new error or a result known from elsewhere ½."""
         self.streak = 0
         """Turns in a row in which one tool failed with one class of error."""
@@ -460,7 +460,7 @@ class VitalState:
     @property
     def lost(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
-        return bool(self.recovery_failed) and self._failed_life == self.lives
+        return bool(self.recovery_failed) and self._failed_incarnation == self.lives
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
@@ -527,7 +527,7 @@ class VitalState:
         return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
 
     @property
-    def errors_told(self) -> int:
+    def all_errors(self) -> int:
         """Errors: of its calls and steps or its own count in heartbeats, whichever is larger."""
         return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
 
@@ -648,9 +648,9 @@ class VitalState:
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
         self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
-        self.told_since_gain, self.known_since_gain = 0, 0.0
+        self.results_since_gain, self.stale_results_since_gain = 0, 0.0
 
-    def count_idle_turn(self, at: float) -> None:
+    def add_idle_turn(self, at: float) -> None:
         """Count a model turn without a tool call; a later tool call resets the count."""
         if self.idle_turns == 0:
             self.idle_turns_since = at
@@ -663,7 +663,7 @@ class VitalState:
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
-        self.told, self.told_known = 0, 0.0
+        self.told, self.stale_results = 0, 0.0
         self._has_waited = False
         self.end_failed_calls()
         if self.calls is not None:
@@ -674,13 +674,13 @@ class VitalState:
         self.failed_calls = 0
         self.failing_since = None
 
-    def got_further(self, at: float) -> None:
+    def record_accepted_work(self, at: float) -> None:
         """Record an ACCEPT or a checkpoint."""
         self.progressed(at)
         self.gained(at)
         self.idle_turns = 0
         self.refusals = ()
-        self.told, self.told_known = 0, 0.0
+        self.told, self.stale_results = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
         self.incarnation_started = at
@@ -724,7 +724,7 @@ class VitalState:
         is_lost = self.lost
         self.lives += 1
         if is_lost:
-            self._failed_life = self.lives
+            self._failed_incarnation = self.lives
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True
@@ -734,8 +734,8 @@ class VitalState:
         """Reset the counts of bad steps and results after an ACCEPT or at a new visit of a node."""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
-        self.told, self.told_known = 0, 0.0
-        self.told_since_gain, self.known_since_gain = 0, 0.0
+        self.told, self.stale_results = 0, 0.0
+        self.results_since_gain, self.stale_results_since_gain = 0, 0.0
 
     def enter(self, node_id: str, at: float) -> None:
         """Note in which node the worker is; another node is a new visit."""
@@ -760,7 +760,7 @@ class VitalState:
             self.waiting = reason
             self.waiting_since = at
 
-    def wait_for_limit(self, at: float, until: float) -> bool:
+    def wait_for_rate_limit(self, at: float, until: float) -> bool:
         """
         Wait until the rate limit ends; silence counts from then on.
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.limits import after_answer
-from queenright.health.rate_limits import limited_for
+from queenright.health.rate_limits import rate_limit_seconds
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
@@ -20,11 +20,11 @@ from queenright.health.vital_facts import (
     count,
     dollars,
     is_missing,
-    is_stopped_by_person,
+    is_stopped_by_user,
     name,
     seconds,
     tail,
-    was_called_off,
+    was_cancelled,
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effect import CHANGING, READING, Effect
@@ -44,8 +44,8 @@ from queenright.runtime.events import AgentEvent, EventType
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_SPIKE_OVER: Final = 0.75
-UNCLASSED: Final = "error"
+_SPIKE_CLEAR_FACTOR: Final = 0.75
+UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
 
 _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
@@ -109,7 +109,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.idle_turns = 0  # it was accepted, or counts as a bad step
     if letter == "A":
         v.begin_visit()
-        v.got_further(at)
+        v.record_accepted_work(at)
         v.streak = 0
         v.llm_errors = 0  # a model has answered, even if no call was reported
         if v.calls is not None:
@@ -160,10 +160,10 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
         kind = name(data.get("error_type") or "error")
-        if was_called_off(f"{kind} {data.get('error') or ''}"):
+        if was_cancelled(f"{kind} {data.get('error') or ''}"):
             return  # cancelled by a person or the agent: not a provider failure
-        wait = None if is_late else limited_for(data, at)
-        if wait is not None and v.wait_for_limit(at, at + wait):
+        wait = None if is_late else rate_limit_seconds(data, at)
+        if wait is not None and v.wait_for_rate_limit(at, at + wait):
             return
         if v.llm_errors == 0:
             v.llm_error_since = at
@@ -182,10 +182,10 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
     duration = seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
-    is_beside = duration is not None and v._answered is not None and at - duration < v._answered
+    is_parallel = duration is not None and v._answered is not None and at - duration < v._answered
     v._answered = at
-    if not v.open_tools and not is_beside:
-        v.count_idle_turn(at)
+    if not v.open_tools and not is_parallel:
+        v.add_idle_turn(at)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
     if duration is not None:
@@ -193,7 +193,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if v.tokens_at is not None:
         v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
-        _weigh(v, received)
+        _update_token_spike(v, received)
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -214,7 +214,7 @@ def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
     return received
 
 
-def _weigh(v: VitalState, received: int) -> None:
+def _update_token_spike(v: VitalState, received: int) -> None:
     """Compare the input tokens of this call with those of the last few."""
     inputs = v._inputs
     if inputs is None:
@@ -224,7 +224,7 @@ def _weigh(v: VitalState, received: int) -> None:
         if received >= v._loops.token_spike_minimum:
             ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
             # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
-            factor = v._loops.token_spike_factor * (_SPIKE_OVER if before else 1.0)
+            factor = v._loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]
     inputs.append(received)
@@ -274,7 +274,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
     return began
 
 
-_WELL: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
+_SUCCESS_OUTCOMES: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
 """Outcomes of a call that did not fail."""
 
 
@@ -282,10 +282,10 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call failed: it has an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
-    return data.get("outcome") not in _WELL
+    return data.get("outcome") not in _SUCCESS_OUTCOMES
 
 
-def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
+def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     """
     Return whether a reported failure is really a result.
 
@@ -307,8 +307,8 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         return
     declared = data.get("effect")
     effect = declared if declared and isinstance(declared, str) else effect_of_tool(tool)
-    is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_answer(data, effect)
-    is_stopped = failed and is_stopped_by_person(data)
+    is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_expected_failure(data, effect)
+    is_stopped = failed and is_stopped_by_user(data)
     failed = failed and not is_stopped
     if not is_late and not v.finished(at):
         return
@@ -339,7 +339,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     v.has_user = v.has_user or asks_user(tool)
     turn = data.get("turn")
     if turn is None and duration is not None:
-        turn = _turn_beside(v, at - duration, at)
+        turn = _parallel_turn(v, at - duration, at)
     pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
     v._tool_ended = at
     _count_turn(v, tool, effect, result, at)
@@ -353,10 +353,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         error = _failure_class(reported, str(data.get("error") or ""))
     is_miss = False
     if effect == _WAITS:
-        _weigh_poll(v, result, failed, at)
+        _record_poll(v, result, failed, at)
     else:
         may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        is_miss = _weigh_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+        is_miss = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
     if failed and not is_miss:
         _count_failed_call(v, turn, at)
     _count_streak(v, tool, error, turn, at, is_miss=is_miss)
@@ -364,11 +364,11 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 @lru_cache(256)
 def _failure_class(reported: str, error: str) -> str:
-    """Return the class of a failed call's error, or ``UNCLASSED`` if it has no recognizable class."""
-    return name(class_of_error(name(reported), error)) or UNCLASSED
+    """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
+    return name(class_of_error(name(reported), error)) or UNCLASSIFIED
 
 
-def _turn_beside(v: VitalState, began: float, at: float) -> float:
+def _parallel_turn(v: VitalState, began: float, at: float) -> float:
     """Return the turn of parallel calls: the time when the first of them ended."""
     first, until = v._side_by_side or (at, at)
     if began >= until:
@@ -391,10 +391,10 @@ def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # this turn was counted at the model's answer
     else:
-        v.count_idle_turn(at)
+        v.add_idle_turn(at)
 
 
-def _weigh_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
+def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
     """Record a call that waits or polls. Polling again is not a repeat."""
     v._has_waited = True
     if v.calls is not None:
@@ -412,7 +412,7 @@ def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     v.polls += 1
 
 
-def _weigh_call(
+def _record_call(
     v: VitalState,
     tool: str,
     args: str | None,
@@ -448,7 +448,7 @@ def _weigh_call(
         is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
         if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
             if v._has_waited or effect == _POLLS:
-                _weigh_poll(v, result, failed, at)
+                _record_poll(v, result, failed, at)
             else:
                 _count_poll(v, result, at)
                 v.rereads += 1
@@ -466,14 +466,16 @@ def _weigh_call(
     if result is not None and seen is not Seen.BESIDE:
         of_result = digest("result", result)
         is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
-        _weigh_result(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
+        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = v.stale_tries = 0
-            v.told_since_gain, v.known_since_gain = 0, 0.0
+            v.results_since_gain, v.stale_results_since_gain = 0, 0.0
     if error:
-        is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (effect in _REFUSABLE and error != UNCLASSED)
+        is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (
+            effect in _REFUSABLE and error != UNCLASSIFIED
+        )
         if is_refused and (turn is None or turn != v._refused_turn):
             loops = v._loops
             v.refusals = after_refusal(
@@ -486,7 +488,7 @@ def _weigh_call(
             )
             v._refused_turn = turn
     elif effect in CHANGING:
-        _weigh_change(v, seen, at)
+        _record_change(v, seen, at)
     return is_miss
 
 
@@ -506,7 +508,7 @@ def _is_poll(
     return pause >= least and v.calls.is_last(tool, args, result)
 
 
-def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:
+def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
     """Record a successful change: other calls may now return something else."""
     v.refusals = ()
     v.fruitless = 0
@@ -518,7 +520,7 @@ def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:
 
 def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
     """Count a call as failed after another source had counted it as successful."""
-    if v.tools is None or not tool_call_failed(data) or is_stopped_by_person(data):
+    if v.tools is None or not tool_call_failed(data) or is_stopped_by_user(data):
         return
     v.tools.add_error(tool)
     v.note_outcome(True, at)
@@ -526,7 +528,7 @@ def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) ->
     _count_failed_call(v, data.get("turn"), at)
 
 
-def _weigh_result(
+def _record_result_news(
     v: VitalState,
     result: bytes,
     seen: Seen | None,
@@ -544,49 +546,49 @@ def _weigh_result(
     """
     v._known_result = True
     v.told += 1
-    v.told_since_gain += 1
+    v.results_since_gain += 1
     if is_miss:
-        v.told_known += 0.5
+        v.stale_results += 0.5
         if not v.is_new(result):
             _count_fruitless(v, at)
         return
     if result != _NOTHING_NEW and v.is_new(result):
         v._new_result = True
         if failed:
-            _count_known(v, 0.5)
+            _count_stale_result(v, 0.5)
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
-                v.told_since_gain, v.known_since_gain = 0, 0.0
-    elif seen is Seen.TRIED_AGAIN:
+                v.results_since_gain, v.stale_results_since_gain = 0, 0.0
+    elif seen is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_tries += 1
-        v.told_known += 1.0
-        v.known_since_gain += 0.5
+        v.stale_results += 1.0
+        v.stale_results_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.told -= 1  # parallel to another known result
-            v.told_since_gain -= 1
+            v.results_since_gain -= 1
             return
         if v.stale_calls == 0:
             v.stale_since = at
         v.stale_calls += 1
         v._stale_turn = turn
-        _count_known(v, 1.0)
+        _count_stale_result(v, 1.0)
     else:
         # Perhaps an acknowledgement: successful edits and messages return the same text.
-        v.told_known += 0.5
+        v.stale_results += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
         elif seen is Seen.NEVER:
             v.stale_calls = v.stale_tries = 0
 
 
-def _count_known(v: VitalState, weight: float) -> None:
-    v.told_known += weight
-    v.known_since_gain += weight
+def _count_stale_result(v: VitalState, weight: float) -> None:
+    v.stale_results += weight
+    v.stale_results_since_gain += weight
     v.new_in_a_row = 0
 
 
@@ -611,7 +613,7 @@ def _count_streak(
     if not error:
         v.streak = 0
         return
-    if error == UNCLASSED:
+    if error == UNCLASSIFIED:
         v.streak, v.streak_tool, v.streak_error = 0, tool, error  # it may be a different error each time
     elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:

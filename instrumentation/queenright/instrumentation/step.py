@@ -286,7 +286,7 @@ class ToolCall(_SpanBlock):
 
     def error(self, error: BaseException | str) -> None:
         """Record that the tool failed, if its exception does not leave the block."""
-        self._failure = error if isinstance(error, BaseException) else ToolFailed(error)
+        self._failure = error if isinstance(error, BaseException) else ToolFailedError(error)
 
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
@@ -418,7 +418,7 @@ class LlmCall(_SpanBlock):
         run.record_activity(now)
 
 
-class ToolFailed(Exception):
+class ToolFailedError(Exception):
     """A tool failure reported as text. Its class name is the value of ``error.type``."""
 
 

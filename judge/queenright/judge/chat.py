@@ -49,7 +49,7 @@ from queenright.runtime.events import EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.storage.session_state import ExecutionState
-from queenright.runtime.storage.session_store import SessionExists, SessionStatus
+from queenright.runtime.storage.session_store import SessionExistsError, SessionStatus
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = [
@@ -312,7 +312,7 @@ class OperatorChat:
         def create() -> None:
             try:
                 store.create(graph_id=QUEEN_GRAPH, entry_point=OPERATOR_CHAT, session_id=session_id)
-            except SessionExists:
+            except SessionExistsError:
                 return
 
         await self._runtime.disk.run(create)

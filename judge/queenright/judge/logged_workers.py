@@ -25,7 +25,7 @@ from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
     Session,
-    SessionNotFound,
+    SessionNotFoundError,
     SessionState,
     SessionStatus,
     SessionStore,
@@ -77,7 +77,7 @@ class LoggedWorkers:
         if session_id:
             try:
                 states = [self._sessions.read_state(session_id)]
-            except (SessionNotFound, UnusableFileError) as error:
+            except (SessionNotFoundError, UnusableFileError) as error:
                 _log.warning("no health of session %r: %s", session_id, error)
                 return None
         else:

@@ -16,7 +16,7 @@ from queenright.judge.prompting import judge_prompt, queen_prompt
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import RULES, JudgeSettings, ModelSettings
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.llm.litellm_provider import ProviderUnavailable, load_provider
+from queenright.runtime.llm.litellm_provider import ProviderUnavailableError, load_provider
 from queenright.runtime.llm.model import LLMProvider
 
 
@@ -104,5 +104,5 @@ def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
 def _provider(settings: ModelSettings, role: str) -> LLMProvider:
     try:
         return load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
-    except ProviderUnavailable as error:
+    except ProviderUnavailableError as error:
         raise ModelUnavailableError(f"cannot load the {role}'s model: {error}, or use {RULES!r}") from error

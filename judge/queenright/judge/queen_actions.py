@@ -22,7 +22,7 @@ from queenright.health.store import StoreError
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
 
 if TYPE_CHECKING:
     from queenright.health.interventions.service import InterventionService
@@ -222,7 +222,7 @@ async def _attempt(work: Awaitable[T]) -> T:
     try:
         return await work
     except StoreError as error:
-        raise ToolUnavailable(f"the database is unavailable, so nothing was done: {error}") from error
+        raise ToolUnavailableError(f"the database is unavailable, so nothing was done: {error}") from error
     except QueenrightError as error:
         raise ToolError(str(error)) from error
 

@@ -338,7 +338,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
             InvalidSessionIdError: The id is not a valid folder name.
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             UnusableFileError: The session's state cannot be read.
         """
         return self._sessions.locate(self._find(graph_id).graph, session_id)
@@ -369,8 +369,8 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist, or a run is queued in the session.
             InvalidSessionIdError: The id is not a valid folder name.
-            SessionNotFound: The session does not exist.
-            SessionBusy: An execution is running in the session.
+            SessionNotFoundError: The session does not exist.
+            SessionBusyError: An execution is running in the session.
         """
         store = self.session_store(graph_id)
         streams = [stream for r in self._registered.values() for stream in r.streams.values()]
@@ -408,7 +408,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph or the entry point does not exist, or the runtime is not started.
             TooManyWaitingError: The queue of the entry point is full.
-            InputRefused: The input is invalid; nothing was run.
+            InvalidInputError: The input is invalid; nothing was run.
             TypeError: ``input_data`` is not a mapping.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
@@ -434,7 +434,7 @@ class AgentRuntime:
         Check that a run can start with its input and the memory of its session.
 
         Raises:
-            InputRefused: The input is invalid.
+            InvalidInputError: The input is invalid.
         """
         if stream.has_handler:
             return  # the entry handler builds the node's input
@@ -469,12 +469,12 @@ class AgentRuntime:
             checkpoint_id: Resume the run of this checkpoint, in the state the checkpoint holds.
 
         Raises:
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             CheckpointNotFoundError: The checkpoint does not exist.
             CorruptCheckpointError: The checkpoint is corrupt.
             GraphError: The graph does not exist, there is nothing to resume, the run is still running, or
                 the runtime is not started.
-            SessionBusy: Another process runs an execution in the session.
+            SessionBusyError: Another process runs an execution in the session.
             TooManyWaitingError: The queue of the entry point is full.
         """
         graph = self._find(graph_id).graph
@@ -520,8 +520,8 @@ class AgentRuntime:
         Check that no other process runs in a session; runs of this process take turns. Blocks.
 
         Raises:
-            SessionBusy: Another process does.
-            SessionNotFound: The session was deleted.
+            SessionBusyError: Another process does.
+            SessionNotFoundError: The session was deleted.
         """
         session, _ = self._sessions.find_with_state(graph, session_id)
         turn = self._services.locks.get(str(session.path))
@@ -540,7 +540,7 @@ class AgentRuntime:
             graph_id: The session's graph; by default the active one.
 
         Raises:
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             CheckpointNotFoundError: The checkpoint does not exist.
             CorruptCheckpointError: The checkpoint is corrupt.
             GraphError: The graph does not exist, the run was finished at the checkpoint, the entry point

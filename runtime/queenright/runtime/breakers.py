@@ -23,7 +23,7 @@ class BreakerKind(StrEnum):
     RECOVERY = "recovery"
 
 
-class CallRefused(QueenrightError):
+class CallRefusedError(QueenrightError):
     """
     Raised instead of a call while its circuit breaker is open.
 
@@ -59,7 +59,7 @@ class CallBreaker(Protocol):
         Return a permit for one call. Does not wait.
 
         Raises:
-            CallRefused: The breaker is open; says why and until when.
+            CallRefusedError: The breaker is open; says why and until when.
         """
         ...
 

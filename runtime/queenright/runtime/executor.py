@@ -141,7 +141,7 @@ class GraphExecutor:
         self._reporter = reporter
         self._logger = logger
         self._fresh = fresh
-        self._begun_by_user = started_by_user
+        self._started_by_user = started_by_user
         self._on_waiting = on_waiting
         # A node that runs alone continues the thread that started at the entry node.
         self._thread = "" if fresh else entry_node
@@ -380,7 +380,7 @@ class GraphExecutor:
         missing = [key for key in spec.input_keys if key not in available]
         if missing:
             keys = ", ".join(sorted(self._memory.read_all())) or "nothing"
-            raise MissingInput(f"input {missing[0]!r} is not set; the memory has: {keys}")
+            raise MissingInputError(f"input {missing[0]!r} is not set; the memory has: {keys}")
         return {key: available[key] for key in spec.input_keys} if spec.input_keys else available
 
     async def _run_event_loop(
@@ -410,7 +410,7 @@ class GraphExecutor:
             context=self._context(spec.id),
             random=services.random,
             fresh=self._fresh,
-            started_by_user=self._begun_by_user,
+            started_by_user=self._started_by_user,
             on_waiting=self._notify_waiting,
             approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
@@ -420,7 +420,7 @@ class GraphExecutor:
             del self.nodes[spec.id]
 
     async def _approve(self, node_id: str, call: ToolCall) -> None:
-        """Ask for approval of a tool call while the worker waits. Raises ``NotApproved``."""
+        """Ask for approval of a tool call while the worker waits. Raises ``NotApprovedError``."""
         request = ApprovalRequest(
             tool=call.name,
             arguments=call.arguments,
@@ -566,7 +566,7 @@ class GraphExecutor:
         return {key: outputs[key] for key in spec.output_keys if key in outputs}
 
 
-class MissingInput(QueenrightError):
+class MissingInputError(QueenrightError):
     """Raised when an input key of a node is not set."""
 
 

@@ -30,7 +30,7 @@ _MAX_VALUE_CHARACTERS: Final = 80
 _IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
 
 
-class InputRefused(QueenrightError):
+class InvalidInputError(QueenrightError):
     """
     Raised for input that a run cannot start with: an error of the caller, not of the agent.
 
@@ -63,14 +63,14 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
         values: The input, by name, and the memory of the session.
 
     Raises:
-        InputRefused: A field is missing, or its value does not match the function's annotation.
+        InvalidInputError: A field is missing, or its value does not match the function's annotation.
     """
     required = _required(node, function)
     for field in missing_input(node, function, values):
         unused = [name for name in values if name not in required]
         close = get_close_matches(field, unused, 1, 0.5)
         hint = f" (is {close[0]!r} a typo?)" if close else ""
-        raise InputRefused(
+        raise InvalidInputError(
             f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required)}, "
             f"but got {', '.join(map(repr, values)) or 'nothing'}",
             field=field,
@@ -96,13 +96,13 @@ def check_json(values: Mapping[str, Any]) -> None:
     Check that every value is JSON.
 
     Raises:
-        InputRefused: One is not.
+        InvalidInputError: One is not.
     """
     for field, value in values.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputRefused(
+            raise InvalidInputError(
                 f"input {field!r} is not a JSON value ({error}); use text, numbers, true, false, null, lists "
                 "or objects of these",
                 field=field,
@@ -127,7 +127,7 @@ def check_names(
         used: The memory keys that are used, from ``used_names``.
 
     Raises:
-        InputRefused: Nothing uses one of the fields.
+        InvalidInputError: Nothing uses one of the fields.
     """
     accepted = _accepted(node, function)
     if accepted is None:
@@ -138,7 +138,7 @@ def check_names(
         allowed = list(dict.fromkeys((*accepted, *sorted(used))))
         close = get_close_matches(field, allowed, 1, 0.5)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputRefused(
+        raise InvalidInputError(
             f"input {field!r} is unknown{hint}: graph {graph.id!r} takes {', '.join(allowed) or 'no input'}",
             field=field,
         )
@@ -210,7 +210,7 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[s
         except ValidationError as error:
             why = fault_message(error.errors(include_url=False, include_input=False)[0])
             excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
-            raise InputRefused(
+            raise InvalidInputError(
                 f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field
             ) from None
 

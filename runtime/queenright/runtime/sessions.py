@@ -10,7 +10,7 @@ from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.session_state import SessionState
-from queenright.runtime.storage.session_store import Session, SessionNotFound, SessionStore
+from queenright.runtime.storage.session_store import Session, SessionNotFoundError, SessionStore
 
 
 class SessionResolver:
@@ -52,7 +52,7 @@ class SessionResolver:
             event_session_id: The session of the triggering event, if any.
 
         Raises:
-            SessionNotFound: The requested session does not exist.
+            SessionNotFoundError: The requested session does not exist.
             InvalidSessionIdError: Its id is not a valid folder name.
         """
         if entry.isolation_level == "shared":
@@ -71,7 +71,7 @@ class SessionResolver:
         Return a session that a graph has run in, its own or a shared one, and its state.
 
         Raises:
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             InvalidSessionIdError: The id is not a valid folder name.
             UnusableFileError: The session's state cannot be read.
         """
@@ -82,7 +82,7 @@ class SessionResolver:
         """Return a session as ``find_with_state`` does, together with its store."""
         try:
             return graph.store, graph.store.open(session_id), graph.store.read_state(session_id)
-        except SessionNotFound:
+        except SessionNotFoundError:
             shared = self._shared(graph, session_id)
             if shared is None:
                 raise
@@ -118,7 +118,7 @@ class SessionResolver:
         """Return whether a session exists that a graph has run in or may share."""
         try:
             return self._exists_on_disk(graph.store.open(session_id))
-        except SessionNotFound:
+        except SessionNotFoundError:
             return self._shared(graph, session_id) is not None
         except InvalidSessionIdError:
             return False
@@ -135,7 +135,7 @@ class SessionResolver:
         for store in self.stores():
             try:
                 return _session_view(graph, store.open(session_id), store), store
-            except SessionNotFound:
+            except SessionNotFoundError:
                 continue
         return None
 

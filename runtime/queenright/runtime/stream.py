@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailedError
 from queenright.runtime.graphs.graph import EntryPointSpec
-from queenright.runtime.inputs import INPUT_REFUSED, InputRefused
+from queenright.runtime.inputs import INPUT_REFUSED, InvalidInputError
 from queenright.runtime.llm.model import CURRENT_RUN_ID
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
@@ -335,7 +335,7 @@ class ExecutionStream:
         except NodeFailedError as failed:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
-            if error_type == InputRefused.__name__ and failed.node_id == self.spec.node_id:
+            if error_type == InvalidInputError.__name__ and failed.node_id == self.spec.node_id:
                 status, error_type = SessionStatus.CANCELLED, INPUT_REFUSED
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__

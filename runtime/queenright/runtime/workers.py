@@ -17,7 +17,7 @@ from queenright.runtime.nodes.inbox import Note
 from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
-from queenright.runtime.storage.session_store import Session, SessionBusy
+from queenright.runtime.storage.session_store import Session, SessionBusyError
 from queenright.runtime.stream import ExecutionStream
 from queenright.runtime.stream_services import StreamServices
 
@@ -158,7 +158,7 @@ class WorkerRegistry:
             )
         try:
             claim = await self._services.disk.run(lambda: stopped.graph.store.claim(stopped.session))
-        except SessionBusy as error:
+        except SessionBusyError as error:
             raise InvalidWorkerError(str(error)) from error
         claim.release()
         return stopped

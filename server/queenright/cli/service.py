@@ -98,7 +98,7 @@ def listing_group(list_command: Callable[..., None], *, description: str, exampl
         if context.invoked_subcommand is None:
             list_command(**options)
         else:
-            _refuse_group_options(context)
+            _reject_group_options(context)
 
     parameters = inspect.signature(list_command).parameters.values()
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -126,7 +126,7 @@ def _set_signature(
     function.__dict__.pop("__wrapped__", None)
 
 
-def _refuse_group_options(context: typer.Context) -> None:
+def _reject_group_options(context: typer.Context) -> None:
     # An option before the subcommand, such as --url, would be ignored and the default service used.
     sources = (context.get_parameter_source(name) for name in context.params)
     if any(source is not None and source.name == "COMMANDLINE" for source in sources):

@@ -94,12 +94,12 @@ def find_ticket(service: Queenright, given: str) -> Ticket:
         BadParameter: ``given`` is empty.
         UnresolvedIdError: No ticket matches, or several do; the message names the first matches.
     """
-    from queenright.client.errors import RequestRefusedError
+    from queenright.client.errors import RequestRejectedError
 
     given = require_text(given.strip(), "ticket's id")
     try:
         return service.tickets.get(given)
-    except RequestRefusedError as refused:
+    except RequestRejectedError as refused:
         if refused.status != 404:
             raise
     matches = [one for one in service.tickets.list(limit=NEWEST) if one.ticket_id.startswith(given)]

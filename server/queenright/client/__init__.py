@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from queenright.api.events import Event
     from queenright.client.asynchronous.client import AsyncQueenright
     from queenright.client.asynchronous.stream import AsyncEventStream
-    from queenright.client.errors import InvalidAddressError, RequestRefusedError, UnreachableError
+    from queenright.client.errors import InvalidAddressError, RequestRejectedError, UnreachableError
     from queenright.client.notices import Notice
     from queenright.client.synchronous.client import Queenright
     from queenright.client.synchronous.stream import EventStream
@@ -22,7 +22,7 @@ __all__ = [
     "InvalidAddressError",
     "Notice",
     "Queenright",
-    "RequestRefusedError",
+    "RequestRejectedError",
     "UnreachableError",
 ]
 
@@ -35,7 +35,7 @@ _MODULES = {
     "InvalidAddressError": "queenright.client.errors",
     "Notice": "queenright.client.notices",
     "Queenright": "queenright.client.synchronous.client",
-    "RequestRefusedError": "queenright.client.errors",
+    "RequestRejectedError": "queenright.client.errors",
     "UnreachableError": "queenright.client.errors",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 
 
-class RequestRefusedError(QueenrightError):
+class RequestRejectedError(QueenrightError):
     """
     Raised when the service answers with an error.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from queenright.client.errors import RequestRefusedError, UnreachableError
+from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.instrumentation.faults import fault_message
 
 M = TypeVar("M", bound=BaseModel)
@@ -23,7 +23,7 @@ def json_object(response: httpx.Response, *, accepted_status: int | None = None)
         accepted_status: An error status that is a valid response here.
 
     Raises:
-        RequestRefusedError: The response is an error.
+        RequestRejectedError: The response is an error.
         UnreachableError: It is not a JSON object, so the server is not Queenright.
     """
     if not response.is_success and response.status_code != accepted_status:
@@ -39,7 +39,7 @@ def json_object(response: httpx.Response, *, accepted_status: int | None = None)
     return content
 
 
-def refusal_error(response: httpx.Response) -> RequestRefusedError:
+def refusal_error(response: httpx.Response) -> RequestRejectedError:
     """Return the error for a response, with the service's own message if there is one."""
     problem: dict[str, Any] = {}
     if response.headers.get("content-type", "").partition(";")[0] == "application/problem+json":
@@ -50,7 +50,7 @@ def refusal_error(response: httpx.Response) -> RequestRefusedError:
         problem = content if isinstance(content, dict) else {}
     url = response.request.url
     message = str(problem.get("title") or f"{_origin(url)} returned {response.status_code} for {url.path}.")
-    return RequestRefusedError(message, status=response.status_code, problem=problem)
+    return RequestRejectedError(message, status=response.status_code, problem=problem)
 
 
 def parse_model(model: type[M], content: Mapping[str, Any]) -> M:

@@ -21,7 +21,7 @@ _SILENT_LIVES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierLives:
+class EarlierSessions:
     """Earlier tickets of the same agent and cause."""
 
     tickets: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ def find_earlier_lives(
     others: Iterable[EscalationTicket],
     sessions: Mapping[str, VitalSigns],
     now: float,
-) -> EarlierLives:
+) -> EarlierSessions:
     """
     Find the tickets of earlier lives of a ticket's agent with the same cause.
 
@@ -55,7 +55,7 @@ def find_earlier_lives(
     """
     mine = sessions.get(ticket.worker_session_id)
     if mine is None:
-        return EarlierLives()
+        return EarlierSessions()
     began = mine.incarnation_started
     recent = [
         one
@@ -79,7 +79,7 @@ def find_earlier_lives(
             if _ended_lately(one, sessions.get(one.worker_session_id), began)
             and (are_many or _is_known_to_be_over(one, sessions.get(one.worker_session_id)))
         ]
-    return EarlierLives(tuple(one.ticket_id for one in joinable), bool(recent))
+    return EarlierSessions(tuple(one.ticket_id for one in joinable), bool(recent))
 
 
 def _is_earlier(

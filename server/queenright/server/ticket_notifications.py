@@ -15,7 +15,7 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import Clock
-from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
+from queenright.server.earlier_lives import RECENT_SECONDS, EarlierSessions, find_earlier_lives
 from queenright.server.operator_requests import find_requests
 from queenright.server.settings import Settings
 
@@ -61,10 +61,10 @@ class TicketNotifications:
         ticket_id = find_joined(connection, ticket, follows, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
 
-    def _find_earlier_lives(self, connection: Connection, ticket: EscalationTicket) -> EarlierLives:
+    def _find_earlier_lives(self, connection: Connection, ticket: EscalationTicket) -> EarlierSessions:
         agent_id, now = ticket.worker_agent_id, self.clock()
         if self.monitor.get(agent_id, ticket.worker_session_id) is None:
-            return EarlierLives()
+            return EarlierSessions()
         others = recent_tickets(connection, agent_id, ticket.kind, now - RECENT_SECONDS)
         session_ids = {one.worker_session_id for one in (ticket, *others)}
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}

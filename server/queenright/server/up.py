@@ -209,7 +209,7 @@ async def serving(
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
         service.tasks.add("tokens", watch.run)
-        service.tasks.add("ends", receiver.keep_ending)
+        service.tasks.add("ends", receiver.run_ending)
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)
@@ -273,7 +273,7 @@ async def up(
                 token_file = _write_secret(settings.storage / "own_token", running.own_token).resolve()
             if program and alertmanager_url:
                 say("Starting Alertmanager ...")
-                child = await alertmanager_beside(
+                child = await extra_alertmanager(
                     program,
                     settings,
                     options,
@@ -424,7 +424,7 @@ def _program(name: str, find: Find, say: Say) -> Path | None:
     return found
 
 
-async def alertmanager_beside(
+async def extra_alertmanager(
     program: Path,
     settings: Settings,
     options: UpOptions,

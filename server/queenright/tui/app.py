@@ -15,7 +15,7 @@ from textual.dom import DOMNode
 from textual.events import Event, Key
 
 from queenright.api.slots import AgentSlot
-from queenright.client.errors import RequestRefusedError, UnreachableError
+from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState, add_notice_for
@@ -311,7 +311,7 @@ class QueenrightApp(App[None]):
     def _handle_request_error(self, error: QueenrightError) -> None:
         if isinstance(error, UnreachableError):
             self.app_state.outage = "the service does not respond; reconnecting"
-        elif isinstance(error, RequestRefusedError) and error.status in (401, 403):
+        elif isinstance(error, RequestRejectedError) and error.status in (401, 403):
             self.app_state.outage = f"{_REFUSED}: {error}"
         else:
             self.app_state.set_status("failing", str(error))

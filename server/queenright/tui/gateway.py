@@ -9,7 +9,7 @@ from typing import Final
 
 from queenright import api
 from queenright.client import AsyncQueenright
-from queenright.client.errors import RequestRefusedError
+from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
 from queenright.tui.models import (
@@ -166,7 +166,7 @@ class ServiceGateway:
         """Return whether a loaded agent has a run with this id, in any of its graphs."""
         try:
             await self._client.agents.execution(agent_id, execution_id)
-        except RequestRefusedError as error:
+        except RequestRejectedError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False
             raise

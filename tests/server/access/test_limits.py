@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.server.access.access import Access, Denial
 from queenright.server.access.addresses import network_of
-from queenright.server.access.caller import Caller, who, who_from
+from queenright.server.access.caller import Caller, actor_of, who
 from queenright.server.access.guard import Guard
 from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.login import refusal_page
@@ -125,9 +125,9 @@ def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
 
     assert who(asked(""), "bob") == "bob"
     assert [who(asked("ada"), said) for said in ("operator", "ada", "bob")] == ["ada", "ada", "ada (as bob)"]
-    assert who_from(asked("ada")) == "ada (operator, 192.0.2.7)"
-    assert who_from(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
-    longest = who_from(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
+    assert actor_of(asked("ada")) == "ada (operator, 192.0.2.7)"
+    assert actor_of(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = actor_of(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")

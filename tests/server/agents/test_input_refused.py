@@ -28,12 +28,12 @@ agent = AgentSpec.model_validate(
 )
 """
 FUNCTIONS = """
-from queenright.runtime.inputs import InputRefused
+from queenright.runtime.inputs import InvalidInputError
 
 
 def file(folder: str, copies: int = 1, *, session_id: str):
     if folder == "nowhere":
-        raise InputRefused(f"there is no folder {folder!r}; name one that is there", field="folder")
+        raise InvalidInputError(f"there is no folder {folder!r}; name one that is there", field="folder")
 """
 
 

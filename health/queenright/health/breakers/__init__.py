@@ -10,7 +10,7 @@ from queenright.health.breakers.circuit import (
     BreakerStatus,
     CallPermit,
     CircuitBreaker,
-    CircuitOpen,
+    CircuitOpenError,
     report_change,
 )
 from queenright.health.breakers.registry import BreakerNotFoundError, BreakerRegistry
@@ -26,6 +26,6 @@ __all__ = [
     "BreakerStatus",
     "CallPermit",
     "CircuitBreaker",
-    "CircuitOpen",
+    "CircuitOpenError",
     "report_change",
 ]

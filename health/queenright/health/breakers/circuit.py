@@ -17,7 +17,7 @@ from queenright.health.breakers.breaker import BreakerMachine, BreakerState, Lea
 from queenright.health.settings import Breaker
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.worker import current_worker
-from queenright.runtime.breakers import CallRefused
+from queenright.runtime.breakers import CallRefusedError
 from queenright.runtime.events import Clock
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ Counts = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseE
 _TEXT_LIMIT: Final = 200
 
 
-class CircuitOpen(CallRefused):
+class CircuitOpenError(CallRefusedError):
     """
     Raised instead of a call while a breaker is open.
 
@@ -177,7 +177,7 @@ class CircuitBreaker:
         Return the permission for one call.
 
         Raises:
-            CircuitOpen: The breaker or one of its parents refuses.
+            CircuitOpenError: The breaker or one of its parents refuses.
         """
         with self._lock:
             everyone = (self, *self.parents)
@@ -186,7 +186,7 @@ class CircuitBreaker:
                 # Check all before changing any: a refused probe must not take a place in another.
                 if (remaining := breaker._machine.refused_for(now)) is not None:
                     machine = breaker._machine
-                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=remaining)
+                    raise CircuitOpenError(breaker.name, machine.state, machine.reason, retry_in=remaining)
             leaves = []
             for breaker in everyone:
                 before, failures = breaker._machine.state, breaker._machine.failures
@@ -274,7 +274,7 @@ class CircuitBreaker:
         Call ``function`` and return its result.
 
         Raises:
-            CircuitOpen: The breaker refuses; the function was not called.
+            CircuitOpenError: The breaker refuses; the function was not called.
             TypeError: The function is async; use ``acall``.
         """
         if inspect.iscoroutinefunction(function):
@@ -293,7 +293,7 @@ class CircuitBreaker:
         Call an async ``function`` and return its result.
 
         Raises:
-            CircuitOpen: The breaker refuses; the function was not called.
+            CircuitOpenError: The breaker refuses; the function was not called.
         """
         permit = self.admit()
         try:
@@ -329,7 +329,7 @@ class CircuitBreaker:
         return guarded
 
     def __enter__(self) -> CircuitBreaker:
-        """Enter if the breaker allows it, else raise ``CircuitOpen``."""
+        """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
         _ENTERED.set((*_ENTERED.get(), (self, self.admit())))
         return self
 
@@ -346,7 +346,7 @@ class CircuitBreaker:
                 return
 
     async def __aenter__(self) -> CircuitBreaker:
-        """Enter if the breaker allows it, else raise ``CircuitOpen``."""
+        """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
         return self.__enter__()
 
     async def __aexit__(
@@ -364,7 +364,7 @@ class CircuitBreaker:
             permit.given_back()
 
     def _is_failure(self, error: BaseException) -> bool:
-        if isinstance(error, CallRefused):
+        if isinstance(error, CallRefusedError):
             return False  # refused by an inner breaker: nothing was called
         if isinstance(self._counts, type | tuple):
             return isinstance(error, self._counts)

@@ -15,7 +15,7 @@ from queenright.runtime.storage.checkpoint_store import (
 )
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import SessionStatus
-from queenright.runtime.storage.session_store import SessionNotFound
+from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.runtime.workers import InvalidWorkerError, StoppedWorker
 
 
@@ -84,7 +84,7 @@ class RuntimeRespawner:
             )
         except InvalidWorkerError as refusal:
             raise RespawnRefusedError(str(refusal), final=refusal.final, over=refusal.over) from refusal
-        except (SessionNotFound, UnusableFileError) as error:
+        except (SessionNotFoundError, UnusableFileError) as error:
             raise RespawnRefusedError(str(error), final=True) from error
         if stopped.state.status is SessionStatus.PAUSED:
             raise RespawnRefusedError(

@@ -22,7 +22,7 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused, Permit
+from queenright.runtime.breakers import BreakerKind, Breakers, CallRefusedError, Permit
 from queenright.runtime.deadline import Sleep, within
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Starter:
             return NotStarted(NOBODY, final=True)
         try:
             permit = self._admitted(target)
-        except CallRefused as refusal:
+        except CallRefusedError as refusal:
             return PutOff(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
             outcome = await self._respawn(recovery, respawner, record_start)

@@ -63,7 +63,7 @@ def model_maker(name: str, *, timeout_seconds: float = 60.0) -> MakeModel:
     Return a factory for the model called ``name``: each scenario gets its own, as scripts have a state.
 
     Raises:
-        ProviderUnavailable: The factory raises it if the model cannot be used here.
+        ProviderUnavailableError: The factory raises it if the model cannot be used here.
     """
     if name == RULES:
         return RulesModel

@@ -46,7 +46,7 @@ def _kind(row: KindRow) -> str:
 
 
 def _efforts(result: Score) -> list[str]:
-    calls = "-" if result.calls_a_ticket is None else f"{result.calls_a_ticket:.2f}"
+    calls = "-" if result.calls_per_ticket is None else f"{result.calls_per_ticket:.2f}"
     return [_effort(one) for one in result.effort] + [f"  calls a ticket: {calls}"]
 
 

@@ -72,7 +72,7 @@ class Score:
     said: tuple[Row, ...]
     kinds: tuple[KindRow, ...]
     effort: tuple[Effort, ...]
-    calls_a_ticket: float | None
+    calls_per_ticket: float | None
     misses: tuple[Miss, ...]
     faults: tuple[str, ...]
 
@@ -99,13 +99,13 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
         queen=queen,
         scenarios=len(outcomes),
         decided=tuple(_rows(outcomes, _DECIDED)),
-        said=tuple(_rows(outcomes, _SAID)),
+        said=tuple(_rows(outcomes, _MODEL_DECISIONS)),
         kinds=tuple(_kinds(outcomes)),
         effort=(
             _effort("judge", [o.judge_answers for o in outcomes]),
             _effort("queen", [o.queen_answers for o in outcomes]),
         ),
-        calls_a_ticket=calls / tickets if tickets else None,
+        calls_per_ticket=calls / tickets if tickets else None,
         misses=tuple(miss for outcome in outcomes if (miss := _miss(outcome)) is not None),
         faults=tuple(f"{o.scenario.id}: {fault}" for o in outcomes for fault in o.faults),
     )
@@ -164,7 +164,7 @@ _DECIDED: Final[tuple[Decision, ...]] = (
     ("triage", _triage, ()),
     ("operator notified", _notified, ()),
 )
-_SAID: Final[tuple[Decision, ...]] = (
+_MODEL_DECISIONS: Final[tuple[Decision, ...]] = (
     ("judge: ticket", _judge_ticket, ()),
     ("judge: severity", _judge_severity, LEVELS),
     ("queen: triage", _queen_triage, ()),

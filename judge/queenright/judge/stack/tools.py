@@ -24,7 +24,7 @@ from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.promql import query_fault
 from queenright.judge.stack.traces import TRACE_ID, Traces, TraceSpan
 from queenright.runtime.events import Clock
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
 
 QUERY_METRICS: Final = "query_metrics"
 GET_TRACE: Final = "get_trace"
@@ -202,7 +202,7 @@ def _as_tool_error(what: str, error: StackError) -> ToolError:
     """Return an error for a model, without addresses."""
     if isinstance(error, InvalidQueryError):
         return ToolError(f"{what} rejected the query: {error.reason}")
-    return ToolUnavailable(f"{what} is unavailable: {error.reason}; continue without it")
+    return ToolUnavailableError(f"{what} is unavailable: {error.reason}; continue without it")
 
 
 def metrics_text(answer: Sequence[Series]) -> str:

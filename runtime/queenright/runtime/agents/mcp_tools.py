@@ -18,7 +18,7 @@ from queenright.runtime.agents.credentials import substitute_variables
 from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable, json_text
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError, json_text
 
 if TYPE_CHECKING:
     import mcp
@@ -97,12 +97,12 @@ class McpServer:
 
         Raises:
             ToolError: The tool reported an error.
-            ToolUnavailable: The server cannot be reached, or went away.
+            ToolUnavailableError: The server cannot be reached, or went away.
         """
         try:
             connection = await self._connected()
         except QueenrightError as error:
-            raise ToolUnavailable(str(error)) from None
+            raise ToolUnavailableError(str(error)) from None
         try:
             result = await connection.client.call_tool(tool, dict(arguments))
         except asyncio.CancelledError:
@@ -111,7 +111,7 @@ class McpServer:
         except Exception as error:
             connection.mark_gone(error)
             if connection.is_gone:
-                raise ToolUnavailable(
+                raise ToolUnavailableError(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
                     f"taken effect: check before calling it again"
                 ) from None

@@ -272,7 +272,7 @@ class AgentRunner:
         Resume the unfinished run of a session and run it to completion.
 
         Raises:
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             GraphError: There is nothing to resume. Also raises what ``start`` raises.
         """
         runtime = await self.start()

@@ -34,7 +34,7 @@ SCRIPTED: Final = "scripted:"
 _RESERVED_PREFIX: Final = "queenright/"
 
 
-class ProviderUnavailable(QueenrightError):
+class ProviderUnavailableError(QueenrightError):
     """Raised for a model that cannot be used here; says what is missing."""
 
 
@@ -55,13 +55,13 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
         timeout_seconds: Maximum silence of the model.
 
     Raises:
-        ProviderUnavailable: litellm is not installed, the file is not a script, or the model is reserved
+        ProviderUnavailableError: litellm is not installed, the file is not a script, or the model is reserved
             for judge and queen.
     """
     if not name:
-        raise ProviderUnavailable("no model is set: pass a litellm model name, or scripted:PATH")
+        raise ProviderUnavailableError("no model is set: pass a litellm model name, or scripted:PATH")
     if name.startswith(_RESERVED_PREFIX):
-        raise ProviderUnavailable(
+        raise ProviderUnavailableError(
             f"the model {name!r} is for judge and queen only: for an agent, use a litellm model, "
             "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
         )
@@ -69,9 +69,9 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
         try:
             return ScriptedProvider.load(Path(name.removeprefix(SCRIPTED)))
         except ScriptError as error:
-            raise ProviderUnavailable(str(error)) from error
+            raise ProviderUnavailableError(str(error)) from error
     if importlib.util.find_spec("litellm") is None:
-        raise ProviderUnavailable(f"the model {name!r} needs litellm: install queenright[llm]")
+        raise ProviderUnavailableError(f"the model {name!r} needs litellm: install queenright[llm]")
     return LiteLlmProvider(name, timeout_seconds=timeout_seconds)
 
 
@@ -117,7 +117,7 @@ class LiteLlmProvider:
         time for the seconds that the import of litellm takes.
 
         Raises:
-            ProviderUnavailable: The provider is unknown.
+            ProviderUnavailableError: The provider is unknown.
         """
         litellm = _litellm()
         prefix, slash, _ = self._name.partition("/")
@@ -132,7 +132,7 @@ class LiteLlmProvider:
         except litellm.BadRequestError:
             close = get_close_matches(prefix, known, 1) if slash else []
             hint = f"did you mean {close[0]}?" if close else "write it as PROVIDER/MODEL"
-            raise ProviderUnavailable(
+            raise ProviderUnavailableError(
                 f"litellm knows no provider for the model {self._name[:100]!r}: {hint}"
             ) from None
 

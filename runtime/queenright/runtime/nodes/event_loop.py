@@ -26,7 +26,7 @@ from queenright.runtime.nodes.digest import digest
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.model_request import request_reply
-from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
+from queenright.runtime.nodes.node_judge import JudgeFailedError, Judgement, NodeJudge, Turn
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
 from queenright.runtime.nodes.tool_use import Approve, ToolRunner, with_unique_ids
@@ -146,7 +146,7 @@ class EventLoopNode:
         self._judge = judge
         self._random = random
         self._fresh = fresh
-        self._begun_by_user = started_by_user
+        self._started_by_user = started_by_user
         self._on_waiting = on_waiting
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
@@ -238,7 +238,7 @@ class EventLoopNode:
                     await self._step()
         except (ModelError, TimeoutError) as error:
             return await self._unfinished("no_answer", error)
-        except JudgeFailed as error:
+        except JudgeFailedError as error:
             return await self._unfinished("failed", error)
         return self._stored_result()
 
@@ -366,7 +366,7 @@ class EventLoopNode:
         """Judge the turn, and act on the verdict."""
         visit, cursor = self._visit, self._visit.cursor
         visit.raise_if_stopped()
-        action = assess_turn(self._spec, cursor, started_by_user=self._begun_by_user)
+        action = assess_turn(self._spec, cursor, started_by_user=self._started_by_user)
         if action.verdict is None:
             judgement = await self._judgement(step)
         else:
@@ -429,7 +429,7 @@ class EventLoopNode:
         if isinstance(fault, ModelError | TimeoutError | VisitStoppedError):
             raise fault
         if judgement is None:
-            raise JudgeFailed(fault or TypeError("the judge returned no judgement")) from fault
+            raise JudgeFailedError(fault or TypeError("the judge returned no judgement")) from fault
         return judgement
 
     def _ending(self, judgement: Judgement, action: NextAction) -> NodeResult | None:

@@ -23,14 +23,14 @@ NodeFunction = Callable[..., Any]
 """The function of a function node; it receives its inputs as keyword arguments."""
 
 
-class FunctionFailed(QueenrightError):
+class FunctionFailedError(QueenrightError):
     """Wraps an exception of a function that would end more than its node, such as ``SystemExit``."""
 
     def __init__(self, fault: BaseException) -> None:
         super().__init__(f"{type(fault).__name__}: {fault}")
 
 
-class WrongOutput(QueenrightError):
+class InvalidOutputError(QueenrightError):
     """Raised when a function does not return its node's outputs."""
 
 
@@ -72,7 +72,7 @@ async def call_function(
             # `run_isolated` is innermost: otherwise a SystemExit would end the event loop.
             value, fault = await within(spec.function_timeout_seconds, run_isolated(work), sleep)
             if fault is not None:
-                raise fault if isinstance(fault, Exception) else FunctionFailed(fault)
+                raise fault if isinstance(fault, Exception) else FunctionFailedError(fault)
             outputs = _outputs(spec, value)
             step.verdict(Verdict.ACCEPT)
         result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))
@@ -108,13 +108,13 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
     Convert a function's return value to its node's outputs.
 
     Raises:
-        WrongOutput: A key is missing, or a router returned an unknown route.
+        InvalidOutputError: A key is missing, or a router returned an unknown route.
         MemoryAccessError: A value is not JSON, or too large.
     """
     if spec.node_type == "router":
         if value not in spec.routes:
             routes = ", ".join(spec.routes)
-            raise WrongOutput(
+            raise InvalidOutputError(
                 f"router {spec.id!r} returned {value!r}, which is not a route; routes: {routes}"
             )
         return {ROUTE: value}
@@ -123,7 +123,7 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
     outputs = {spec.output_keys[0]: value} if is_single else dict(value) if isinstance(value, Mapping) else {}
     missing = [key for key in spec.output_keys if key not in outputs and key not in spec.nullable_output_keys]
     if missing:
-        raise WrongOutput(
+        raise InvalidOutputError(
             f"function {spec.function!r} of node {spec.id!r} did not return {missing[0]!r}; "
             f"it must return an object with: {', '.join(spec.output_keys)}"
         )

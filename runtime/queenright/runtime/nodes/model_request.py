@@ -12,7 +12,7 @@ from typing import Any
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
-from queenright.runtime.breakers import CallBreaker, CallRefused
+from queenright.runtime.breakers import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
@@ -105,7 +105,7 @@ def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
         return
     try:
         permit = breaker.admit()
-    except CallRefused as refusal:
+    except CallRefusedError as refusal:
         raise TransientModelError(str(refusal), retry_after=refusal.retry_in) from refusal
     try:
         yield

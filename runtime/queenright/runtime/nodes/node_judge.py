@@ -22,7 +22,7 @@ TimeoutError if there is no reply.
 """
 
 
-class JudgeFailed(QueenrightError):
+class JudgeFailedError(QueenrightError):
     """Raised when a node's judge failed, so that there is no verdict."""
 
     def __init__(self, error: BaseException) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.memory import MemoryAccessError, check_output_sizes
-from queenright.runtime.tooling.tools import Tool, ToolArgumentsRefused
+from queenright.runtime.tooling.tools import InvalidToolArgumentsError, Tool
 
 SET_OUTPUT: Final = "set_output"
 ASK_USER: Final = "ask_user"
@@ -74,11 +74,11 @@ def _set_output(spec: NodeSpec) -> Tool:
         if not outputs:
             problems = [f"no output is set; set at least one of: {', '.join(spec.output_keys)}"]
         if problems:
-            raise ToolArgumentsRefused("; ".join(problems))
+            raise InvalidToolArgumentsError("; ".join(problems))
         try:
             check_output_sizes(outputs)
         except MemoryAccessError as error:
-            raise ToolArgumentsRefused(str(error)) from error
+            raise InvalidToolArgumentsError(str(error)) from error
         return json.dumps(outputs, ensure_ascii=False)
 
     keys = ", ".join(

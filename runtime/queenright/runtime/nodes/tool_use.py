@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
-from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused
+from queenright.runtime.breakers import BreakerKind, Breakers, CallRefusedError
 from queenright.runtime.deadline import Sleep, wait_all, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import Message, ToolCall
@@ -14,7 +14,7 @@ from queenright.runtime.nodes.own_tools import builtin_tools, call_effect
 from queenright.runtime.nodes.reporting import StepReport, ToolReport
 from queenright.runtime.nodes.visit import Visit
 from queenright.runtime.storage.entries import EntryKind
-from queenright.runtime.tooling.tools import ToolError, ToolRegistry, ToolResult, ToolUnavailable
+from queenright.runtime.tooling.tools import ToolError, ToolRegistry, ToolResult, ToolUnavailableError
 
 Approve = Callable[[ToolCall], Awaitable[None]]
 """Returns if a call may be made; raises ``ToolError`` if not."""
@@ -138,7 +138,7 @@ class ToolRunner:
             return await self._limited(call.name, seconds, self._tools.call(call, self._context))
         try:
             permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
-        except CallRefused as refusal:
+        except CallRefusedError as refusal:
             text = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
             return ToolResult(text, failed=True, error=refusal)
         try:
@@ -148,7 +148,7 @@ class ToolRunner:
             raise
         if result.error is None:
             permit.succeeded()
-        elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailable):
+        elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailableError):
             permit.given_back()  # the tool works; it rejected this request
         else:
             permit.failed(result.error)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenright.runtime.breakers import CallBreaker, CallRefused
+from queenright.runtime.breakers import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.storage.checkpoint_store import CheckpointStore, SaveReason
 from queenright.runtime.storage.files import Disk
@@ -126,7 +126,7 @@ class CheckpointQueue:
                 draft = self._waiting[0]
                 try:
                     saved = await self._write(draft, last=last)
-                except CallRefused as refusal:
+                except CallRefusedError as refusal:
                     self._postpone(refusal, refusal.retry_in)
                     return None
                 except OSError as error:

@@ -45,9 +45,9 @@ __all__ = [
     "ExecutionState",
     "PendingNode",
     "Session",
-    "SessionBusy",
-    "SessionExists",
-    "SessionNotFound",
+    "SessionBusyError",
+    "SessionExistsError",
+    "SessionNotFoundError",
     "SessionState",
     "SessionStatus",
     "SessionStore",
@@ -63,7 +63,7 @@ _NAME_BYTES: Final = 255
 _GRAPH_ID: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 
 
-class SessionNotFound(QueenrightError):
+class SessionNotFoundError(QueenrightError):
     """Raised for a session that is not in the store."""
 
     def __init__(self, session_id: str, sessions: Path) -> None:
@@ -71,7 +71,7 @@ class SessionNotFound(QueenrightError):
         self.session_id = session_id
 
 
-class SessionExists(QueenrightError):
+class SessionExistsError(QueenrightError):
     """Raised when the id of a new session is already in use."""
 
     def __init__(self, session_id: str) -> None:
@@ -79,7 +79,7 @@ class SessionExists(QueenrightError):
         self.session_id = session_id
 
 
-class SessionBusy(QueenrightError):
+class SessionBusyError(QueenrightError):
     """Raised when an execution is running in the session; ``pid`` is its process if known."""
 
     def __init__(self, session_id: str, pid: int | None) -> None:
@@ -157,7 +157,7 @@ class SessionStore:
         Create a session; its default id is ``session_YYYYMMDD_HHMMSS_{8 hex digits}``, in UTC.
 
         Raises:
-            SessionExists: The id is in use.
+            SessionExistsError: The id is in use.
             InvalidSessionIdError: The id is not a valid folder name.
         """
         now = self._clock()
@@ -170,10 +170,10 @@ class SessionStore:
         except FileExistsError as error:
             if not os.path.lexists(session.root):  # a file is in place of a parent folder
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
-            raise SessionExists(session_id) from error
+            raise SessionExistsError(session_id) from error
         with lock_file(_state_lock(session), wait=True):
             if (session.root / _STATE_FILE).exists():
-                raise SessionExists(session_id)
+                raise SessionExistsError(session_id)
             state = SessionState(
                 session_id=session_id,
                 agent_id=agent_id,
@@ -192,11 +192,11 @@ class SessionStore:
 
         Raises:
             InvalidSessionIdError: The id is not a valid folder name.
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
         """
         session = self._session(session_id)
         if not (session.root / _STATE_FILE).exists():
-            raise SessionNotFound(session_id, self._sessions)
+            raise SessionNotFoundError(session_id, self._sessions)
         return session
 
     def shared_view(self, session: Session, graph_id: str) -> Session:
@@ -225,7 +225,7 @@ class SessionStore:
 
         Raises:
             InvalidSessionIdError: The id is not a valid folder name.
-            SessionNotFound: The session does not exist.
+            SessionNotFoundError: The session does not exist.
             UnusableFileError: Its state cannot be read.
         """
         return self._read(self._session(session_id))
@@ -235,7 +235,7 @@ class SessionStore:
         Read the state, apply ``change`` and write it, excluding other processes.
 
         Raises:
-            SessionNotFound: The session was deleted.
+            SessionNotFoundError: The session was deleted.
             UnusableFileError: Its state cannot be read.
             ValueError: The changed state is invalid, or contains a value that is not JSON; nothing was
                 written.
@@ -264,7 +264,7 @@ class SessionStore:
         for name in self._names():
             try:
                 states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
-            except SessionNotFound:
+            except SessionNotFoundError:
                 continue
             except UnusableFileError as error:
                 _log.warning("skipped a session: %s", error)
@@ -279,8 +279,8 @@ class SessionStore:
 
         Raises:
             InvalidSessionIdError: The id is not a valid folder name.
-            SessionNotFound: The session does not exist.
-            SessionBusy: An execution is running in it.
+            SessionNotFoundError: The session does not exist.
+            SessionBusyError: An execution is running in it.
         """
         session = self.open(session_id)
         trash = self.base / "sessions.deleted"
@@ -300,12 +300,12 @@ class SessionStore:
         Become the only writer of a session's graph until the claim is released or the process is killed.
 
         Raises:
-            SessionBusy: Another execution is running in it.
-            SessionNotFound: The session was deleted.
+            SessionBusyError: Another execution is running in it.
+            SessionNotFoundError: The session was deleted.
         """
         with self._locked(session):
             if not (session.root / _STATE_FILE).exists():
-                raise SessionNotFound(session.id, self._sessions)
+                raise SessionNotFoundError(session.id, self._sessions)
             make_folder(session.path)
             claim = self._claim_file(session, session.path / _LOCK_FILE)
             try:
@@ -320,7 +320,7 @@ class SessionStore:
         Return whether any process runs an execution in a session, in any of its graphs.
 
         Raises:
-            SessionNotFound: The session was deleted.
+            SessionNotFoundError: The session was deleted.
         """
         with self._locked(session):  # so that our probe is not mistaken for a writer
             try:
@@ -348,21 +348,21 @@ class SessionStore:
         try:
             stack.enter_context(lock_file(_state_lock(session), wait=True))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SessionNotFound(session.id, self._sessions) from error
+            raise SessionNotFoundError(session.id, self._sessions) from error
         return stack
 
     def _claim_file(self, session: Session, path: Path) -> Claim:
         try:
             return Claim.take(path)
         except FileLockedError as error:
-            raise SessionBusy(session.id, error.pid) from error
+            raise SessionBusyError(session.id, error.pid) from error
 
     def _read(self, session: Session) -> SessionState:
         path = session.root / _STATE_FILE
         try:
             row = read_json(path)
         except FileNotFoundError as error:
-            raise SessionNotFound(session.id, self._sessions) from error
+            raise SessionNotFoundError(session.id, self._sessions) from error
         version = row.get("schema_version") if isinstance(row, dict) else None
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise UnusableFileError(

@@ -31,7 +31,7 @@ ApprovalCallback = Callable[[ApprovalRequest], bool | Awaitable[bool]]
 """Returns whether a call may be made. It may take its time, and is called for one call at a time."""
 
 
-class NotApproved(ToolError):
+class NotApprovedError(ToolError):
     """Raised instead of a tool call that was not approved."""
 
 
@@ -47,7 +47,7 @@ class ApprovalGate:
         Return if a call is approved.
 
         Raises:
-            NotApproved: It is not, or the callback failed.
+            NotApprovedError: It is not, or the callback failed.
         """
         async with self._asking:
             callback = self.callback
@@ -58,6 +58,6 @@ class ApprovalGate:
                 approved = answer if isinstance(answer, bool) else await answer
             except Exception as error:
                 _log.error("the approval callback failed: %s", masked_traceback(error))
-                raise NotApproved("the approval callback failed") from error
+                raise NotApprovedError("the approval callback failed") from error
         if approved is not True:
-            raise NotApproved("it was not approved")
+            raise NotApprovedError("it was not approved")

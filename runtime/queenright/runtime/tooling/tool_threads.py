@@ -21,7 +21,7 @@ _abandoned_threads: Final[set[threading.Thread]] = set()
 """Threads whose callers no longer wait for them."""
 
 
-def left_behind() -> int:
+def count_abandoned_threads() -> int:
     """Return the number of abandoned functions that still run; they cannot be stopped."""
     return sum(thread.is_alive() for thread in tuple(_abandoned_threads))
 

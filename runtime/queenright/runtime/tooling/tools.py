@@ -26,13 +26,13 @@ from queenright.runtime.tooling.tool_threads import ToolThreads
 
 __all__ = [
     "CONTEXT_PARAMETERS",
+    "InvalidToolArgumentsError",
     "Tool",
-    "ToolArgumentsRefused",
     "ToolError",
     "ToolRegistry",
     "ToolResult",
-    "ToolUnavailable",
-    "ToolUnknown",
+    "ToolUnavailableError",
+    "UnknownToolError",
     "describe_argument_errors",
     "tool_from_function",
 ]
@@ -50,15 +50,15 @@ class ToolError(QueenrightError):
     """Raised by a tool that rejects a request; the message tells the model what to do."""
 
 
-class ToolArgumentsRefused(ToolError):
+class InvalidToolArgumentsError(ToolError):
     """Raised for invalid arguments of a tool."""
 
 
-class ToolUnavailable(ToolError):
+class ToolUnavailableError(ToolError):
     """Raised by a tool that cannot work now, whatever the request, because its backend is unavailable."""
 
 
-class ToolUnknown(ToolError):
+class UnknownToolError(ToolError):
     """Raised for a call of a tool that does not exist."""
 
 
@@ -130,7 +130,7 @@ class Tool:
         """
         try:
             checked = self._check(arguments)
-        except ToolArgumentsRefused as refusal:
+        except InvalidToolArgumentsError as refusal:
             # The message only repeats what the model wrote, so nothing needs masking.
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
         values = context or {}
@@ -161,13 +161,13 @@ class Tool:
             try:
                 return self.arguments.model_validate_json(arguments or "{}")
             except ValidationError as error:
-                raise ToolArgumentsRefused(describe_argument_errors(error)) from error
+                raise InvalidToolArgumentsError(describe_argument_errors(error)) from error
         try:
             value = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            raise ToolArgumentsRefused(f"arguments: Invalid JSON: {error}") from error
+            raise InvalidToolArgumentsError(f"arguments: Invalid JSON: {error}") from error
         if not isinstance(value, dict):
-            raise ToolArgumentsRefused(f"arguments: must be a JSON object (given: {arguments[:80]})")
+            raise InvalidToolArgumentsError(f"arguments: must be a JSON object (given: {arguments[:80]})")
         return value
 
 
@@ -234,7 +234,7 @@ class ToolRegistry:
         tool = self._tools.get(call.name)
         if tool is None:
             names = ", ".join(self._tools) or "none"
-            unknown = ToolUnknown(f"there is no tool {call.name!r}; available: {names}")
+            unknown = UnknownToolError(f"there is no tool {call.name!r}; available: {names}")
             return ToolResult(f"error: {unknown}", failed=True, error=unknown)
         return await tool.call(call.arguments, context, self.threads)
 

@@ -167,12 +167,12 @@ def show_messages(console: Console, messages: Iterable[Mapping[str, Any]]) -> No
 
 
 def _ask(console: Console, talk: ChatBackend, question: str) -> None:
-    from queenright.client.errors import RequestRefusedError
+    from queenright.client.errors import RequestRejectedError
 
     try:
         with console.status("the queen is thinking"):
             answer = talk.say(question)
-    except RequestRefusedError as refused:
+    except RequestRejectedError as refused:
         from rich.markup import escape
 
         console.print(f"[red]{escape(strip_control(str(refused)))}[/red]\n")

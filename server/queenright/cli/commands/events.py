@@ -43,7 +43,7 @@ def events(
 
     The stream reconnects after a break and continues without a gap for events that are in the log.
     """
-    from queenright.client.errors import RequestRefusedError
+    from queenright.client.errors import RequestRejectedError
 
     if agent is not None:
         require_text(agent, "worker's name")
@@ -57,7 +57,7 @@ def events(
                     return
         except KeyboardInterrupt:
             return
-        except RequestRefusedError as error:
+        except RequestRejectedError as error:
             if error.status != 400:
                 raise
             # The service knows the event types and suggests similar ones.

@@ -180,12 +180,12 @@ def score(
 def _model_maker(name: str, timeout_seconds: float) -> MakeModel:
     """Return a factory of models, after it has made one; refuses a model that is not available."""
     from queenright.judge.scenarios import model_maker
-    from queenright.runtime.llm.litellm_provider import ProviderUnavailable
+    from queenright.runtime.llm.litellm_provider import ProviderUnavailableError
 
     make = model_maker(name, timeout_seconds=timeout_seconds)
     try:
         make()
-    except ProviderUnavailable as error:
+    except ProviderUnavailableError as error:
         raise typer.BadParameter(str(error)) from error
     return make
 

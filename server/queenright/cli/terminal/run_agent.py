@@ -25,7 +25,7 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
-from queenright.runtime.inputs import InputRefused
+from queenright.runtime.inputs import InvalidInputError
 from queenright.server.guards import health_guard
 from queenright.server.settings import load_settings
 
@@ -130,7 +130,7 @@ async def _run(
                     graph_id=graph_id,
                     session_id=options.session,
                 )
-            except InputRefused as refused:
+            except InvalidInputError as refused:
                 raise UsageError(f"{refused}. Nothing was run; give it with --input.") from refused
         pause.execution_id = execution_id
         answering = asyncio.create_task(prompt.answer(progress.input_requests, stop))

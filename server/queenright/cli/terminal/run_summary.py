@@ -15,7 +15,7 @@ from queenright.cli.terminal.run_options import RunOptions
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
-from queenright.runtime.executor import MissingInput
+from queenright.runtime.executor import MissingInputError
 from queenright.runtime.inputs import INPUT_REFUSED
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
@@ -108,7 +108,7 @@ class RunSummary:
         resume = self.options.resume_command(result.session_id)
         if result.status is SessionStatus.PAUSED:
             return f"Paused. Resume with: {resume}"
-        if result.error_type == MissingInput.__name__ and (missing := self._missing_inputs(run)):
+        if result.error_type == MissingInputError.__name__ and (missing := self._missing_inputs(run)):
             # Resumed, it would fail again.
             wanted = ", ".join(f"{json.dumps(key)}: ..." for key in missing)
             words = ["--session", result.session_id]

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import httpx
 
 from queenright.api.events import Event
-from queenright.client.errors import RequestRefusedError, UnreachableError
+from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice
 from queenright.client.responses import parse_model, unreachable_error
 from queenright.client.sse import SseMessage, SseParser
@@ -117,8 +117,8 @@ class EventStream:
                 response = self._transport.open_stream(
                     self._path, headers=headers, idle=_IDLE_SECONDS, **self._params
                 )
-            except (RequestRefusedError, UnreachableError) as error:
-                if isinstance(error, RequestRefusedError) and error.status not in _TRANSIENT:
+            except (RequestRejectedError, UnreachableError) as error:
+                if isinstance(error, RequestRejectedError) and error.status not in _TRANSIENT:
                     raise
                 if not self._wait:
                     raise

@@ -75,7 +75,7 @@ class Transport:
             params: Query parameters.
 
         Raises:
-            RequestRefusedError: The service answers with an error.
+            RequestRejectedError: The service answers with an error.
             UnreachableError: Nothing answers, or it is not Queenright.
         """
         return json_object(
@@ -167,7 +167,7 @@ class Transport:
             params: Query parameters.
 
         Raises:
-            RequestRefusedError: The service answers with an error.
+            RequestRejectedError: The service answers with an error.
             UnreachableError: Nothing answers, or the response is not an event stream.
         """
         request = self._http.build_request(

@@ -71,7 +71,7 @@ def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
+def actor_of(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
     Return the name for a critical action: with a token, also its role and address.
 

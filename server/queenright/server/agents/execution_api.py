@@ -17,7 +17,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
-from queenright.runtime.storage.session_store import SessionNotFound
+from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operator_log import OperatorLogDep
 from queenright.server.agents.requests import (
@@ -284,8 +284,8 @@ async def resume_session(
     Resume a run of a session.
 
     Raises:
-        SessionNotFound, SessionBusy, CheckpointNotFoundError, CorruptCheckpointError, GraphError: See
-            ``AgentRuntime.resume``.
+        SessionNotFoundError, SessionBusyError, CheckpointNotFoundError, CorruptCheckpointError,
+        GraphError: See ``AgentRuntime.resume``.
         HTTPException: 409, the run cannot be resumed; 503, the disk failed.
     """
     with storage_errors():
@@ -386,7 +386,7 @@ def _require_session(slot: AgentSlot, graph_id: str | None, session_id: str) -> 
     """Find a session of one graph, or of any; raises as ``state_of`` if there is none. Blocks."""
     *others, last = [graph_id] if graph_id is not None else [graph.id for graph in _graphs(slot)]
     for graph in others:
-        with suppress(SessionNotFound):
+        with suppress(SessionNotFoundError):
             state_of(slot, graph, session_id)
             return
     state_of(slot, last, session_id)

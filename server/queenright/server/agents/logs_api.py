@@ -40,7 +40,7 @@ NodeLevel = Annotated[
     one_of(api.NodeLogLevel),
     Query(description="One row per visit of the node, or per step of its model."),
 ]
-OfSession = Annotated[
+SessionQuery = Annotated[
     str | None, Query(description="Only of this session; by default the newest, and runs of all sessions.")
 ]
 
@@ -51,7 +51,7 @@ async def list_node_logs(
     graph: ReadableGraphDep,
     node: NodeDep,
     level: NodeLevel = "visits",
-    session_id: OfSession = None,
+    session_id: SessionQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.LogPage:
@@ -64,7 +64,7 @@ async def list_agent_logs(
     slot: SlotDep,
     graph: SessionGraphDep,
     level: Level = "executions",
-    session_id: OfSession = None,
+    session_id: SessionQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.LogPage:
@@ -120,7 +120,7 @@ def _find_file(
     Return the file of a log, and its session. Blocks.
 
     Raises:
-        SessionNotFound, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
+        SessionNotFoundError, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
     """
     store = slot.runtime.session_store(graph_id)
     if level == "executions":

@@ -160,7 +160,7 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
     Sessions that the graph shares with another graph are found too.
 
     Raises:
-        SessionNotFound, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
+        SessionNotFoundError, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
     """
     return slot.runtime.find_session(session_id, graph_id)
 

@@ -13,7 +13,7 @@ from queenright.runtime.storage.conversation import Conversation, conversations_
 from queenright.runtime.storage.entries import Entry
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
-from queenright.runtime.storage.session_store import SessionNotFound, SessionStore
+from queenright.runtime.storage.session_store import SessionNotFoundError, SessionStore
 from queenright.server.agents.execution_api import resume_session
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operator_log import OperatorLogDep
@@ -250,7 +250,7 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
         if store.is_claimed(store.open(state.session_id)):
             return False
         return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
-    except (SessionNotFound, UnusableFileError):
+    except (SessionNotFoundError, UnusableFileError):
         return False  # it was deleted or damaged meanwhile
 
 

@@ -16,7 +16,7 @@ from queenright.health.settings import INTERVENTION_SECONDS
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.tooling.tool_threads import left_behind
+from queenright.runtime.tooling.tool_threads import count_abandoned_threads
 from queenright.server.metrics.families import counter, gauge_family, histogram
 
 BREAKER_LIMIT: Final = 200
@@ -94,7 +94,7 @@ class InterventionMetrics:
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
         threads_left = names.THREADS_LEFT
-        Gauge(threads_left.name, threads_left.help, registry=registry).set_function(left_behind)
+        Gauge(threads_left.name, threads_left.help, registry=registry).set_function(count_abandoned_threads)
         # Collected before the transitions, so that the first scrape of a breaker has them at 0.
         registry.register(
             _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))

@@ -321,7 +321,7 @@ class OtlpReceiver:
     async def _parse(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
         return await self._share.run(lambda _: parse_message(body, media_type, signal.request))
 
-    async def keep_ending(self) -> None:
+    async def run_ending(self) -> None:
         """End finished runs periodically, until cancelled."""
         while True:
             await asyncio.sleep(_END_CHECK_SECONDS)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict
 
 from queenright import api
-from queenright.server.access.caller import who, who_from
+from queenright.server.access.caller import actor_of, who
 from queenright.server.routes.dependencies import ApprovalsDep
 from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -59,7 +59,7 @@ async def approve_termination(
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     given = body or ApprovalDecision()
-    by = who_from(request, given.by)
+    by = actor_of(request, given.by)
     return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, BackgroundTasks, HTTPException, Request
 
 from queenright import api
 from queenright.alerting.callbacks.slack import post_reply
-from queenright.alerting.config import TOLD_PATH
+from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, takes
@@ -115,7 +115,7 @@ async def record_watchdog(service: ServiceDep) -> None:
 
 
 @router.post(
-    TOLD_PATH,
+    DELIVERED_PATH,
     **operation("record_told", status=202),
     openapi_extra=takes(_TOLD, what="Alertmanager's webhook payload."),
 )

@@ -46,10 +46,10 @@ from queenright.runtime.agents.agent_check import InvalidAgentError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import UnknownEventError
-from queenright.runtime.inputs import InputRefused
+from queenright.runtime.inputs import InvalidInputError
 from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
 from queenright.runtime.storage.files import UnusableFileError
-from queenright.runtime.storage.session_store import SessionBusy, SessionNotFound
+from queenright.runtime.storage.session_store import SessionBusyError, SessionNotFoundError
 from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.access.headers import set_security_headers
 from queenright.server.agents.manager import (
@@ -82,7 +82,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     EscalationNotFoundError: 404,
     InstructionNotFoundError: 404,
     PermissionNotFoundError: 404,
-    SessionNotFound: 404,
+    SessionNotFoundError: 404,
     SilenceNotFoundError: 404,
     TaskNotFoundError: 404,
     TicketNotFoundError: 404,
@@ -98,13 +98,13 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     NoPeerError: 409,
     NoSettingsFileError: 409,
     NothingToSilenceError: 409,
-    SessionBusy: 409,
+    SessionBusyError: 409,
     TicketClosedError: 409,
     TicketStatusError: 409,
     UnusableFileError: 409,
     AgentLoadError: 422,
     ChatRefusedError: 422,
-    InputRefused: 422,
+    InvalidInputError: 422,
     InvalidAgentError: 422,
     InvalidSessionIdError: 422,
     InvalidSettingsError: 422,
@@ -147,7 +147,7 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
     if status is None:
         return None
     reason = error.reason if isinstance(error, ActionRefusedError) else ""
-    field = error.field if isinstance(error, InputRefused) else ""
+    field = error.field if isinstance(error, InvalidInputError) else ""
     return _problem(status, str(error), reason=reason, field=field)
 
 

@@ -15,7 +15,7 @@ from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation, takes, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, OfAgent, OfSession
+from queenright.server.routes.params import AgentId, AgentQuery, SessionQuery
 from queenright.server.views.view import agent_health_row, agent_row
 
 router = APIRouter(prefix="/api", tags=["health"])
@@ -63,7 +63,7 @@ _HEARTBEAT: dict[str, Any] = {
 async def list_agents(
     response: Response,
     service: ServiceDep,
-    agent_id: OfAgent = None,
+    agent_id: AgentQuery = None,
     state: Annotated[HealthState | None, Query(description="Only workers in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -123,7 +123,7 @@ async def list_agent_health(
     ),
 )
 async def get_agent_health(
-    response: Response, service: ServiceDep, agent_id: AgentId, session_id: OfSession = None
+    response: Response, service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
 ) -> api.AgentHealth:
     """Return the health of a worker: its state with the signals behind it, metrics and circuit breakers."""
     worker = service.monitor.get(agent_id, session_id)

@@ -10,11 +10,11 @@ from pydantic import ConfigDict, Field
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.server.access.caller import who, who_from
+from queenright.server.access.caller import actor_of, who
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, Body, By, OfAgent, Open, Reason, Text
+from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Text
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
@@ -125,7 +125,7 @@ async def terminate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=who_from(request, body.by),
+            by=actor_of(request, body.by),
         )
     )
 
@@ -139,7 +139,7 @@ async def terminate_agent(
 )
 async def list_interventions(
     health: HealthDep,
-    agent_id: OfAgent = None,
+    agent_id: AgentQuery = None,
     kind: Annotated[ActionKind | None, Query(description="Only interventions of this kind.")] = None,
     outcome: Annotated[Outcome | None, Query(description="Only interventions with this outcome.")] = None,
     limit: Limit = 100,
@@ -194,7 +194,7 @@ async def decide_escalation(
         await health.decide_escalation(
             escalation_id,
             body.decision,
-            by=who_from(request, body.by),
+            by=actor_of(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
@@ -210,5 +210,5 @@ async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
 @router.put("/emergency-stop", **operation("set_emergency_stop"))
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
-    by = who_from(request, body.by)
+    by = actor_of(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

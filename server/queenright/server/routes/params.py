@@ -59,12 +59,12 @@ Open = Annotated[bool, Query(alias="open", description="Only open ones.")]
 AgentId = Annotated[
     str, Path(description="The worker's name; a slash in it is written `%2F`.", examples=["researcher"])
 ]
-OfAgent = Annotated[
+AgentQuery = Annotated[
     str | None,
     Query(description="Only of this worker.", examples=["researcher"]),
     AfterValidator(lambda name: None if name is None else clean_name(name)),
 ]
-OfSession = Annotated[str | None, Query(description="The worker's session; by default the newest.")]
+SessionQuery = Annotated[str | None, Query(description="The worker's session; by default the newest.")]
 
 
 class Body(BaseModel):

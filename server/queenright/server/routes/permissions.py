@@ -10,11 +10,11 @@ from pydantic import ConfigDict
 from queenright import api
 from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
-from queenright.server.access.caller import who_from
+from queenright.server.access.caller import actor_of
 from queenright.server.routes.dependencies import PermissionsDep
 from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import Body, By, OfAgent, Text
+from queenright.server.routes.params import AgentQuery, Body, By, Text
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
@@ -39,7 +39,7 @@ class PermissionAnswer(Body):
     ),
 )
 async def list_permissions(
-    permissions: PermissionsDep, agent_id: OfAgent = None, limit: Limit = 100, cursor: Cursor = None
+    permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:
     """List permission requests without an answer, newest first."""
     before = place_of(cursor, "permissions", float, str)
@@ -67,7 +67,7 @@ async def answer_permission(
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
     done = await permissions.answer(
-        request_id, body.decision, by=who_from(request, body.by), reason=body.reason
+        request_id, body.decision, by=actor_of(request, body.by), reason=body.reason
     )
     return api.PermissionResult(
         agent_id=done.agent_id,

@@ -17,7 +17,7 @@ from queenright.server.ops.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import OfAgent
+from queenright.server.routes.params import AgentQuery
 from queenright.server.views.telemetry import telemetry_view
 from queenright.server.views.view import status
 
@@ -81,7 +81,7 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
 async def list_audit(
     store: StoreDep,
     types: Types = None,
-    agent_id: OfAgent = None,
+    agent_id: AgentQuery = None,
     since: Moment = None,
     until: Moment = None,
     limit: Limit = 100,

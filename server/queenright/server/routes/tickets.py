@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.alerting.notification_ledger import told_of
+from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus, Way
 from queenright.server.access.caller import who
@@ -17,7 +17,7 @@ from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, Body, By, OfAgent, Reason
+from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Reason
 from queenright.server.service import Service
 from queenright.server.views.ticket_timeline import timeline
 from queenright.server.views.view import ticket_row
@@ -98,7 +98,7 @@ async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
 
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
-    told = await service.store.read(lambda conn: told_of(conn, ids)) if ids else {}
+    told = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
     now = service.clock()
     return [
         ticket_row(
@@ -131,7 +131,7 @@ async def list_tickets(
         list[TicketStatus] | None, Query(description="Only tickets with this status; repeatable.")
     ] = None,
     severity: Annotated[Severity | None, Query(description="Only tickets of this severity.")] = None,
-    agent_id: OfAgent = None,
+    agent_id: AgentQuery = None,
     since: Annotated[
         float | None,
         Query(

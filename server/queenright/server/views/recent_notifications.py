@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from queenright import api
-from queenright.alerting.notification_ledger import DeliveredNotification, told_of
+from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.health.store import Store
 from queenright.server.views.latest import Latest
 
@@ -32,11 +32,11 @@ class RecentNotifications(Latest[DeliveredNotification]):
         ids = self._tickets()
         if not ids:
             return []
-        found = await self._store.read(lambda conn: told_of(conn, ids))
+        found = await self._store.read(lambda conn: deliveries_of(conn, ids))
         return [one for some in found.values() for one in some]
 
 
-def told_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
+def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
     """
     Return a row for each receiver and status, the latest first.
 

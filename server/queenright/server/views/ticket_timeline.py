@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from queenright import api
-from queenright.alerting.notification_ledger import DeliveredNotification, told_of
+from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.health.audit_page import read_page
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
@@ -67,7 +67,9 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket)]
     if ticket.incident_id:
         entries.append(_incident_entry(ticket))
-    entries += [_delivery_entry(one) for one in told_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())]
+    entries += [
+        _delivery_entry(one) for one in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
+    ]
     return api.Timeline(timeline=sorted(entries, key=lambda one: one.at), more=len(rows) > _MOST)
 
 

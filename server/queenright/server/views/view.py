@@ -27,7 +27,7 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
-from queenright.server.views.recent_notifications import told_rows
+from queenright.server.views.recent_notifications import delivery_rows
 from queenright.server.views.words import ago, clock_time
 
 _LINE_LIMIT: Final = 220
@@ -149,7 +149,7 @@ def ticket_row(
             "session_id": ticket.worker_session_id,
             "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
-            "told": told_rows(told),
+            "told": delivery_rows(told),
         }
     )
 
@@ -198,7 +198,7 @@ def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.
         ended_at=handed.ended_at,
         active=handed.active,
         peers=sorted(peers, key=lambda one: (one.peer, one.status)),
-        told=told_rows(handed.told),
+        told=delivery_rows(handed.told),
         time=clock_time(handed.written_at),
         age=ago(now - handed.written_at),
     )
