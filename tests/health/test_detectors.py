@@ -225,7 +225,7 @@ def test_a_check_that_comes_back_after_each_edit_is_shown() -> None:
     finding = script.finding(LOOP)
     assert finding is not None
     assert (finding.severity, finding.ticket) == (Severity.LOW, False)
-    assert "8 times to the same arguments, whatever was done between" in finding.evidence
+    assert "8 times for the same arguments, even after changes" in finding.evidence
 
 
 def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:

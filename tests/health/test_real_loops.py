@@ -566,7 +566,7 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
 
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert finding.evidence == "most of 9 tool calls since the last change told nothing new or failed"
+    assert finding.evidence == "most of 9 tool calls since the last change had nothing new or failed"
     script.call("edit", args="patch", result="patched")
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
@@ -704,7 +704,7 @@ def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
 
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence.startswith("it has waited for 3")
+    assert finding.evidence.startswith("it has polled for 3")
     for _ in range(90):
         script.call("sleep", args="60", result="slept", after=60)
     assert found(script, NO_PROGRESS).severity is Severity.HIGH

@@ -161,7 +161,7 @@ async def test_a_model_that_always_says_healthy_cannot_hide_what_is_high_or_crit
     ticket = await hive.ticket()
 
     assert ticket.severity is (Severity.HIGH if bad == 15 else Severity.CRITICAL)
-    assert "Written by the rules: the model said 'healthy'" in ticket.judge_reasoning
+    assert "Written by the rules: the model answered 'healthy'" in ticket.judge_reasoning
     assert ticket.judge_model == "queenright/rules"
     assert checks(hive, "ticket") >= 1
 

@@ -928,7 +928,7 @@ async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, 
     progress = runtime.get_goal_progress("g")
     assert progress is not None
     assert progress.achieved
-    with pytest.raises(GraphError, match="is of graph 'g', not 'other'"):
+    with pytest.raises(GraphError, match="is in graph 'g', not 'other'"):
         runtime.get_execution_result(done[0].execution_id, "other")
     await runtime.stop()
 

@@ -25,7 +25,7 @@ def test_digest_keeps_task_and_a_line_per_message() -> None:
     )
 
     assert text.splitlines() == [
-        "(What was said before was shortened.) The task was:",
+        "(Earlier messages were shortened.) The task was:",
         "Find the queen.",
         "Since then:",
         '- you said: I look.; called look({"place": "hive"})',

@@ -141,8 +141,8 @@ async def test_the_server_runs_in_its_folder_and_its_stderr_goes_to_its_log(
     async with closing(stdio_transport(tmp_path, cwd="sub")) as tools:
         assert await call(tools, "folder") == ToolResult(str((tmp_path / "sub").resolve()))
 
-    assert "a word on stderr" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
-    assert "a word on stderr" not in capfd.readouterr().err
+    assert "a line on stderr" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
+    assert "a line on stderr" not in capfd.readouterr().err
 
 
 async def test_server_dying_during_a_call_is_restarted_at_the_next(

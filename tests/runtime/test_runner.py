@@ -368,7 +368,7 @@ async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_en
     assert absent.errors == ("MCP server 'tools': not set in the environment: K",)
     assert result.succeeded
     assert {(d["tool"], d["outcome"]) for d in seen} >= {("tools__add", "ok"), ("add", "ok")}
-    assert "a word on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
+    assert "a line on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
 
 
 async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server_behind(

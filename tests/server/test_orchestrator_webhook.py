@@ -152,7 +152,7 @@ async def test_a_decision_that_is_no_option_is_refused_and_asked_once(
 ) -> None:
     orchestrator.answers = [(200, answer)]
 
-    with pytest.raises(OrchestratorError, match="its answer is refused: "):
+    with pytest.raises(OrchestratorError, match="its answer is invalid: "):
         await ask(orchestrator.url)
 
     assert len(orchestrator.got) == 1
