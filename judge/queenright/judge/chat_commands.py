@@ -23,13 +23,11 @@ _ACKNOWLEDGE: Final = re.compile(
 )
 _HELP: Final = """\
 Without a language model I only follow commands: `nudge it: TEXT`, `stop it: REASON`, `acknowledge`,
-and an admin's `restart it` for an agent that is loaded here.
-In the terminal: `queenright tickets show {ticket_id}` has cause, evidence and advice,
+`restart it`.
+In the terminal: `queenright tickets show {ticket_id}` has cause and advice,
 `queenright events --agent {agent} --types all` follows the worker,
-`queenright recover {session}` restarts it from its last checkpoint,
-`queenright agents list` names the folders of the agents that are loaded here.
-With a model (`judging.queen.model`) I answer questions, read the files and the log of an agent that is
-loaded here, and change a file on an admin's `change FILE: TEXT`."""
+`queenright recover {session}` restarts it from its last checkpoint.
+For answers and changes of files, set `judging.queen.model`."""
 _NEEDS_MODEL: Final = "Without a language model I cannot read or change files (set `judging.queen.model`)."
 
 
