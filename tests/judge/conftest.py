@@ -16,6 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
+from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat import ListInterventions
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import Decide
@@ -108,6 +109,7 @@ class Hive:
         self.decide: Decide | None = None
         self.actions: QueenActions | None = None
         self.list_interventions: ListInterventions | None = None
+        self.workspaces: AgentWorkspaces | None = None
         self.read_tools: Sequence[Tool] = ()
         self.running = False
 
@@ -144,6 +146,7 @@ class Hive:
             actions=self.actions,
             list_interventions=self.list_interventions,
             read_tools=self.read_tools,
+            workspaces=self.workspaces,
         )
         await self.judging.start()
         self.running = True

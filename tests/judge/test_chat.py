@@ -1,12 +1,14 @@
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
+from queenright.judge.agent_workspace import Change
 from queenright.judge.budget import BUDGET_FILE
 from queenright.judge.chat import (
     LONGEST_MESSAGE,
@@ -382,6 +384,119 @@ async def test_a_question_that_was_cut_off_is_answered_once_after_the_next_start
     assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
     assert [question_in(shown)["message"] for shown in model.shown] == ["what is wrong?"]
+
+
+class RecordedWorkspaces:
+    """Workspaces that only record what is changed."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, ...]] = []
+
+    async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
+        return ["tools.py"], False
+
+    async def read_file(self, agent_id: str, path: str) -> str:
+        return "x" * 30_000
+
+    async def read_log(self, agent_id: str, session_id: str, limit: int) -> Sequence[Mapping[str, Any]]:
+        return [{"step_index": number, "text": "x" * 5_000} for number in range(limit, 0, -1)]
+
+    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+        self.did.append((agent_id, path, new, old, ordered_by))
+        return Change("-old\n+new", f"{path} was changed")
+
+    async def restart(self, agent_id: str, *, ordered_by: str) -> str:
+        self.did.append((agent_id, "restart", ordered_by))
+        return "restarted"
+
+
+async def test_a_question_that_was_cut_off_changes_no_agent_after_the_next_start(hive: Hive) -> None:
+    hive.workspaces = workspaces = RecordedWorkspaces()
+    hive.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(hive)
+    ask = hive.judging.chat.ask(ticket.ticket_id, "restart it", by="ada", is_admin=True)
+    waiting = asyncio.create_task(ask)
+    await hive.settle()
+    await hive.stop()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    restart = call("restart_agent", ticket_id=ticket.ticket_id)
+    hive.queen_model = model = Chatting(restart, ModelReply(text="An admin has to ask again."))
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+
+    [result] = [m.content for m in model.shown[-1] if m.role == "tool"]
+    assert "needs the admin role" in result
+    assert workspaces.did == []
+
+
+async def test_an_admins_order_changes_the_named_file_once_and_shows_the_difference(hive: Hive) -> None:
+    hive.workspaces = workspaces = RecordedWorkspaces()
+    hive.queen_model = model = Chatting()
+    ticket = await with_ticket(hive)
+    change = {"ticket_id": ticket.ticket_id, "path": "tools.py", "new": "new", "old": "old"}
+    model.replies = [
+        call("write_agent_file", **change | {"path": "agent.py"}),
+        call("restart_agent", ticket_id=ticket.ticket_id),
+        call("write_agent_file", **change),
+        call("write_agent_file", **change),
+        ModelReply(text="It is done."),
+    ]
+
+    answer = await hive.judging.chat.ask(ticket.ticket_id, "change tools.py: x", by="ada", is_admin=True)
+
+    assert question_in(model.shown[0])["may"] == ["write_agent_file"]
+    assert workspaces.did == [(AGENT, "tools.py", "new", "old", "ada")]
+    assert answer.text == "It is done.\n\n-old\n+new"
+    other, unordered, _, again = [m.content for m in model.shown[-1] if m.role == "tool"]
+    assert "does not name 'agent.py'" in other
+    assert "is no order for restart_agent" in unordered
+    assert "was used already" in again
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "is_named"),
+    [
+        ("tools.py soll es finden", "tools.py", True),
+        ("let `prompts/talk.md` be brief.", "prompts/talk.md", True),
+        ("fix tools.py.", "tools.py", True),
+        ("fix prompts/tools.py", "tools.py", False),
+        ("fix tools.pyc", "tools.py", False),
+        ("run it again", "run", False),
+        ("change the script `run`", "run", True),
+    ],
+)
+async def test_order_in_any_words_changes_only_a_file_that_it_names(
+    hive: Hive, text: str, path: str, is_named: bool
+) -> None:
+    hive.workspaces = workspaces = RecordedWorkspaces()
+    hive.queen_model = model = Chatting()
+    ticket = await with_ticket(hive)
+    change = call("write_agent_file", ticket_id=ticket.ticket_id, path=path, new="new")
+    model.replies = [change, ModelReply(text="Done.")]
+
+    await hive.judging.chat.ask(ticket.ticket_id, text, by="ada", act=True, is_admin=True)
+
+    assert bool(workspaces.did) == is_named
+
+
+async def test_files_and_logs_are_shown_a_page_at_a_time(hive: Hive) -> None:
+    hive.workspaces = RecordedWorkspaces()
+    hive.queen_model = model = Chatting(
+        call("read_agent_file", path="tools.py"),
+        call("read_agent_file", path="tools.py", offset=24_000),
+        call("read_agent_log", last_n_steps=9),
+        ModelReply(text="Long."),
+    )
+    ticket = await with_ticket(hive)
+
+    await say(hive, ticket, "what is in it?")
+
+    first, last, log = [m.content for m in model.shown[-1] if m.role == "tool"]
+    assert (unquote("file", first) or {})["next_offset"] == 12_000
+    assert "next_offset" not in (unquote("file", last) or {})
+    shown = unquote("log", log) or {}
+    assert ([step["step_index"] for step in shown["steps"]], shown["omitted"]) == ([8, 9], 7)
 
 
 async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(hive: Hive) -> None:

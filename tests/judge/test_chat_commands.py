@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.judge import chat_commands
+from queenright.judge.agent_workspace import RESTART, WRITE_FILE
 from queenright.judge.chat_commands import ACKNOWLEDGE, Command
 from queenright.judge.queen_actions import NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import quote
@@ -54,7 +55,6 @@ def command(text: str) -> Command | None:
         "approve",
         "nudge it",
         "Fix it.",
-        "please restart it",
         "Can you read its files?",
         "show me the source code",
     ],
@@ -71,6 +71,7 @@ def test_other_messages_are_answered_with_what_works(text: str) -> None:
         "`queenright tickets show t-1`",
         "`queenright events --agent researcher --types all`",
         "`queenright recover s-1`",
+        "`restart it`",
         "`judging.queen.model`",
     ):
         assert way in answer.text
@@ -115,10 +116,48 @@ def test_stop_requests_the_termination(text: str, reason: str) -> None:
     assert (parsed.tool, parsed.arguments) == (REQUEST_TERMINATION, {"ticket_id": "t-1", "reason": reason})
 
 
+@pytest.mark.parametrize("text", ["restart it", "Please restart it now.", "reload researcher: it hangs"])
+def test_restart_loads_the_agent_again(text: str) -> None:
+    parsed = command(text)
+
+    assert parsed is not None
+    assert (parsed.tools, parsed.arguments) == ((RESTART,), {"ticket_id": "t-1"})
+    assert reply(text, (RESTART,)).tool_calls[0].name == RESTART
+    assert "queenright agents unload researcher" in reply(text).text
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "tools"),
+    [
+        ("change tools.py: find a page", "tools.py", (WRITE_FILE,)),
+        ("please edit `./prompts/talk.md`: be brief", "prompts/talk.md", (WRITE_FILE,)),
+        ("change tools.py and restart it: find a page", "tools.py", (WRITE_FILE, RESTART)),
+        ("Edit Makefile and reload: no tests", "Makefile", (WRITE_FILE, RESTART)),
+    ],
+)
+def test_change_names_one_file_and_needs_a_model(text: str, path: str, tools: tuple[str, ...]) -> None:
+    parsed = command(text)
+    answer = reply(text, (*ALL, WRITE_FILE, RESTART))
+
+    assert parsed is not None
+    assert (parsed.tools, parsed.arguments) == (tools, {"ticket_id": "t-1", "path": path})
+    assert not answer.tool_calls
+    assert "`judging.queen.model`" in answer.text
+    assert f"edit {path} in the agent's folder" in answer.text
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "should I stop it?",
+        "should I restart it?",
+        "restart it?",
+        "restart it from the checkpoint",
+        "don't change tools.py: it works",
+        "change it: use the archive",
+        "change the model",
+        "change tools.py:",
+        "would you change tools.py: find a page?",
         "don't stop it",
         "do not nudge it: it works",
         "stop it from searching",

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -19,6 +20,7 @@ from queenright.health.interventions.record import Intervention
 from queenright.health.summary import summarise
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError
 from queenright.instrumentation.redaction import redact
+from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat_case import case_of
 from queenright.judge.chat_commands import help_text
 from queenright.judge.chat_log import (
@@ -102,6 +104,7 @@ class OperatorChat:
         bus: Logs questions and answers.
         list_interventions: Returns the interventions on an agent's workers; without it, a case lists none.
         actions: Nudges and stops workers; without it, the queen only answers.
+        workspaces: The files and logs of agents, which the queen reads, and changes on an admin's order.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class OperatorChat:
         bus: EventBus,
         list_interventions: ListInterventions | None = None,
         actions: QueenActions | None = None,
+        workspaces: AgentWorkspaces | None = None,
     ) -> None:
         self._desk = desk
         self._runtime = runtime
@@ -122,7 +126,13 @@ class OperatorChat:
         self._model = model
         self._clock = desk.clock
         self._list_interventions = list_interventions
-        self._tools = ChatTools(tickets=desk.tickets, monitor=desk.monitor, clock=desk.clock, actions=actions)
+        self._tools = ChatTools(
+            tickets=desk.tickets,
+            monitor=desk.monitor,
+            clock=desk.clock,
+            actions=actions,
+            workspaces=workspaces,
+        )
         self._prompt = chat_prompt()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[ChatRecord]] = set()
@@ -155,7 +165,15 @@ class OperatorChat:
         """Return the queen's tools in the chat."""
         return [*self._tools.all, *self._desk.read_tools]
 
-    async def ask(self, ticket_id: str, text: str, by: str = "operator", *, act: bool = False) -> ChatRecord:
+    async def ask(
+        self,
+        ticket_id: str,
+        text: str,
+        by: str = "operator",
+        *,
+        act: bool = False,
+        is_admin: bool = False,
+    ) -> ChatRecord:
         """
         Ask about a ticket, open or closed, and return the answer.
 
@@ -167,6 +185,7 @@ class OperatorChat:
             by: Who asks.
             act: Treat the message as an order: the model may interpret it and act on this ticket and its
                 worker. Without it, only a command (``chat_commands.parse_command``) is carried out.
+            is_admin: Whether the person may order changes and restarts of the agent.
 
         Raises:
             TicketNotFoundError: There is no such ticket.
@@ -190,7 +209,8 @@ class OperatorChat:
         except BaseException:
             self._release(ticket_id)
             raise
-        return await asyncio.shield(self._start(question_of(event), resumed=False))
+        question = replace(question_of(event), is_admin=is_admin)
+        return await asyncio.shield(self._start(question, resumed=False))
 
     async def history(self, ticket_id: str, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
@@ -347,11 +367,13 @@ class OperatorChat:
             "at": question.at,
             "message": question.text,
             "may": list(turn.allowed_tools),
+            "is_admin": question.is_admin,
         }
         return question_message(question.at, case_of(ticket, interventions, others), summary, asked)
 
     async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
         question, ticket = turn.question, turn.ticket
+        text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
             "ticket_id": question.ticket_id,
             "agent_id": ticket.worker_agent_id,
@@ -361,7 +383,7 @@ class OperatorChat:
             "seconds": round(max(self._clock() - began, 0.0), 3),
             "did": sorted(turn.used_tools),
             **answer,
-            "text": redact(str(answer["text"]), _LONGEST_ANSWER),
+            "text": redact(text, _LONGEST_ANSWER),
         }
         event = chat_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
         await self._bus.publish(event)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Final
 
+from queenright.judge.agent_workspace import RESTART, WRITE_FILE
 from queenright.judge.queen_actions import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import unquote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
@@ -21,11 +22,13 @@ _ACKNOWLEDGE: Final = re.compile(
     rf"{_PLEASE}(?:ack(?:nowledge)?(?: (?:it|this|the ticket))?|i(?:'ve got| have) (?:it|this))[.!]*\Z"
 )
 _HELP: Final = """\
-Without a language model I only follow commands: `nudge it: TEXT`, `stop it: REASON`, `acknowledge`.
-In the terminal: `queenright tickets show {ticket_id}` has cause, evidence and advice,
+Without a language model I only follow commands: `nudge it: TEXT`, `stop it: REASON`, `acknowledge`,
+`restart it`.
+In the terminal: `queenright tickets show {ticket_id}` has cause and advice,
 `queenright events --agent {agent} --types all` follows the worker,
 `queenright recover {session}` restarts it from its last checkpoint.
-For answers to questions, set `judging.queen.model`."""
+For answers and changes of files, set `judging.queen.model`."""
+_NEEDS_MODEL: Final = "Without a language model I cannot read or change files (set `judging.queen.model`)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,13 @@ class Command:
     arguments: Mapping[str, Any]
     by_hand: str
     """The same as a command in the terminal."""
+    more_tools: tuple[str, ...] = ()
+    """Tools that it allows besides."""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """All tools that it allows."""
+        return (self.tool, *self.more_tools)
 
 
 def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
@@ -58,6 +68,18 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
         by_hand = f"queenright terminate {quote(agent)} --reason TEXT"
         arguments = {"ticket_id": ticket_id, "reason": why[:LONGEST_REASON]}
         return Command(REQUEST_TERMINATION, arguments, by_hand)
+    reload = f"queenright agents unload {quote(agent)}, then queenright agents load FOLDER"
+    if re.match(rf"{_PLEASE}(?:restart|reload)\s+{worker}\s*{reason}", text):
+        return Command(RESTART, {"ticket_id": ticket_id}, reload)
+    if change := re.match(
+        rf"{_PLEASE}(?:change|edit)\s+(?!{worker}(?:\s|:))`?([^\s`:]+)`?"
+        rf"(\s+and\s+(?:restart|reload)(?:\s+{worker})?)?\s*:\s*\S",
+        text,
+    ):
+        path = change[1].removeprefix("./")
+        arguments = {"ticket_id": ticket_id, "path": path}
+        by_hand = f"edit {path} in the agent's folder, then {reload}"
+        return Command(WRITE_FILE, arguments, by_hand, (RESTART,) if change[2] else ())
     if _ACKNOWLEDGE.match(text):
         by_hand = f"queenright tickets acknowledge {ticket_id}"
         return Command(ACKNOWLEDGE, {"ticket_id": ticket_id}, by_hand)
@@ -101,6 +123,8 @@ def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
     command = parse_command(_text(question, "message"), ticket)
     if command is None:
         return ModelReply(text=help_text(ticket))
+    if command.tool == WRITE_FILE:
+        return ModelReply(text=f"{_NEEDS_MODEL} By hand: {command.by_hand}")
     if command.tool not in offered:
         return ModelReply(text=f"I cannot do that from here. By hand: {command.by_hand}")
     arguments = json.dumps(command.arguments, ensure_ascii=False)

@@ -44,6 +44,8 @@ class Question:
     text: str
     act: bool = False
     """The message is an order, in any words."""
+    is_admin: bool = False
+    """Whether the person may change agents. Not stored: after a restart, an admin has to ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

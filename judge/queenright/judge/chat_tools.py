@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,21 @@ from pydantic import BaseModel, ConfigDict
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, Way
+from queenright.judge.agent_workspace import (
+    ADMIN_TOOLS,
+    RESTART,
+    WRITE_FILE,
+    AgentWorkspaces,
+    ListArguments,
+    LogArguments,
+    ReadArguments,
+    RestartArguments,
+    WriteArguments,
+    show_files,
+    show_log,
+    show_text,
+    workspace_tools,
+)
 from queenright.judge.chat_commands import ACKNOWLEDGE, Command, parse_command
 from queenright.judge.chat_log import Question
 from queenright.judge.monitoring_tools import SummaryArguments, show_summary, summary_tool
@@ -33,6 +49,8 @@ _COMMANDS: Final = {
     NUDGE: "`nudge it: TEXT`",
     REQUEST_TERMINATION: "`stop it: REASON`",
     ACKNOWLEDGE: "`acknowledge`",
+    WRITE_FILE: "`change FILE: TEXT`",
+    RESTART: "`restart it`",
 }
 _APPROVAL_HINT: Final = "It is approved or denied with `queenright approvals`, and not in this chat."
 
@@ -52,6 +70,8 @@ class ChatTurn:
     ticket: EscalationTicket
     question: Question
     used_tools: set[str] = field(default_factory=set)
+    diffs: list[str] = field(default_factory=list)
+    """Changes of files, which the answer shows whatever the model says."""
 
     @property
     def command(self) -> Command | None:
@@ -62,9 +82,22 @@ class ChatTurn:
     @property
     def allowed_tools(self) -> Sequence[str]:
         """The tools that the message orders."""
+        ordered: tuple[str, ...]
         if self.question.act:
-            return ACTING_TOOLS
-        return () if self.command is None else (self.command.tool,)
+            ordered = (*ACTING_TOOLS, *ADMIN_TOOLS)
+        else:
+            ordered = () if self.command is None else self.command.tools
+        return [tool for tool in ordered if self.question.is_admin or tool not in ADMIN_TOOLS]
+
+    def names_file(self, path: str) -> bool:
+        """Return whether the operator's message names a file: only such a file may be changed."""
+        if self.question.act:
+            name = re.escape(path)
+            pattern = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"
+            if not {".", "/"} & set(path):  # an ordinary word names a file only in quotes
+                pattern = rf"[`'\"]{name}[`'\"]"
+            return re.search(pattern, self.question.text) is not None
+        return self.command is not None and self.command.arguments.get("path") == path
 
     def words(self, proposed: str) -> str:
         """Return the operator's own words if the message is a command, else those that a model proposed."""
@@ -86,10 +119,17 @@ class ChatTools:
         monitor: The workers' health.
         clock: Seconds since the epoch.
         actions: Nudges and stops workers; without it, there are no tools for that.
+        workspaces: Reads, changes and restarts agents; without it, there are no tools for that.
     """
 
     def __init__(
-        self, *, tickets: TicketService, monitor: HealthMonitor, clock: Clock, actions: QueenActions | None
+        self,
+        *,
+        tickets: TicketService,
+        monitor: HealthMonitor,
+        clock: Clock,
+        actions: QueenActions | None,
+        workspaces: AgentWorkspaces | None = None,
     ) -> None:
         self._tickets = tickets
         self._monitor = monitor
@@ -105,6 +145,7 @@ class ChatTools:
                 self._acknowledge,
                 context=("session_id",),
             ),
+            *(() if workspaces is None else self._workspace(workspaces)),
         ]
 
     @contextmanager
@@ -152,12 +193,60 @@ class ChatTools:
         context = ("session_id",)
         return [nudge_tool(nudge, context), termination_tool(request_termination, context)]
 
+    def _workspace(self, workspaces: AgentWorkspaces) -> list[Tool]:
+        def agent_of(session_id: str) -> str:
+            return self._turn(session_id).ticket.worker_agent_id
+
+        async def list_files(arguments: ListArguments, *, session_id: str) -> str:
+            return show_files(*await workspaces.list_files(agent_of(session_id)))
+
+        async def read_file(arguments: ReadArguments, *, session_id: str) -> str:
+            text = await workspaces.read_file(agent_of(session_id), arguments.path)
+            return show_text(arguments.path, text, arguments.offset)
+
+        async def read_log(arguments: LogArguments, *, session_id: str) -> str:
+            ticket = self._turn(session_id).ticket
+            rows = await workspaces.read_log(
+                ticket.worker_agent_id, ticket.worker_session_id, arguments.last_n_steps
+            )
+            return show_log(rows)
+
+        async def write(arguments: WriteArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, arguments.ticket_id, WRITE_FILE) as turn:
+                if not turn.names_file(arguments.path):
+                    raise ToolError(
+                        f"the operator's message does not name {arguments.path!r}; only a file that it "
+                        "names may be changed"
+                    )
+                change = await workspaces.write_file(
+                    turn.ticket.worker_agent_id,
+                    arguments.path,
+                    arguments.new,
+                    arguments.old,
+                    ordered_by=turn.question.by,
+                )
+                turn.diffs.append(change.diff)
+                return f"{change.done}. The difference is appended to your answer: do not repeat it"
+
+        async def restart(arguments: RestartArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, arguments.ticket_id, RESTART) as turn:
+                return await workspaces.restart(turn.ticket.worker_agent_id, ordered_by=turn.question.by)
+
+        return workspace_tools(
+            list_files=list_files, read_file=read_file, read_log=read_log, write=write, restart=restart
+        )
+
     @contextmanager
     def _acting_turn(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
         """Let a tool act in the turn of its session if the operator ordered it: once, unless it fails."""
         turn = self._turn(session_id)
         if turn.ticket.ticket_id != ticket_id:
             raise ToolError(f"this chat is about ticket {turn.ticket.ticket_id!r}; act on no other")
+        if tool in ADMIN_TOOLS and not turn.question.is_admin:
+            raise ToolError(
+                f"{tool} needs the admin role, which {turn.question.by} does not have now; nothing was done. "
+                "An admin has to ask for it"
+            )
         if tool not in turn.allowed_tools:
             raise ToolError(
                 f"the operator's message is no order for {tool}; nothing was done. They can say "

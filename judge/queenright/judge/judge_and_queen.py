@@ -17,6 +17,7 @@ from queenright.health.interventions.record import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
+from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.budget import BUDGET_FILE, Budget
 from queenright.judge.chat import OPERATOR_CHAT, ListInterventions, OperatorChat
 from queenright.judge.desk import Desk, merge_node_tools
@@ -68,6 +69,7 @@ class JudgeAndQueen:
         actions: Nudges and stops workers for the queen; without it, she has no tools for that.
         read_tools: Tools besides the health summary that only read.
         list_interventions: Returns the interventions on an agent's workers, for the operator chat.
+        workspaces: The files and logs of agents, for the operator chat.
 
     Raises:
         ModelUnavailableError: A configured model cannot be used here.
@@ -93,6 +95,7 @@ class JudgeAndQueen:
         actions: QueenActions | None = None,
         read_tools: Sequence[Tool] = (),
         list_interventions: ListInterventions | None = None,
+        workspaces: AgentWorkspaces | None = None,
     ) -> None:
         self._bus = bus
         self._monitor = monitor
@@ -135,6 +138,7 @@ class JudgeAndQueen:
             bus=bus,
             list_interventions=list_interventions,
             actions=actions,
+            workspaces=workspaces,
         )
         """The conversation between operators and the queen about a ticket."""
         self._orchestrator: Orchestrator | None = None

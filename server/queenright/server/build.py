@@ -38,6 +38,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.manager import AgentManager
+from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.guards import health_guard, ladder_seconds
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
@@ -274,6 +275,13 @@ def _build(
         actions=remediation.queen_actions,
         read_tools=user_stack.tools,
         list_interventions=lambda agent_id: health.interventions(_INTERVENTIONS_SHOWN, agent_id),
+        workspaces=LoadedWorkspaces(
+            agents,
+            bus=bus,
+            stop=remediation.stop_switch,
+            settings=health_settings.intervention,
+            clock=clock,
+        ),
     )
     service = Service(
         settings=settings,

@@ -11,6 +11,7 @@ import pytest
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import EventBus
 from queenright.server.agents.companion_sessions import KEPT
 from queenright.server.agents.manager import (
@@ -19,11 +20,12 @@ from queenright.server.agents.manager import (
     AgentNotLoadedError,
     LoadTimeoutError,
     ManagerClosingError,
+    ReloadRefusedError,
 )
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
 from queenright.server.up import with_examples
-from tests.runtime.agents import adder, folder_of, talker
+from tests.runtime.agents import MODEL_FREE, adder, folder_of, talker
 from tests.server.agents.parts import guide, house, written
 from tests.waiting import until
 
@@ -302,6 +304,97 @@ async def test_graph_that_cannot_be_added_leaves_the_agent_unchanged(tmp_path: P
         await agents.add_graph("guide", "guide")
 
     assert slot.runtime.list_graphs() == ["guide"]
+    await agents.shutdown_all()
+
+
+async def test_reload_uses_the_changed_code_and_keeps_the_model(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    folder = adder(tmp_path / "agents" / "adder")
+    (folder / "replies.json").write_text('{"replies": []}', encoding="utf-8")
+    old = await agents.load("adder", model="scripted:replies.json")
+    adder(folder, "def add(a, b):\n    return a * b\n")
+
+    slot = await agents.reload("adder")
+
+    run = await slot.runtime.trigger("start", {"a": 2, "b": 5})
+    assert (await slot.runtime.wait(run)).outputs == {"sum": 10}
+    assert slot.model == old.model == "scripted:replies.json"
+    assert list(agents.slots.values()) == [slot]
+    with pytest.raises(RuntimeError, match="closed"):
+        old.runtime.bus.subscribe(print, name="late")
+    await agents.shutdown_all()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda folder: adder(folder, "def add(a, b)\n"), "functions.py"),
+        (lambda folder: adder(folder, "def other(a, b):\n    return a\n"), "add"),
+        (lambda folder: folder_of(folder, MODEL_FREE | {"name": "other"}), "is named 'other' now"),
+        (lambda folder: (folder / "agent.json").unlink(), "has no agent.json"),
+        (lambda folder: folder.rename(folder.with_name("moved")), "there is no agent"),
+    ],
+)
+async def test_reload_of_a_faulty_agent_leaves_the_running_one(
+    tmp_path: Path, change: Callable[[Path], object], why: str
+) -> None:
+    agents = manager(tmp_path)
+    folder = adder(tmp_path / "agents" / "adder")
+    slot = await agents.load("adder")
+    change(folder)
+
+    with pytest.raises(QueenrightError, match=why):
+        await agents.reload("adder")
+
+    assert agents.get("adder") is slot
+    run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
+    assert (await slot.runtime.wait(run)).outputs == {"sum": 3}
+    await agents.shutdown_all()
+
+
+async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    folder = adder(tmp_path / "agents" / "adder")
+    await agents.load("adder")
+    servers = folder / "mcp_servers.json"
+    servers.write_text('{"servers": {"x": {"command": "false"}}}', encoding="utf-8")
+
+    with pytest.raises(McpUnavailableError):
+        await agents.reload("adder")
+
+    assert not agents.slots
+    servers.unlink()
+    assert (await agents.load("adder")).id == "adder"
+    await agents.shutdown_all()
+
+
+async def test_agent_that_runs_others_as_its_graphs_is_not_reloaded(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    adder(tmp_path / "agents" / "adder")
+    guide(tmp_path / "agents" / "guide")
+    slot = await agents.load("guide")
+    await agents.add_graph("guide", "adder")
+
+    with pytest.raises(ReloadRefusedError, match="adder"):
+        await agents.reload("guide")
+    with pytest.raises(AgentNotLoadedError):
+        await agents.reload("adder")
+
+    assert agents.get("guide") is slot
+    await agents.shutdown_all()
+
+
+async def test_agents_that_are_reloaded_at_the_same_time_are_loaded_once(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    adder(tmp_path / "agents" / "adder")
+    await agents.load("adder")
+
+    both = await asyncio.gather(agents.reload("adder"), agents.reload("adder"), return_exceptions=True)
+    unloaded = await asyncio.gather(agents.reload("adder"), agents.unload("adder"), return_exceptions=True)
+
+    assert sorted(type(one).__name__ for one in both) == ["AgentAlreadyLoadedError", "AgentSlot"]
+    assert [type(one) for one in unloaded] == [AgentNotLoadedError, type(None)]
+    assert not agents.slots
     await agents.shutdown_all()
 
 

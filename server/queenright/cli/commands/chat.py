@@ -37,7 +37,8 @@ def chat(
         typer.Option(
             "--act",
             help="Treat the text of --say as an order in free form: the queen may nudge, request a "
-            "termination, or acknowledge.",
+            "termination, or acknowledge; for an admin also restart a loaded agent, or change a file of it "
+            "that the text names.",
         ),
     ] = False,
     by: By = CURRENT_USER,
@@ -48,7 +49,7 @@ def chat(
 
     The chat is stored with the ticket; earlier messages are shown first. Without a terminal, every input line
     is a question. The queen acts on messages that start with an order: `nudge it: TEXT`, `stop it: REASON`,
-    `acknowledge`.
+    `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`.
     """
     if not ticket.strip():
         raise typer.BadParameter("the ticket's id is empty")

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.agents.agent_check import AgentInfo
+from queenright.runtime.agents.agent_check import AgentInfo, InvalidAgentError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
@@ -55,6 +55,10 @@ class AgentAlreadyLoadedError(QueenrightError):
     """Raised when an agent of this name, or from this folder, is loaded already."""
 
 
+class ReloadRefusedError(QueenrightError):
+    """Raised when an agent cannot be loaded again in place; the running one stays."""
+
+
 class LoadTimeoutError(QueenrightError):
     """Raised when an agent's code or start takes too long, or another agent's code blocks it."""
 
@@ -74,6 +78,8 @@ class AgentSlot:
     info: AgentInfo
     warnings: tuple[str, ...]
     loaded_at: float
+    model: str | None = None
+    """The model that it was loaded with instead of its own."""
     lifecycle: Lifecycle
     """The tools with which its nodes load further graphs."""
     added_graphs: dict[str, AgentRunner] = field(default_factory=dict)
@@ -183,6 +189,22 @@ class AgentManager:
         """
         return await self._run_unless_closing(self._load_agent(path, model))
 
+    async def reload(self, agent_id: str) -> AgentSlot:
+        """
+        Load an agent again from its folder, in place of the running one.
+
+        The running one stays until the new one has been read and checked; then its runs are paused, as by
+        ``unload``.
+
+        Raises:
+            AgentNotLoadedError: There is no such agent, or it was unloaded meanwhile.
+            ReloadRefusedError: Other agents run as its graphs, or its name has changed.
+            PathNotAllowedError, AgentLoadError, InvalidAgentError, LoadTimeoutError: The new one is faulty.
+            McpUnavailableError, GraphError: The new one does not start: no agent of this name is loaded now.
+            ManagerClosingError: The service stops.
+        """
+        return await self._run_unless_closing(self._reload_agent(agent_id))
+
     async def unload(self, agent_id: str) -> None:
         """
         Pause an agent's runs and unload it; its sessions stay on disk.
@@ -270,6 +292,18 @@ class AgentManager:
     async def _load_agent(self, path: str | Path, model: str | None) -> AgentSlot:
         folder = await asyncio.to_thread(self.roots.agent, str(path))
         self._refuse_folder(folder)
+        return await self._read_and_start(folder, model)
+
+    async def _reload_agent(self, agent_id: str) -> AgentSlot:
+        slot = self.get(agent_id)
+        _refuse_reload_with_graphs(slot)
+        folder = await asyncio.to_thread(self.roots.agent, str(slot.path))
+        self._refuse_loading(folder)
+        return await self._read_and_start(folder, slot.model, replaced=slot)
+
+    async def _read_and_start(
+        self, folder: Path, model: str | None, *, replaced: AgentSlot | None = None
+    ) -> AgentSlot:
         self._loading_folders.add(folder)
         name = ""
         bus = self._bus(lambda: name)
@@ -279,7 +313,7 @@ class AgentManager:
             runner = await self._read_agent(folder, model, bus, lifecycle)
             name = runner.spec.name
             try:
-                return await self._start_agent(runner, lifecycle, added_graphs)
+                return await self._start_agent(runner, model, lifecycle, added_graphs, replaced)
             except BaseException:
                 await _end(runner)
                 raise
@@ -299,11 +333,18 @@ class AgentManager:
         return lifecycle
 
     async def _start_agent(
-        self, runner: AgentRunner, lifecycle: Lifecycle, added_graphs: dict[str, AgentRunner]
+        self,
+        runner: AgentRunner,
+        model: str | None,
+        lifecycle: Lifecycle,
+        added_graphs: dict[str, AgentRunner],
+        replaced: AgentSlot | None,
     ) -> AgentSlot:
         name = runner.spec.name
         async with self._lock_for(name):
-            if (taken := self._slots.get(name)) is not None:
+            if replaced is not None:
+                await self._replace(replaced, runner)
+            elif (taken := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_taken(taken))
             self.companions.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
@@ -316,10 +357,26 @@ class AgentManager:
                 info=runner.info(),
                 warnings=checked.warnings,
                 loaded_at=self._clock(),
+                model=model,
                 lifecycle=lifecycle,
                 added_graphs=added_graphs,
             )
         return slot
+
+    async def _replace(self, slot: AgentSlot, runner: AgentRunner) -> None:
+        """Close an agent for its next version, if that can start."""
+        if runner.spec.name != slot.id:
+            raise ReloadRefusedError(
+                f"the agent in {slot.path} is named {runner.spec.name!r} now, not {slot.id!r}; "
+                "unload it and load the new one"
+            )
+        checked = await asyncio.to_thread(runner.validate)
+        if not checked.ok:
+            raise InvalidAgentError(slot.id, checked.errors)
+        if self._slots.get(slot.id) is not slot:
+            raise AgentNotLoadedError(slot.id)  # it was unloaded meanwhile
+        _refuse_reload_with_graphs(slot)
+        await self._close(slot)
 
     async def _add_graph(
         self, agent_id: str, path: str | Path, graph_id: str | None, model: str | None
@@ -374,6 +431,9 @@ class AgentManager:
         for slot in self._slots.values():
             if slot.path == folder:
                 raise AgentAlreadyLoadedError(_taken(slot))
+        self._refuse_loading(folder)
+
+    def _refuse_loading(self, folder: Path) -> None:
         if folder in self._loading_folders:
             raise AgentAlreadyLoadedError(
                 f"{folder} is being loaded already; `queenright agents list` shows it once it is loaded"
@@ -444,6 +504,14 @@ def _taken(slot: AgentSlot) -> str:
         f"agent {slot.id!r} is loaded already, from {slot.path}; unload it first, with "
         f"`queenright agents unload {quote(slot.id)}`"
     )
+
+
+def _refuse_reload_with_graphs(slot: AgentSlot) -> None:
+    if others := [*slot.added_graphs, *slot.loading_graphs]:
+        raise ReloadRefusedError(
+            f"agent {slot.id!r} runs other agents as its graphs ({', '.join(others)}); remove them first, "
+            "or unload and load it"
+        )
 
 
 async def _end(runner: AgentRunner) -> None:

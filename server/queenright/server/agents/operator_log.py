@@ -31,7 +31,32 @@ Action = Literal[
     "add_graph",
     "remove_graph",
     "switch_graph",
+    "change_file",
+    "reload",
 ]
+
+
+def operated(
+    action: Action,
+    agent_id: str,
+    *,
+    at: float,
+    by: str,
+    graph_id: str = "",
+    session_id: str | None = None,
+    execution_id: str = "",
+    detail: str = "",
+) -> AgentEvent:
+    """Return the event of an action on an agent, with secrets masked; see ``OperatorLog.write``."""
+    return AgentEvent(
+        type=EventType.AGENT_OPERATED,
+        time=at,
+        agent_id=agent_id,
+        session_id=session_id or "",
+        graph_id=graph_id,
+        execution_id=execution_id,
+        data={"what": action, "by": redact(by, 100), "detail": redact(detail, 500)},
+    )
 
 
 class OperatorLog:
@@ -72,17 +97,18 @@ class OperatorLog:
             execution_id: The run that was started or resumed.
             detail: More: a folder, a checkpoint, the runs that were stopped.
         """
-        name, detail = redact(who(self._request, by), 100), redact(detail, 500)
-        _log.info("agent %r: %s by %s", redact(agent_id, 200), action, name)
-        event = AgentEvent(
-            type=EventType.AGENT_OPERATED,
-            time=self._service.clock(),
-            agent_id=agent_id,
-            session_id=session_id or "",
+        event = operated(
+            action,
+            agent_id,
+            at=self._service.clock(),
+            by=who(self._request, by),
             graph_id=graph_id,
+            session_id=session_id,
             execution_id=execution_id,
-            data={"what": action, "by": name, "detail": detail},
+            detail=detail,
         )
+        name = event.data["by"]
+        _log.info("agent %r: %s by %s", redact(agent_id, 200), action, name)
         try:
             await self._service.bus.publish(event)
         except StoreError as error:

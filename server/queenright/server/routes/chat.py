@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field
 
 from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE
-from queenright.server.access.caller import who
+from queenright.server.access.caller import caller_of, who
+from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Limit
@@ -34,7 +35,8 @@ class Message(Body):
         bool,
         Field(
             description="Treat the message as an order: the queen may act on this ticket and its worker as "
-            "she reads it. Otherwise only `nudge it: TEXT`, `stop it: REASON` and `acknowledge` are orders."
+            "she reads it. Otherwise only `nudge it: TEXT`, `stop it: REASON`, `acknowledge` and, of an "
+            "admin, `restart it` and `change FILE: TEXT` are orders."
         ),
     ] = False
 
@@ -51,8 +53,14 @@ async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:
     """Ask the queen about a ticket, and wait for her answer. It is stored even if the client disconnects."""
-    by = who(request, body.by)
-    return api.ChatMessage.of(await service.judging.chat.ask(ticket_id, body.message, by=by, act=body.act))
+    answer = await service.judging.chat.ask(
+        ticket_id,
+        body.message,
+        by=who(request, body.by),
+        act=body.act,
+        is_admin=caller_of(request).role is Role.ADMIN,
+    )
+    return api.ChatMessage.of(answer)
 
 
 @router.get("", **operation("list_ticket_messages", errors=(404,)))

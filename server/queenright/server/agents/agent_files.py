@@ -1,0 +1,225 @@
+"""
+The files of an agent's folder, as text.
+
+Every folder of a path is opened below its parent without following links, so neither a path nor a link that
+an agent creates meanwhile leads outside. Hidden files are excluded: they hold keys (``.env``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.storage.files import write_files
+
+LARGEST_FILE: Final = 256_000
+"""Bytes of a file that is read or written."""
+MOST_FILES: Final = 300
+"""Files that are listed."""
+KEPT_VERSIONS: Final = 100
+"""Earlier versions of an agent's files that are kept, the newest."""
+
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe must not wait for its writer.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class AgentFileError(QueenrightError):
+    """Raised for a file of an agent that cannot be read or written; says why."""
+
+
+class AgentFiles:
+    """
+    The files of one agent. Every method blocks.
+
+    Args:
+        folder: The agent's folder, with its links resolved.
+        versions: The folder for the files as they were before changes, outside the agent's.
+    """
+
+    def __init__(self, folder: Path, versions: Path) -> None:
+        self._folder = folder
+        self._versions = versions
+
+    def list(self) -> tuple[list[str], bool]:
+        """Return the paths of the files, sorted, and whether there are more than ``MOST_FILES``."""
+        found: list[str] = []
+        for folder, inner, names in os.walk(self._folder):
+            inner[:] = sorted(name for name in inner if not _is_excluded(name))
+            place = Path(folder)
+            for name in sorted(names):
+                path = place / name
+                if not _is_excluded(name) and not path.is_symlink() and path.is_file():
+                    found.append(path.relative_to(self._folder).as_posix())
+                    if len(found) > MOST_FILES:
+                        return sorted(found[:MOST_FILES]), True
+        return sorted(found), False
+
+    def read(self, path: str) -> str:
+        """
+        Return a file's text.
+
+        Raises:
+            AgentFileError: The path leads outside, or the file is missing, hidden, a link, too large or not
+                text.
+        """
+        with self._open_folder(path) as (folder, name):
+            return _read_text(folder, name, path)
+
+    def write(self, path: str, text: str, *, expected: str | None, version: str) -> Path | None:
+        """
+        Write a file atomically, and keep its earlier text.
+
+        Args:
+            path: The file; its folder must exist.
+            text: The new text.
+            expected: The present text; None for a file that does not exist.
+            version: The name of this change, which the earlier text is kept under.
+
+        Returns:
+            The file with the earlier text; None if there was none.
+
+        Raises:
+            AgentFileError: The file cannot be written, or has changed meanwhile.
+        """
+        data = text.encode("utf-8")
+        if len(data) > LARGEST_FILE:
+            raise AgentFileError(f"{path} would have {len(data)} bytes; at most {LARGEST_FILE} are allowed")
+        with self._open_folder(path) as (folder, name):
+            mode = _mode(folder, name)
+            present = None if mode is None else _read_text(folder, name, path)
+            if present != expected:
+                raise AgentFileError(f"{path} has changed meanwhile; read it again")
+            kept = None if present is None else self._keep(path, present.encode("utf-8"), version)
+            try:
+                _replace(folder, name, data, 0o644 if mode is None else mode)
+            except OSError as error:
+                raise AgentFileError(f"cannot write {path}: {error.strerror}") from error
+            return kept
+
+    def exists(self, path: str) -> bool:
+        """
+        Return whether there is something at a path.
+
+        Raises:
+            AgentFileError: See ``read``.
+        """
+        with self._open_folder(path) as (folder, name):
+            return _mode(folder, name) is not None
+
+    def _keep(self, path: str, data: bytes, version: str) -> Path:
+        kept = self._versions / "-".join((version, *_parts(path)))
+        try:
+            write_files({kept: data})
+            for name in sorted(os.listdir(self._versions))[:-KEPT_VERSIONS]:
+                (self._versions / name).unlink()
+        except OSError as error:
+            raise AgentFileError(
+                f"cannot keep the earlier version in {self._versions}: {error.strerror}; nothing was changed"
+            ) from error
+        return kept
+
+    @contextmanager
+    def _open_folder(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder of a file; yield its descriptor and the file's name."""
+        *inner, name = _parts(path)
+        descriptor = -1
+        try:
+            try:
+                descriptor = os.open(self._folder, _FOLDER)
+                for part in inner:
+                    outer, descriptor = descriptor, os.open(part, _FOLDER, dir_fd=descriptor)
+                    os.close(outer)
+            except OSError as error:
+                raise AgentFileError(
+                    f"there is no folder for {path!r} in the agent's folder; links are not followed"
+                ) from error
+            yield descriptor, name
+        finally:
+            if descriptor != -1:
+                os.close(descriptor)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    pure = PurePosixPath(path)
+    if not path.isprintable() or not pure.parts:
+        raise AgentFileError(f"{path!r} is not the path of a file")
+    if pure.is_absolute() or ".." in pure.parts:
+        raise AgentFileError(f"{path!r} is outside the agent's folder; use a relative path such as tools.py")
+    if any(_is_excluded(part) for part in pure.parts):
+        raise AgentFileError(f"{path!r} is hidden; hidden files may hold keys and are not shown or changed")
+    return pure.parts
+
+
+def _is_excluded(name: str) -> bool:
+    return name.startswith(".") or name in _SKIPPED
+
+
+def _mode(folder: int, name: str) -> int | None:
+    try:
+        return stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AgentFileError(f"cannot read {name}: {error.strerror}") from error
+
+
+def _read_text(folder: int, name: str, path: str) -> str:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    except FileNotFoundError:
+        raise AgentFileError(f"there is no file {path!r} in the agent's folder") from None
+    except OSError as error:
+        if _is_link(folder, name):
+            raise AgentFileError(f"{path} is a link; links are not followed") from error
+        raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise AgentFileError(f"{path} is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST_FILE:
+        raise AgentFileError(f"{path} is larger than {LARGEST_FILE} bytes")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise AgentFileError(f"{path} is not UTF-8 text")
+    return text
+
+
+def _is_link(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _replace(folder: int, name: str, data: bytes, mode: int) -> None:
+    """Write a file of an open folder atomically and durably."""
+    temporary = f".{os.urandom(8).hex()}.tmp"
+    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    os.fsync(folder)

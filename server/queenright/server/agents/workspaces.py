@@ -1,0 +1,235 @@
+"""What the queen reads and, on an admin's order, changes of a loaded agent: its folder, its log, its life."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from queenright.health.interventions.approvals_record import describe_requester
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.settings import Intervention
+from queenright.health.store import StoreError
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import MASK, redact
+from queenright.judge.agent_workspace import Change
+from queenright.runtime.agents.runner import AgentRunner
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import Clock
+from queenright.runtime.execution import Execution
+from queenright.runtime.storage.files import newest_lines
+from queenright.runtime.tooling.tools import ToolError, ToolUnavailable
+from queenright.server.agents.agent_files import AgentFileError, AgentFiles
+from queenright.server.agents.manager import AgentManager, AgentSlot
+from queenright.server.agents.operator_log import Action, operated
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_BY: Final = "queen"
+_LONGEST_DIFF: Final = 3_500
+_RUNS_NAMED: Final = 5
+
+
+class LoadedWorkspaces:
+    """
+    The workspaces of the loaded agents; see ``queenright.judge.agent_workspace.AgentWorkspaces``.
+
+    Args:
+        agents: The loaded agents.
+        bus: Logs what is changed, before it is changed.
+        stop: The emergency stop, which also stops changes.
+        settings: Whether changes are only recorded: as terminations are, because a restart stops runs.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        agents: AgentManager,
+        *,
+        bus: EventBus,
+        stop: EmergencyStop,
+        settings: Intervention,
+        clock: Clock,
+    ) -> None:
+        self._agents = agents
+        self._bus = bus
+        self._stop = stop
+        self._settings = settings
+        self._clock = clock
+
+    async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
+        """Return the paths of the files, and whether there are more."""
+        return await self._on_disk(self._files(agent_id).list)
+
+    async def read_file(self, agent_id: str, path: str) -> str:
+        """Return a file's text, with secrets masked."""
+        files = self._files(agent_id)
+        return await self._on_disk(lambda: _mask(files.read(path)))
+
+    async def read_log(self, agent_id: str, session_id: str, limit: int) -> Sequence[dict[str, Any]]:
+        """Return the newest steps of a session, newest first."""
+        slot, _, graph_id = self._find(agent_id)
+
+        def read() -> list[dict[str, Any]]:
+            _, session, _ = slot.runtime.find_session(session_id, graph_id)
+            return list(islice(newest_lines(session.logs / "tool_logs.jsonl"), limit))
+
+        return await self._on_disk(read)
+
+    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+        """Replace a passage of a file, or write it as a whole."""
+        self._refuse_if_stopped()
+        files = self._files(agent_id)
+
+        def plan() -> tuple[str | None, str]:
+            present = files.read(path) if old or files.exists(path) else None
+            return present, _changed(path, present, new, old)
+
+        present, text = await self._on_disk(plan)
+        diff, counts = _diff(path, present or "", text)
+        if self._is_dry:
+            await self._record("change_file", agent_id, ordered_by, f"dry run: {path}: {counts}")
+            return Change(diff, f"dry run: {path} was not changed")
+        await self._record("change_file", agent_id, ordered_by, f"{path}: {counts}")
+        version = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        kept = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
+        done = f"{path} was changed ({counts})" if kept else f"{path} was created ({counts})"
+        where = f"; the earlier version is in {kept}" if kept else ""
+        return Change(diff, f"{done}{where}. The agent uses it after a restart")
+
+    async def restart(self, agent_id: str, *, ordered_by: str) -> str:
+        """Load the agent again from its folder; its runs are paused."""
+        self._refuse_if_stopped()
+        slot, _, _ = self._find(agent_id)
+        if slot.id != agent_id:
+            raise ToolError(
+                f"{agent_id!r} runs as a graph of agent {slot.id!r}; remove the graph and add it again"
+            )
+        running = _list_runs(slot)
+        if self._is_dry:
+            await self._record("reload", agent_id, ordered_by, f"dry run: {slot.path}")
+            return f"dry run: {agent_id} was not restarted. {_describe(running, agent_id, 'would be')}"
+        await self._record("reload", agent_id, ordered_by, str(slot.path))
+        try:
+            await self._agents.reload(agent_id)
+        except QueenrightError as error:
+            state = (
+                "the running one was left as it is"
+                if self._agents.slots.get(agent_id) is slot
+                else f"it is not loaded now; load it with `queenright agents load {slot.path}`"
+            )
+            raise ToolError(f"{agent_id} could not be loaded again, {state}: {error}") from error
+        _log.info("agent %r was loaded again by order of %s", redact(agent_id, 200), redact(ordered_by, 100))
+        return f"{agent_id} was loaded again from {slot.path}. {_describe(running, agent_id, 'were')}"
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _find(self, agent_id: str) -> tuple[AgentSlot, AgentRunner, str]:
+        """Return a loaded agent, or the one that runs it as a graph; its runner; its graph."""
+        if (slot := self._agents.slots.get(agent_id)) is not None:
+            return slot, slot.runner, slot.graph_id
+        for slot in self._agents.slots.values():
+            for graph_id, runner in slot.added_graphs.items():
+                if runner.spec.name == agent_id:
+                    return slot, runner, graph_id
+        raise ToolError(
+            f"agent {agent_id!r} is not loaded in this service: it has no files and no log here. "
+            "Look at it where it runs"
+        )
+
+    def _files(self, agent_id: str) -> AgentFiles:
+        runner = self._find(agent_id)[1]
+        return AgentFiles(runner.path, runner.storage / "versions")
+
+    @property
+    def _is_dry(self) -> bool:
+        return self._settings.is_dry("terminate")
+
+    def _refuse_if_stopped(self) -> None:
+        if (reason := self._stop.reason) is not None:
+            raise ToolError(reason)
+
+    async def _record(self, action: Action, agent_id: str, ordered_by: str, detail: str) -> None:
+        """Log a change before it is made: what cannot be logged is not done."""
+        by = describe_requester(_BY, ordered_by)
+        try:
+            await self._bus.publish(operated(action, agent_id, at=self._clock(), by=by, detail=detail))
+        except StoreError as error:
+            raise ToolUnavailable(f"the database is unavailable, so nothing was done: {error}") from error
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except (QueenrightError, OSError) as error:
+            raise ToolError(str(error)) from error
+
+
+def _mask(text: str) -> str:
+    return redact(text, max(1, len(text)))
+
+
+def _changed(path: str, present: str | None, new: str, old: str) -> str:
+    """Return the text of a file after a change; secrets that the queen does not see must survive it."""
+    if MASK in new:
+        raise AgentFileError(
+            f"the new text contains {MASK}, which stands for what you cannot see; leave it out"
+        )
+    if not old:
+        if present is not None and _mask(present) != present:
+            raise AgentFileError(
+                f"{path} contains something masked; replace a passage of it with `old` and `new`"
+            )
+        return new
+    times = (present or "").count(old)
+    if times != 1:
+        raise AgentFileError(f"`old` occurs {times} times in {path}; it must occur once")
+    return (present or "").replace(old, new)
+
+
+def _diff(path: str, before: str, after: str) -> tuple[str, str]:
+    """Return the difference for a person, masked and clipped, and its size."""
+    lines = list(
+        difflib.unified_diff(
+            _mask(before).splitlines(), _mask(after).splitlines(), path, path, lineterm="", n=2
+        )
+    )
+    added = sum(line.startswith("+") for line in lines[2:])
+    removed = sum(line.startswith("-") for line in lines[2:])
+    text = "\n".join(lines)
+    if len(text) > _LONGEST_DIFF:
+        text = f"{text[:_LONGEST_DIFF]}\n… (the whole change is in the file)"
+    return text, f"+{added} -{removed} lines"
+
+
+def _list_runs(slot: AgentSlot) -> list[Execution]:
+    runtime = slot.runtime
+    return [
+        run
+        for graph_id in runtime.list_graphs()
+        for entry in runtime.get_entry_points(graph_id)
+        for run in runtime.get_stream(entry.id, graph_id=graph_id).executions
+        if not run.done
+    ]
+
+
+def _describe(runs: Sequence[Execution], agent_id: str, verb: str) -> str:
+    """Say what a restart does to the runs."""
+    if not runs:
+        return "Nothing was running."
+    paused = [run.session_id for run in runs if run.has_begun and run.session_id]
+    parts = []
+    if paused:
+        named = ", ".join(paused[:_RUNS_NAMED]) + (", ..." if len(paused) > _RUNS_NAMED else "")
+        parts.append(
+            f"Runs that {verb} paused: {len(paused)} ({named}); continue one with "
+            f"`queenright agents resume {agent_id} SESSION`."
+        )
+    if queued := len(runs) - len(paused):
+        parts.append(f"Queued runs that {verb} cancelled: {queued}.")
+    return " ".join(parts)

@@ -1,0 +1,159 @@
+"""The files of an agent: text below its folder, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from queenright.server.agents.agent_files import (
+    KEPT_VERSIONS,
+    LARGEST_FILE,
+    MOST_FILES,
+    AgentFileError,
+    AgentFiles,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "agents" / "guide"
+    (found / "prompts").mkdir(parents=True)
+    (found / "tools.py").write_text("def search(q):\n    return q\n", encoding="utf-8")
+    (found / "prompts" / "talk.md").write_text("Talk.\n", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("outside", encoding="utf-8")
+    return found
+
+
+def files_of(folder: Path) -> AgentFiles:
+    return AgentFiles(folder, folder.parents[1] / "versions")
+
+
+def test_files_are_listed_and_read(folder: Path) -> None:
+    (folder / ".env").write_text("KEY=1", encoding="utf-8")
+    (folder / "out.txt").symlink_to("../../secret.txt")
+
+    assert files_of(folder).list() == (["prompts/talk.md", "tools.py"], False)
+    assert files_of(folder).read("prompts/talk.md") == "Talk.\n"
+
+
+def test_long_list_is_cut_and_says_so(folder: Path) -> None:
+    for number in range(MOST_FILES):
+        (folder / f"data{number}.txt").touch()
+
+    paths, has_more = files_of(folder).list()
+
+    assert (len(paths), has_more) == (MOST_FILES, True)
+
+
+def refuse(folder: Path, path: str, why: str) -> None:
+    """Check that a path is neither read nor written."""
+    files = files_of(folder)
+    with pytest.raises(AgentFileError, match=why):
+        files.read(path)
+    with pytest.raises(AgentFileError, match=why):
+        files.write(path, "changed", expected="", version="1")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("../../secret.txt", "is outside"),
+        ("prompts/../../../secret.txt", "is outside"),
+        ("/etc/hostname", "is outside"),
+        (".env", "is hidden"),
+        (".git/config", "is hidden"),
+        ("__pycache__/tools.pyc", "is hidden"),
+        ("", "is not the path"),
+        (".", "is not the path"),
+        ("tools\0.py", "is not the path"),
+        ("tools.py/x", "there is no folder"),
+        ("none/x.py", "there is no folder"),
+    ],
+)
+def test_path_outside_or_hidden_is_refused(folder: Path, path: str, why: str) -> None:
+    refuse(folder, path, why)
+
+
+def test_missing_file_is_named(folder: Path) -> None:
+    with pytest.raises(AgentFileError, match=r"there is no file .none\.py."):
+        files_of(folder).read("none.py")
+
+
+def test_links_are_not_followed_wherever_they_lead(folder: Path) -> None:
+    (folder / "out.txt").symlink_to("../../secret.txt")
+    (folder / "in.py").symlink_to("tools.py")
+    (folder / "up").symlink_to("../..")
+
+    refuse(folder, "out.txt", "is a link")
+    refuse(folder, "in.py", "is a link")
+    refuse(folder, "up/secret.txt", "links are not followed")
+    assert (folder.parents[1] / "secret.txt").read_text(encoding="utf-8") == "outside"
+
+
+def test_what_is_no_text_file_is_refused(folder: Path) -> None:
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\xff")
+    (folder / "zeros").write_bytes(b"a\0b")
+    with (folder / "large.txt").open("wb") as file:
+        file.truncate(10_000_000)
+    os.mkfifo(folder / "pipe")
+
+    refuse(folder, "picture.png", "is not UTF-8 text")
+    refuse(folder, "zeros", "is not UTF-8 text")
+    refuse(folder, "large.txt", "is larger than")
+    refuse(folder, "pipe", "is not a regular file")
+    refuse(folder, "prompts", "is not a regular file")
+
+
+def test_written_file_keeps_its_mode_and_its_earlier_text(folder: Path) -> None:
+    files = files_of(folder)
+    (folder / "prompts" / "talk.md").chmod(0o640)
+
+    kept = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
+
+    assert files.read("prompts/talk.md") == "Listen.\n"
+    assert (folder / "prompts" / "talk.md").stat().st_mode & 0o777 == 0o640
+    assert kept == folder.parents[1] / "versions" / "20260101T000000Z-prompts-talk.md"
+    assert kept.read_text(encoding="utf-8") == "Talk.\n"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(folder / "prompts")) == ["talk.md"]
+
+
+def test_new_file_has_no_earlier_version(folder: Path) -> None:
+    assert files_of(folder).write("new.md", "Hello.\n", expected=None, version="1") is None
+
+    assert files_of(folder).read("new.md") == "Hello.\n"
+    assert not (folder.parents[1] / "versions").exists()
+
+
+@pytest.mark.parametrize("expected", [None, "another text\n"])
+def test_file_that_changed_meanwhile_is_not_written(folder: Path, expected: str | None) -> None:
+    with pytest.raises(AgentFileError, match="has changed meanwhile"):
+        files_of(folder).write("tools.py", "x = 1\n", expected=expected, version="1")
+
+    assert files_of(folder).read("tools.py").startswith("def search")
+
+
+def test_too_large_text_is_not_written(folder: Path) -> None:
+    with pytest.raises(AgentFileError, match="at most"):
+        files_of(folder).write("new.md", "x" * (LARGEST_FILE + 1), expected=None, version="1")
+
+
+def test_file_is_not_written_if_its_earlier_version_cannot_be_kept(folder: Path) -> None:
+    (folder.parents[1] / "versions").touch()
+
+    with pytest.raises(AgentFileError, match="nothing was changed"):
+        files_of(folder).write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="1")
+
+    assert files_of(folder).read("prompts/talk.md") == "Talk.\n"
+
+
+def test_only_the_newest_versions_are_kept(folder: Path) -> None:
+    files = files_of(folder)
+    for number in range(KEPT_VERSIONS + 5):
+        files.write("tools.py", f"{number}", expected=files.read("tools.py"), version=f"{number:04}")
+
+    kept = sorted(os.listdir(folder.parents[1] / "versions"))
+
+    assert (len(kept), kept[0]) == (KEPT_VERSIONS, "0005-tools.py")
