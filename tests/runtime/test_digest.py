@@ -31,7 +31,7 @@ def test_digest_keeps_task_and_a_line_per_message() -> None:
         '- you said: I look.; called look({"place": "hive"})',
         "- look answered: empty",
         "- the user: Look again.",
-        "- you were told: Hurry.",
+        "- instruction: Hurry.",
     ]
 
 
