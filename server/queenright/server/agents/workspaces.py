@@ -22,7 +22,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
 from queenright.runtime.execution import Execution
 from queenright.runtime.storage.files import newest_lines
-from queenright.runtime.tooling.tools import ToolError, ToolUnavailable
+from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
 from queenright.server.agents.operator_log import Action, operated
@@ -161,7 +161,9 @@ class LoadedWorkspaces:
         try:
             await self._bus.publish(operated(action, agent_id, at=self._clock(), by=by, detail=detail))
         except StoreError as error:
-            raise ToolUnavailable(f"the database is unavailable, so nothing was done: {error}") from error
+            raise ToolUnavailableError(
+                f"the database is unavailable, so nothing was done: {error}"
+            ) from error
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         try:
