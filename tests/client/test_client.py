@@ -234,7 +234,7 @@ async def test_other_server_is_named_as_not_queenright(running: Running) -> None
         ):
             with pytest.raises(UnreachableError, match=words):
                 await call
-        with pytest.raises(RequestRejectedError, match="answered 502 for /api/settings"):
+        with pytest.raises(RequestRejectedError, match="returned 502 for /api/settings"):
             await qr.service.settings()
 
 
