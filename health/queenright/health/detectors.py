@@ -408,7 +408,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         evidence = f"{v.fruitless} new searches or reads found nothing"
         found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
-        waited = v.last_activity - v.polls_since
+        waited = v.active_for - v.polls_from
         evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
@@ -436,7 +436,7 @@ def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     if not v.polls:
         return False
-    waited, loops = v.last_activity - v.polls_since, settings.loops
+    waited, loops = v.active_for - v.polls_from, settings.loops
     is_hasty = v.polls >= loops.polls and waited < v.polls * loops.poll_seconds
     return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
 

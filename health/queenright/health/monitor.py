@@ -443,6 +443,7 @@ class HealthMonitor:
         """
         by = now - self._now
         for worker in self._workers.values():
+            worker.vitals.source.restart()
             if any(finding.kind in _SILENCE for finding in (*worker.findings, *worker.shadow)):
                 worker.vitals.shift_clocks(by, now)
             else:

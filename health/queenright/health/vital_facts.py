@@ -172,6 +172,8 @@ class OpenTool(NamedTuple):
     node_id: str
     started: float
     timeout: float | None
+    active_for: float = 0.0
+    """When it began, on the clock of its source."""
 
 
 class Refusal(NamedTuple):

@@ -12,6 +12,7 @@ from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.limits import NOT_CUT, Resources
 from queenright.health.settings import HealthSettings, Loops
+from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     NO_BREAKERS,
@@ -58,8 +59,6 @@ _CLOCKS: Final = (
     "limited_until",
     "limit_due",
     "polls_since",
-    "_answered",
-    "_tool_ended",
 )
 """What silence and age are counted from; may be None."""
 _MOMENTS: Final = (
@@ -130,6 +129,7 @@ class VitalState:
         "_streak_turn",
         "_tool_ended",
         "_verdicts",
+        "active_for",
         "agent_id",
         "away",
         "bad_repeats",
@@ -193,6 +193,7 @@ class VitalState:
         "outlived_termination",
         "output",
         "polls",
+        "polls_from",
         "polls_since",
         "progress_from",
         "provider",
@@ -209,6 +210,7 @@ class VitalState:
         "saved_from",
         "session_id",
         "settings",
+        "source",
         "spent_today",
         "stale_calls",
         "stale_results",
@@ -260,7 +262,7 @@ class VitalState:
         self._refused_turn: object = None
         self._has_waited = False
         self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
-        self._answered: float | None = None
+        self._answered: float | None = None  # these three on the source's clock
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
         self.agent_id = agent_id
@@ -294,6 +296,9 @@ class VitalState:
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
+        self.source = SourceClock()
+        self.active_for = 0.0
+        """The last activity on the source's clock: pauses and durations are measured by it."""
         self.last_progress: float | None = None
         """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
         self.progress_from: float | None = None
@@ -383,6 +388,8 @@ class VitalState:
         self.polls = 0
         """Polls that returned a known result."""
         self.polls_since = at
+        self.polls_from = 0.0
+        """The same on the source's clock."""
         self.rereads = 0
         """Of these, calls that read after a pause what may not change by itself."""
         self.refusals: Refusals = ()
@@ -559,7 +566,6 @@ class VitalState:
         self._no_later_than(now)
 
     def _no_later_than(self, now: float) -> None:
-        self._side_by_side = None
         for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
             value = getattr(self, name)
             if value is not None and value > now:
@@ -589,6 +595,7 @@ class VitalState:
                 return False
             self.reopen(at)
         self.only_heartbeats = False
+        self.active_for = self.source.elapsed
         if at > self.last_activity:
             if self.clocks is not None and self.waiting is None:
                 self._learn_pause(at)
@@ -614,10 +621,10 @@ class VitalState:
         learned = self.clocks.limit(timed_as(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks)
         return learned.limit if learned is not None and learned.limit > configured else 0.0
 
-    def learn_duration(self, phase: Phase, what: str, began: float, at: float) -> None:
+    def learn_duration(self, phase: Phase, what: str, took: float, at: float) -> None:
         """Note how long a call took, unless the worker waited for somebody meanwhile."""
-        if self.clocks is not None and self.waiting is None and began >= self.clock_base:
-            self.clocks.learn(timed_as(phase, what), at - began)
+        if self.clocks is not None and self.waiting is None and at - took >= self.clock_base:
+            self.clocks.learn(timed_as(phase, what), took)
 
     def busy(self, at: float) -> bool:
         """Note that the worker began something, which ends every wait but a pause."""

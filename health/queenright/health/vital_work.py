@@ -182,14 +182,14 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
     duration = seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
-    is_parallel = duration is not None and v._answered is not None and at - duration < v._answered
-    v._answered = at
+    is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
+    v._answered = v.active_for
     if not v.open_tools and not is_parallel:
         v.add_idle_turn(at)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
     if duration is not None:
-        v.learn_duration(Phase.LLM, v.model, at - duration, at)
+        v.learn_duration(Phase.LLM, v.model, duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
@@ -240,6 +240,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         node_id=event.node_id,
         started=at,
         timeout=seconds(data.get("timeout")),
+        active_for=v.active_for,
     )
     opened = v.open_tools
     if opened is None:
@@ -252,8 +253,8 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
-    """Close the matching open call and return its start time; None if there is none."""
-    opened, began = v.open_tools, None
+    """Close the matching open call and return for how long it ran; None if there is none."""
+    opened, ran = v.open_tools, None
     if not opened:
         return None
     for index, one in enumerate(opened):
@@ -266,12 +267,12 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
-            began = one.started
+            ran = v.active_for - one.active_for
             del opened[index]
             break
     if not opened:
         v.open_tools = None
-    return began
+    return ran
 
 
 _SUCCESS_OUTCOMES: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
@@ -322,7 +323,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.note_error(data)
     if is_late:
         return
-    began = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
+    ran = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
     if is_stopped:
         v.has_user = True
         v.idle_turns = 0
@@ -333,15 +334,15 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if effect == _WAITS and not failed and tool_call_failed(data):
         result = None  # a timeout has no result
     duration = seconds(data.get("duration"))
-    if duration is not None or began is not None:
-        v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
+    if (took := duration if duration is not None else ran) is not None:
+        v.learn_duration(Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
     v.has_user = v.has_user or asks_user(tool)
     turn = data.get("turn")
     if turn is None and duration is not None:
-        turn = _parallel_turn(v, at - duration, at)
-    pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
-    v._tool_ended = at
+        turn = _parallel_turn(v, v.active_for - duration, v.active_for)
+    pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
+    v._tool_ended = v.active_for
     _count_turn(v, tool, effect, result, at)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
@@ -408,7 +409,7 @@ def _count_poll(v: VitalState, result: str | None, at: float) -> None:
         v.progressed(at)
         return
     if v.polls == 0:
-        v.polls_since = at
+        v.polls_since, v.polls_from = at, v.active_for
     v.polls += 1
 
 

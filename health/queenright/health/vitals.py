@@ -49,4 +49,6 @@ class VitalSigns(VitalState):
             self.incarnation_id = incarnation
         if event.graph_id and event.graph_id != self.graph_id:
             self.graph_id = sys.intern(event.graph_id)
+        if event.type in WORKER_EVENTS:
+            self.source.advance(event.time, at)
         handler(self, event, event.data, at)

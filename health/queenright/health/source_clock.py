@@ -1,0 +1,58 @@
+"""The time that passes for a worker by the clock of its own events."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
+
+_LONGEST_STEP: Final = 86_400.0
+"""Seconds. A longer step between two events is a clock that was set, and no pause."""
+
+
+class SourceClock:
+    """
+    Counts the seconds between a worker's events by their author's clock.
+
+    Events may arrive late and together, and their author's clock may be years off: neither changes the
+    time between them. A clock that is set back adds nothing.
+    """
+
+    __slots__ = ("_furthest", "_is_ahead", "_last", "elapsed")
+
+    def __init__(self) -> None:
+        self.elapsed = 0.0
+        """Seconds since the first event. It never goes back."""
+        self._last: float | None = None
+        self._furthest = 0.0
+        self._is_ahead = False
+
+    def advance(self, time: float, at: float) -> None:
+        """
+        Count the time until an event.
+
+        Args:
+            time: When it happened, by its author's clock.
+            at: When it happened or arrived, by ours.
+        """
+        last, was_ahead = self._last, self._is_ahead
+        ahead = time - at
+        self._is_ahead = ahead > CLOCK_TOLERANCE_SECONDS
+        if last is None:
+            self._last = self._furthest = time
+            return
+        if last - CLOCK_TOLERANCE_SECONDS <= time <= last:
+            return  # of parallel work, in the order of its arrival
+        self._last = time
+        # What was counted before a second clock, which is behind, spoke up is not counted again.
+        counted = self._furthest if last < self._furthest < time else last
+        step = time - counted
+        if self._is_ahead and not was_ahead:
+            step -= ahead  # the clock was set forward, or is another one
+        if 0.0 < step <= _LONGEST_STEP:
+            self.elapsed += step
+        self._furthest = max(self._furthest, time)
+
+    def restart(self) -> None:
+        """Count from the next event: the host slept, or its clock was set."""
+        self._last = None

@@ -1,0 +1,192 @@
+"""Telemetry that arrives late or by a wrong clock: what lies between two events is as long as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import pytest
+
+from queenright.health.findings import FindingKind
+from queenright.health.learned_clocks import SAMPLES
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.source_clock import SourceClock
+from queenright.health.vital_state import timed_as
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.names import Phase
+from queenright.runtime.events import AgentEvent, EventType
+from tests.health.worker_script import START, WorkerScript
+
+SETTINGS = HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}})
+YEARS = 5 * 365 * 86_400.0
+BATCH_SECONDS = 1_020
+POLL = effect_facts("bash", {"command": "gh run view 7 --json status"})
+
+
+def run_of(pause: float, *, has_turns: bool = True) -> list[AgentEvent]:
+    """Return a run of the same call with the same result, with a pause before each, at its true times."""
+    script = WorkerScript(settings=SETTINGS).start()
+    for turn in range(int(BATCH_SECONDS // pause)):
+        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9, "duration": 1.0}, after=pause - 1)
+        call = {"tool": "bash", "args_hash": "a", "result_hash": "in progress", "outcome": "ok"}
+        script.event(
+            EventType.TOOL_CALL_COMPLETED,
+            {**call, **POLL, **({"turn": turn} if has_turns else {"duration": 0.5})},
+        )
+    return script.heard
+
+
+def moved(events: Sequence[AgentEvent], seconds: float) -> list[AgentEvent]:
+    for event in events:
+        event.time += seconds
+    return list(events)
+
+
+def kinds_after(events: Sequence[AgentEvent], arrival: float | None = None) -> set[FindingKind]:
+    """Return what is found in events that arrive at once, or each at its true time."""
+    monitor = HealthMonitor(SETTINGS)
+    found = set()
+    for event in events:
+        monitor.apply(event, event.time if arrival is None else arrival)
+        for worker in monitor.workers():
+            found |= {finding.kind for finding in worker.findings}
+    return found
+
+
+@pytest.mark.parametrize("has_turns", [True, False])
+@pytest.mark.parametrize("offset", [0.0, -YEARS, YEARS])
+def test_polls_that_arrive_in_one_batch_are_polls(offset: float, has_turns: bool) -> None:
+    """B84: live they are no finding, and neither are they in a batch at the end."""
+    events = run_of(34, has_turns=has_turns)
+    assert kinds_after(events) == set()
+
+    assert kinds_after(moved(events, offset), START + BATCH_SECONDS) == set()
+
+
+@pytest.mark.parametrize("has_turns", [True, False])
+@pytest.mark.parametrize("offset", [0.0, -YEARS, YEARS])
+def test_quick_loop_that_arrives_in_one_batch_is_found(offset: float, has_turns: bool) -> None:
+    events = run_of(3, has_turns=has_turns)
+    assert FindingKind.DOOM_LOOP in kinds_after(events)
+
+    assert FindingKind.DOOM_LOOP in kinds_after(moved(events, offset), START + BATCH_SECONDS)
+
+
+def test_batch_that_continues_a_live_run_is_measured_as_it_happened() -> None:
+    events = run_of(34)
+    half = len(events) // 2
+    monitor = HealthMonitor(SETTINGS)
+
+    for index, event in enumerate(events):
+        monitor.apply(event, event.time if index < half else START + BATCH_SECONDS)
+
+    assert [worker.findings for worker in monitor.workers()] == [()]
+
+
+@pytest.mark.parametrize("jump", [-YEARS, -3_600.0])
+def test_clock_that_is_set_back_does_not_make_loops_of_polls(jump: float) -> None:
+    """The pause over the jump is unknown; all others are known."""
+    events = run_of(34)
+    late = len(events) // 2
+    monitor = HealthMonitor(SETTINGS)
+    for index, event in enumerate(events):
+        now = event.time
+        event.time += jump if index > late else 0.0
+        monitor.apply(event, now)
+
+    assert [worker.findings for worker in monitor.workers()] == [()]
+
+
+def test_parallel_calls_that_arrive_late_are_one_turn() -> None:
+    script = WorkerScript(settings=SETTINGS).start()
+    for _ in range(20):
+        script.event(
+            EventType.TOOL_CALL_COMPLETED,
+            {"tool": "search", "args_hash": "a", "result_hash": "r", "outcome": "ok", "duration": 60.0},
+            after=0.1,
+        )
+
+    assert kinds_after(script.heard, START + BATCH_SECONDS) == set()
+
+
+def test_duration_of_a_late_call_is_its_own() -> None:
+    """B84: a batch teaches nothing of calls that took no time."""
+    script = WorkerScript(settings=SETTINGS)
+    script.start()
+    for n in range(SAMPLES):
+        script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": str(n)})
+        script.event(EventType.TOOL_CALL_COMPLETED, {"tool": "build", "call_id": str(n)}, after=30.0)
+    monitor = HealthMonitor(SETTINGS)
+    for event in script.heard:
+        monitor.apply(event, START + BATCH_SECONDS)
+
+    clocks = next(iter(monitor.workers())).vitals.clocks
+    assert clocks is not None
+    assert clocks.usual(timed_as(Phase.TOOL, "build")) is None
+
+
+def test_replay_of_a_late_batch_finds_what_was_found_live() -> None:
+    """After a restart the arrival is an estimate; what the events say of themselves is not."""
+    for pause, expected in ((34.0, set()), (3.0, {FindingKind.DOOM_LOOP})):
+        events = run_of(pause)
+        monitor = HealthMonitor(SETTINGS)
+        for event in events:
+            monitor.replay(event, START + BATCH_SECONDS + 5)
+        monitor.sweep(START + BATCH_SECONDS + 5)
+
+        [worker] = monitor.workers()
+        assert {finding.kind for finding in worker.findings} & {FindingKind.DOOM_LOOP} == expected
+
+
+def test_silence_is_counted_from_the_arrival_of_a_late_batch() -> None:
+    monitor = HealthMonitor(SETTINGS)
+    arrival = START + 10 * BATCH_SECONDS
+    for event in run_of(34):
+        monitor.apply(event, arrival)
+    monitor.advance(arrival + 60)
+
+    [worker] = monitor.workers()
+    assert worker.vitals.last_activity == arrival
+    assert worker.findings == ()
+
+
+# -- the clock itself ---------------------------------------------------------------------------------
+
+
+def elapsed(times: Sequence[float], arrivals: Sequence[float] | None = None) -> list[float]:
+    clock, counted = SourceClock(), []
+    for time, at in zip(times, arrivals or times, strict=True):
+        clock.advance(time, at)
+        counted.append(clock.elapsed)
+    return [b - a for a, b in pairwise(counted)]
+
+
+@pytest.mark.parametrize(
+    ("times", "steps"),
+    [
+        ([100, 134, 168], [34, 34]),
+        ([100, 134, 120, 135], [34, 0, 1]),  # out of order
+        ([10_000, 10_034, 6_434, 6_468], [34, 0, 34]),  # set back
+        ([1_000, 200, 1_001, 201, 1_002], [0, 1, 0, 1]),  # two clocks
+        ([0, YEARS, YEARS + 34], [0, 34]),  # set right
+    ],
+)
+def test_steps_of_a_clock(times: list[float], steps: list[float]) -> None:
+    assert elapsed(times) == steps
+
+
+def test_clock_that_is_set_forward_adds_the_time_until_the_arrival() -> None:
+    arrivals = list(accumulate([100.0, 34.0, 34.0]))
+
+    assert elapsed([100.0, 134.0 + 7_200, 168.0 + 7_200], arrivals) == [34.0, 34.0]
+
+
+def test_clock_that_restarts_counts_from_the_next_event() -> None:
+    clock = SourceClock()
+    clock.advance(100.0, 100.0)
+    clock.restart()
+    clock.advance(5_000.0, 5_000.0)
+    clock.advance(5_034.0, 5_034.0)
+
+    assert clock.elapsed == 34.0
