@@ -39,6 +39,10 @@ def count(conn: Connection) -> int:
     return conn.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
 
+def largest_file(folder: Path) -> int:
+    return max(file.stat().st_size for file in folder.iterdir())
+
+
 def waits_for_the_disk(conn: Connection) -> bool:
     if conn.dialect.name == "sqlite":
         return {1: False, 2: True}[int(conn.exec_driver_sql("PRAGMA synchronous").scalar_one())]
@@ -349,7 +353,7 @@ async def test_store_stays_unwritable_while_only_small_writes_fit(tmp_path: Path
 
     store = Store.open(url(tmp_path / "hive.db"))
     await store.append([step()])
-    used = max(file.stat().st_size for file in tmp_path.iterdir())
+    used = largest_file(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (used + 65_536, hard))
     try:
