@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -180,8 +181,10 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
 ) -> None:
     program = find_program("alertmanager")
     assert program, "this test needs the alertmanager program: `make test` fetches it"
-    pid, wrapper = tmp_path / "pid", tmp_path / "alertmanager"
-    wrapper.write_text(f'#!/bin/sh\necho $$ > {pid}\nexec {program} "$@"\n', encoding="utf-8")
+    pid, arguments, wrapper = (tmp_path / name for name in ("pid", "arguments", "alertmanager"))
+    wrapper.write_text(
+        f'#!/bin/sh\necho $$ > {pid}\necho "$@" > {arguments}\nexec {program} "$@"\n', encoding="utf-8"
+    )
     wrapper.chmod(0o755)
     said: list[str] = []
     options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
@@ -195,6 +198,14 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
         await until(lambda: bool(running.service.faults), "a fault")
 
         [fault] = running.service.ready()
+        again = await asyncio.create_subprocess_exec(
+            program, *arguments.read_text("utf-8").split(), stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await until(lambda: not running.service.faults, "the fault ends")
+        finally:
+            again.kill()
+            await again.wait()
 
     assert ready == []
     assert "Alertmanager exited by itself" in fault

@@ -39,6 +39,10 @@ def count(conn: Connection) -> int:
     return conn.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
 
+def largest_file(folder: Path) -> int:
+    return max(file.stat().st_size for file in folder.iterdir())
+
+
 def waits_for_the_disk(conn: Connection) -> bool:
     if conn.dialect.name == "sqlite":
         return {1: False, 2: True}[int(conn.exec_driver_sql("PRAGMA synchronous").scalar_one())]
@@ -340,6 +344,30 @@ async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path:
     assert store.writable
     assert await store.read(count) == 1
     assert (await store.read(verify)).ok
+    await store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of file sizes")
+async def test_store_stays_unwritable_while_only_small_writes_fit(tmp_path: Path) -> None:
+    import resource
+
+    store = Store.open(url(tmp_path / "hive.db"))
+    await store.append([step()])
+    used = largest_file(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (used + 65_536, hard))
+    try:
+        with pytest.raises(StoreError):
+            await store.append([step(1, data={"text": os.urandom(100_000).hex()})])
+        await store.check_writable()
+        await store.append([step(2)])
+        while_full = store.writable
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    await store.check_writable()
+
+    assert not while_full
+    assert store.writable
     await store.close()
 
 

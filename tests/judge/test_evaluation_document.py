@@ -13,7 +13,7 @@ from queenright.cli.app import app
 from queenright.judge.evaluation import InvalidRunError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
-PART = PAGE[PAGE.index("### Records of others") :]
+PART = PAGE[PAGE.index("### Recorded runs of other systems") :]
 RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
 SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 
@@ -41,4 +41,4 @@ def test_what_is_no_recorded_run_is_refused_with_the_page_that_has_the_format(
     refused = CliRunner().invoke(app, ["evaluate", str(file)])
 
     assert isinstance(refused.exception, InvalidRunError)
-    assert 'docs/detection.md, "Records of others"' in str(refused.exception)
+    assert 'docs/detection.md, "Recorded runs of other systems"' in str(refused.exception)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -85,11 +87,22 @@ def test_version_is_printed() -> None:
     assert (done.exit_code, done.output) == (0, f"queenright {version('queenright')}\n")
 
 
+def test_version_is_printed_without_the_extras() -> None:
+    program = (
+        "import sys; sys.modules['typer'] = None; sys.argv = ['queenright', '--version'];"
+        "from queenright.cli import main; main()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, f"queenright {version('queenright')}\n")
+
+
 @pytest.mark.parametrize(
     ("module", "extra"), [("typer", "server"), ("textual.app", "tui"), ("litellm", "llm")]
 )
 def test_missing_package_names_the_extra_that_installs_it(module: str, extra: str) -> None:
-    assert f"pip install 'queenright[{extra}]'" in str(missing_extra(module))
+    assert f"pip install 'queenright[{extra}] @ " in str(missing_extra(module))
 
 
 def test_missing_module_of_no_extra_is_an_error_of_its_own() -> None:

@@ -105,6 +105,62 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
         load_settings(file)
 
 
+@pytest.mark.parametrize(
+    ("path", "way_out"),
+    [
+        ("alerting.resend_seconds", "delete it"),
+        ("health_monitoring.loops.grinding_calls", "delete it"),
+        ("health_monitoring.loops.told_calls", "minimum_results"),
+        ("health_monitoring.intervention.storm.quiet_seconds", "delete it"),
+    ],
+)
+def test_removed_setting_is_refused_with_the_way_out(path: str, way_out: str) -> None:
+    block: object = 3
+    for name in reversed(path.split(".")):
+        block = {name: block}
+    Path("queenright.yaml").write_text(json.dumps(block))
+
+    with pytest.raises(InvalidSettingsError, match=f"was removed in this version; .*{way_out}") as refused:
+        load_settings()
+    assert "Did you mean" not in str(refused.value)
+
+
+def test_distant_name_gets_no_guess() -> None:
+    with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
+        load_settings(written("alerting: {seconds: 3}"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "guess"),
+    [
+        ("QUEENRIGHT_HTPP__PORT", "QUEENRIGHT_HTTP__PORT"),
+        ("QUEENRIGHT_ALERTNG__CLUSTER", "QUEENRIGHT_ALERTING__CLUSTER"),
+        ("QUEENRIGHT_FOO", None),
+    ],
+)
+def test_unknown_variable_is_refused_with_the_likely_one(
+    monkeypatch: pytest.MonkeyPatch, variable: str, guess: str | None
+) -> None:
+    monkeypatch.setenv(variable, "1")
+
+    with pytest.raises(InvalidSettingsError, match=f"{variable} is not a setting") as refused:
+        load_settings()
+    assert ("Did you mean" in str(refused.value)) == (guess is not None)
+    assert guess is None or f"Did you mean {guess}?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("http: {port: 1}\notlp: {port: 2}\nhttp: {port: 3}\n", "line 3: http is already set in line 1"),
+        ("alerting:\n  cluster: a\n  cluster: b\n", r"line 3: alerting\.cluster is already set in line 2"),
+    ],
+)
+def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=where):
+        load_settings(written(text))
+
+
 def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
     file = written("health_monitoring: {stall: {idle_seconds: -3}}")
 
@@ -229,9 +285,11 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
 def test_unknown_nested_environment_variable_is_refused_with_its_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("QUEENRIGHT_HTTP__LIMITS__STREAMS", "4")
+    monkeypatch.setenv("QUEENRIGHT_HTTP__BACKLOG__STREAMS", "4")
 
-    with pytest.raises(InvalidSettingsError, match=r"http\.limits: no such setting\. Known here: host, port"):
+    with pytest.raises(
+        InvalidSettingsError, match=r"http\.backlog: no such setting\. Known here: host, port"
+    ):
         load_settings()
 
 

@@ -51,6 +51,13 @@ class AlertingSettings(BaseModel):
             raise ValueError(f"{', '.join(duplicates)} is listed twice; list each peer once")
         return urls
 
+    @field_validator("console_url", "runbook_url", "dashboard_url", "trace_url")
+    @classmethod
+    def _link(cls, url: str) -> str:
+        if url and not url.lower().startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return url
+
     @field_validator("dashboard_url", "trace_url")
     @classmethod
     def _template(cls, template: str) -> str:

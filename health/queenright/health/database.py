@@ -66,6 +66,10 @@ class Database(ABC):
     def changed(self) -> bool:
         """Return whether the open transaction has written anything."""
 
+    def has_room(self) -> bool:
+        """Return whether a batch of events fits on the disk; true if the engine does not show its disk."""
+        return True
+
     @abstractmethod
     def cause(self, error: DBAPIError) -> str:
         """Return the engine's message, without values and passwords."""

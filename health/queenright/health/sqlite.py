@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,9 @@ _PRAGMAS: Final = (
     "journal_size_limit=67108864",
     "cache_size=-32768",
 )
+
+_ROOM: Final = 1_048_576
+"""Free bytes after which a full disk counts as writable again: the largest body that the API accepts."""
 
 
 class FileLock:
@@ -114,6 +118,15 @@ class SqliteDatabase(Database):
     def changed(self) -> bool:
         """Implement ``Database``."""
         return self._raw.total_changes > self._changes
+
+    def has_room(self) -> bool:
+        """Implement ``Database``: a small write may fit into a full disk's last page, a batch does not."""
+        try:
+            with tempfile.TemporaryFile(dir=self._path.parent, buffering=0) as file:
+                # Random, because a file system may compress zeros to nothing.
+                return file.write(os.urandom(_ROOM)) == _ROOM
+        except OSError:
+            return False
 
     def cause(self, error: DBAPIError) -> str:
         """Implement ``Database``: SQLite's messages have no values."""

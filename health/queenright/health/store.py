@@ -415,7 +415,7 @@ class Store:
             # A transaction that wrote nothing does not prove that the database is writable again.
             works = self._failure is not None and self._database.changed()
         self._committed += appended
-        if works:
+        if works and self._database.has_room():
             self._failure = None
         return result
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from queenright.cli import print_version
 from queenright.cli.lazy_group import LazyGroup
 
 app = typer.Typer(
@@ -43,9 +44,7 @@ def _handle_completion(context: typer.Context, parameter: typer.CallbackParam, v
 def _print_version(context: typer.Context, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from importlib.metadata import version
-
-    typer.echo(f"queenright {version('queenright')}")
+    print_version()
     raise typer.Exit
 
 

@@ -36,4 +36,9 @@ def missing_extra(module: str | None) -> str | None:
     package = (module or "").partition(".")[0]
     if package not in _EXTRAS:
         return None
-    return f"the package {package!r} is not installed; run: pip install 'queenright[{_EXTRAS[package]}]'"
+    # Queenright is on no package index.
+    requirement = f"queenright[{_EXTRAS[package]}] @"
+    return (
+        f"the package {package!r} is not installed; run: pip install '{requirement} file:///PATH/TO/WHEEL', "
+        f"or pip install '{requirement} git+https://YOUR-GIT-HOST/queenright.git'"
+    )

@@ -183,7 +183,7 @@ class EventPipeline:
     def _log_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
         self.metrics.shadowed(finding)
         _log.info(
-            "in shadow, nothing follows: %s of severity %s of worker %r, session %r",
+            "shadow detector, no action: %s (%s) on %r, session %r",
             finding.kind.value,
             finding.severity.value,
             *worker,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -52,6 +52,40 @@ _OTHER_VARIABLES = {
     "QUEENRIGHT_URL",
 }
 """Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
+
+_DELETE: Final = "delete it"
+_REMOVED: Final[Mapping[str, str]] = {
+    **{
+        f"{block}.{name}": _DELETE
+        for block, names in {
+            "http": "limits max_body_bytes",
+            "otlp": "limits max_body_bytes",
+            "alerting": "resend_seconds timeout_seconds silences_seconds",
+            "judging.judge": "max_turns rules_after_failures rules_for_seconds",
+            "judging.queen": "max_turns rules_after_failures rules_for_seconds",
+            "health_monitoring": "clock_tolerance_seconds",
+            "health_monitoring.judge": "bypass_seconds",
+            "health_monitoring.learned_clocks": "calls",
+            "health_monitoring.health_check": "checkpoint_degraded_seconds error_minimum error_rate_clear "
+            "error_window mcp_server_seconds output_unchanged_reports output_unchanged_seconds "
+            "resource_warning",
+            "health_monitoring.loops": "burn_factor burn_minimum grinding_calls",
+            "health_monitoring.intervention.nudge": "ttl_seconds",
+            "health_monitoring.intervention.escalation": "more_time_seconds",
+            "health_monitoring.intervention.storm": "quiet_seconds window_seconds",
+            "health_monitoring.recovery": "jitter watch_seconds",
+            "health_monitoring.retention": "batch_rows interval_seconds",
+            "health_monitoring.rules": "provider_failures budget_low_share degraded_minimum_agents "
+            "judge_minimum_checks judge_unknown_share outbox_stuck_seconds",
+            "health_monitoring.rules.bad_steps": "minimum",
+            "health_monitoring.rules.slow_interventions": "minimum",
+        }.items()
+        for name in names.split()
+    },
+    "health_monitoring.loops.told_calls": "it is now minimum_results",
+    "health_monitoring.loops.told_known_share": "it is now known_results_share",
+}
+"""Settings of earlier versions, and what to do about them; the changelog lists them as well."""
 
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message shows: they may hold a password or a token."""
@@ -299,7 +333,9 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
 def _read(path: Path, file: Path) -> dict[Any, Any]:
     """Return the settings in a file; messages call it ``file``."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), file)
+        content = yaml.safe_load(text)
     except OSError as error:
         raise InvalidSettingsError(
             f"{file} cannot be read ({error.strerror}); name another with --config."
@@ -317,14 +353,48 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
     return content
 
 
+def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
+    """Refuse a mapping with the same key twice: YAML would silently take the last one."""
+    open_nodes = [(root, "")]
+    seen: set[int] = set()
+    while open_nodes:
+        node, path = open_nodes.pop()
+        if id(node) in seen:  # an alias
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            open_nodes += [(item, path) for item in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                where, line = f"{path}.{key.value}".lstrip("."), key.start_mark.line + 1
+                if where in lines:
+                    raise InvalidSettingsError(
+                        f"{file}, line {line}: {where} is already set in line {lines[where]}; "
+                        "keep one of the two."
+                    )
+                lines[where] = line
+                open_nodes.append((value, where))
+
+
 def _refuse_unknown_environment() -> None:
-    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
+    known = sorted(name.upper() for name in Settings.model_fields)
     for name in sorted(os.environ):
-        top = name.upper().split("__")[0]
-        if top.startswith(ENV_PREFIX) and top not in known and top not in _OTHER_VARIABLES:
-            near = get_close_matches(top, known, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+        top, *below = name.upper().removeprefix(ENV_PREFIX).split("__")
+        variable = ENV_PREFIX + top
+        if name.upper().startswith(ENV_PREFIX) and top not in known and variable not in _OTHER_VARIABLES:
+            near = _near(top, known)
+            hint = f" Did you mean {ENV_PREFIX}{'__'.join((near, *below))}?" if near else ""
             raise InvalidSettingsError(f"The environment variable {name} is not a setting.{hint}")
+
+
+def _near(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name of which a name is probably a misspelling."""
+    near = get_close_matches(name, known, 1, cutoff=0.8)
+    # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
+    if not near and len(name) <= 4:
+        near = get_close_matches(name, known, 1, cutoff=0.75)
+    return near[0] if near else None
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:
@@ -333,9 +403,12 @@ def _explain(error: ValidationError, file: Path | None) -> str:
     for fault in error.errors():
         path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         if fault["type"] == "extra_forbidden":
+            if path in _REMOVED:
+                lines.append(f"  {path}: this setting was removed in this version; {_REMOVED[path]}.")
+                continue
             allowed = _allowed_at(fault["loc"][:-1])
-            near = get_close_matches(str(fault["loc"][-1]), allowed, 1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
+            near = _near(str(fault["loc"][-1]), allowed)
+            hint = f" Did you mean {near}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
             if not path:  # of several settings at once: the message names them and their values

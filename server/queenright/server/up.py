@@ -37,7 +37,7 @@ from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.build import build, require_usable_storage
 from queenright.server.metrics.tracing import tracer_provider
-from queenright.server.ops.child_processes import Child
+from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
@@ -285,7 +285,9 @@ async def up(
                 programs.push_async_callback(child.stop)
                 await child.wait_ready(f"{alertmanager_url}/-/ready")
                 running.service.outbox.release()
-                await stack.enter_async_context(_watch_child(child, running.service, say))
+                await stack.enter_async_context(
+                    _watch_child(child, f"{alertmanager_url}/-/ready", running.service, say)
+                )
                 running.alertmanager_url = alertmanager_url
 
             if prometheus and prometheus_url:
@@ -297,7 +299,9 @@ async def up(
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.wait_ready(f"{running.prometheus_url}/-/ready")
-                await stack.enter_async_context(_watch_child(child, running.service, say))
+                await stack.enter_async_context(
+                    _watch_child(child, f"{prometheus_url}/-/ready", running.service, say)
+                )
             if options.demo:
                 fleet = Fleet(
                     options.files,
@@ -381,14 +385,17 @@ async def _service(
 
 
 @contextlib.asynccontextmanager
-async def _watch_child(child: Child, service: Service, say: Say) -> AsyncIterator[None]:
-    """Report a fault when a program that was started exits by itself."""
+async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
+    """Report a fault when a program that was started exits by itself, until another one answers ``url``."""
 
     async def watch() -> None:
         code = await child.process.wait()
         fault = f"{child.name} exited by itself (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
+        await wait_for_answer(url)
+        service.faults.remove(fault)
+        say(f"{child.name} answers again.")
 
     task = asyncio.create_task(watch())
     try:

@@ -1,7 +1,7 @@
 """
 A recorded step as the event that its agent would have sent.
 
-Records of others leave things out: times, turns, classes of error, hashes. What is missing is
+Recorded runs of other systems leave things out: times, turns, classes of error, hashes. What is missing is
 taken from the rest of the step as far as it tells; else it is unknown, as it would be live.
 """
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, cast
 
 from queenright.instrumentation.errors import QueenrightError
 
-FORMAT: Final = 'the format is in docs/detection.md, "Records of others"'
+FORMAT: Final = 'the format is in docs/detection.md, "Recorded runs of other systems"'
 
 
 class InvalidRunError(QueenrightError, ValueError):

@@ -75,6 +75,28 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
     return LiteLlmProvider(name, timeout_seconds=timeout_seconds)
 
 
+def check_model_name(name: str) -> None:
+    """
+    Check that litellm knows the provider of a model, without calling it.
+
+    Imports litellm, which takes seconds.
+
+    Raises:
+        ProviderUnavailableError: It does not.
+    """
+    if name.startswith(SCRIPTED):
+        return
+    import litellm
+
+    try:
+        litellm.get_llm_provider(name)
+    except litellm.exceptions.BadRequestError:
+        raise ProviderUnavailableError(
+            f"litellm knows no provider of the model {name!r}; write provider/model, such as "
+            "anthropic/claude-sonnet-4-5"
+        ) from None
+
+
 class LiteLlmProvider:
     """
     A language model behind litellm, streamed if its provider supports it.

@@ -12,10 +12,12 @@ config = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
     """Check the settings; print every error with its path and value."""
-    from queenright.server.ops.settings_files import check_files
+    from queenright.server.ops.settings_files import check_files, check_use
     from queenright.server.settings import load_settings
 
-    check_files(load_settings(config))
+    settings = load_settings(config)
+    check_files(settings)
+    check_use(settings)
     typer.echo("The settings are valid.")
 
 

@@ -34,6 +34,16 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+async def wait_for_answer(url: str, *, every: float = 1) -> None:
+    """Wait until ``url`` answers 200."""
+    async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(url)).status_code == 200:
+                    return
+            await asyncio.sleep(every)
+
+
 class Child:
     """
     A running program.

@@ -1,0 +1,57 @@
+"""`config check` refuses what a service could not use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.ops.settings_files import check_files, check_use
+from queenright.server.settings import load_settings
+
+
+def check(block: dict[str, object]) -> None:
+    Path("queenright.yaml").write_text(json.dumps(block))
+    settings = load_settings()
+    check_files(settings)
+    check_use(settings)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("block", "named"),
+    [
+        ({"auth": {"tokens_file": "/"}}, "token file / "),
+        ({"agents": {"load": ["nope"]}}, r"agents\.load: .*nope"),
+        ({"step_logs": ["/nonexist"]}, "step_logs: /nonexist"),
+        ({"storage": "/dev/null"}, "storage: /dev/null"),
+        ({"storage": "/dev/null/below"}, "storage: /dev/null"),
+        ({"judging": {"judge": {"model": "foo/bar"}}}, r"judging\.judge\.model: .*foo/bar"),
+        ({"alerting": {"dashboard_url": "javascript:alert(1)"}}, r"alerting\.dashboard_url: .*https://"),
+        ({"alerting": {"runbook_url": "javascript:alert(1)"}}, r"alerting\.runbook_url: .*https://"),
+    ],
+)
+def test_unusable_setting_is_refused_with_its_name(block: dict[str, object], named: str) -> None:
+    with pytest.raises(QueenrightError, match=named):
+        check(block)
+
+
+def test_usable_settings_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+
+    check(
+        {
+            "storage": "new/folder",
+            "step_logs": ["logs"],
+            "judging": {"queen": {"model": "anthropic/claude-sonnet-4-5"}},
+            "alerting": {"dashboard_url": "https://grafana.example/d/x?var-agent={agent}"},
+        }
+    )
+
+    assert not (tmp_path / "new").exists()
