@@ -24,6 +24,8 @@ ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
 _MAX_TRANSIT: Final = 30 * 1_000_000_000
 """Nanoseconds that exporters take to send a record."""
+_PROMPT_SPREAD: Final = 5 * 1_000_000_000
+"""Nanoseconds within which two sources report the same prompt; not all of them give its id."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """Events that end a wait, as they show that the worker works."""
 
@@ -62,6 +64,9 @@ class Session:
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompt ids, and whether their turn has ended."""
+        self._prompted_at = 0
+        self._prompt_sources: set[str] = set()
+        """The sources that reported the last prompt."""
         self._clock_lead = 0
         """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
         self._is_turn_over = False
@@ -284,7 +289,20 @@ class Session:
             self._note_turn(observation.call, False)
             if is_news:
                 self._is_turn_over = False
+                if self._is_new_prompt(observation):
+                    yield Change(EventType.CLIENT_INPUT_RECEIVED, at, {})
                 yield from self._ask_model(at)
+
+    def _is_new_prompt(self, observation: Observation) -> bool:
+        """Return whether a turn begins with a prompt of the user that no other source has reported."""
+        if observation.is_subagent:
+            return False
+        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD
+        if is_near and observation.source not in self._prompt_sources:
+            self._prompt_sources.add(observation.source)
+            return False
+        self._prompted_at, self._prompt_sources = observation.start, {observation.source}
+        return True
 
     def _note_turn(self, prompt: str, is_over: bool) -> None:
         if not prompt:
