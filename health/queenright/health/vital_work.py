@@ -38,7 +38,7 @@ from queenright.instrumentation.effects import (
 )
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
-from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
+from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
@@ -231,7 +231,9 @@ def _update_token_spike(v: VitalState, received: int) -> None:
 
 
 def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.busy(at):
+    # Calls that start beside an open question, such as a sub-agent's, do not answer it.
+    is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
+    if not (v.active(at) if is_asking else v.busy(at)):
         return
     v.start_records = True
     tool = OpenTool(
@@ -247,8 +249,20 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     else:
         opened.append(tool)
         del opened[:-_OPEN_TOOLS]
+    if v.waiting is None and asks_user(tool.tool):
+        v.begin_wait(WaitingReason.USER_INPUT, at)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
+
+
+def _has_open_question(v: VitalState) -> bool:
+    return any(asks_user(one.tool) for one in v.open_tools or ())
+
+
+def _end_question(v: VitalState, at: float) -> None:
+    """End the wait for the user, unless another question is open."""
+    if v.waiting is WaitingReason.USER_INPUT and not _has_open_question(v):
+        v.end_wait(at)
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
@@ -323,6 +337,8 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if is_late:
         return
     began = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
+    if began is not None and asks_user(tool):
+        _end_question(v, at)
     if is_stopped:
         v.has_user = True
         v.idle_turns = 0
