@@ -372,7 +372,19 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _record_poll(v, result, failed, at)
     else:
         may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        is_miss = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+        is_miss = _record_call(
+            v,
+            tool,
+            args,
+            result,
+            effect,
+            error,
+            turn,
+            pause,
+            at,
+            may_miss=may_miss,
+            subagent=data.get("subagent"),
+        )
     if failed and not is_miss:
         _count_failed_call(v, turn, at)
     _count_streak(v, tool, error, turn, at, is_miss=is_miss)
@@ -440,6 +452,7 @@ def _record_call(
     at: float,
     *,
     may_miss: bool = False,
+    subagent: str | None = None,
 ) -> bool:
     """
     Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
@@ -454,6 +467,8 @@ def _record_call(
         # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
         # something that they do not tell: the next page, or what has become of the work since.
         tells_all = args not in _NO_ARGUMENTS
+        if subagent:
+            args = f"{subagent} {args}"  # what another sub-agent has called, this one does not know
         compared = "" if result is not None and effect == _EDITS and tells_all else result
         if (
             effect in CHANGING

@@ -56,8 +56,8 @@ class Observation:
     agent: str = ""
     clock_shift: int | None = None
     """Nanoseconds subtracted from its times, as the sender's clock is ahead; None if they use ours."""
-    is_subagent: bool = False
-    """A sub-agent did it; it may continue after the turn of its parent."""
+    subagent: str = ""
+    """The id of the sub-agent that did it; it may continue after the turn of its parent."""
     folder: str = ""
     """The name of the folder in which a coding agent works."""
     session: str = ""

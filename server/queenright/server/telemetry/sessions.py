@@ -295,7 +295,7 @@ class Session:
 
     def _is_new_prompt(self, observation: Observation) -> bool:
         """Return whether a turn begins with a prompt of the user that no other source has reported."""
-        if observation.is_subagent:
+        if observation.subagent:
             return False
         is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD
         if is_near and observation.source not in self._prompt_sources:
@@ -395,7 +395,7 @@ class Session:
         if not observation.end:
             if is_new:
                 self._is_model_pending = False
-                self._is_turn_over = self._is_turn_over and observation.is_subagent
+                self._is_turn_over = self._is_turn_over and bool(observation.subagent)
                 data.pop("args_hash", None)
                 data.pop("effect", None)
                 yield Change(EventType.TOOL_CALL_STARTED, observation.start, data)
@@ -410,9 +410,11 @@ class Session:
             data["outcome"] = ToolOutcome.ERROR.value
         call.has_failed = "error_type" in data
         data["turn"] = self.run.last_llm or call.id
+        if call.subagent:
+            data["subagent"], data["turn"] = call.subagent, f"{call.subagent} {data['turn']}"
         yield Change(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
-            if self._is_turn_over and (observation.is_subagent or call.is_subagent):
+            if self._is_turn_over and call.subagent:
                 # It is unknown whether the sub-agent continues; its parent waits for a prompt.
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
