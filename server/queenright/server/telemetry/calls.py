@@ -108,6 +108,10 @@ class Calls:
                 return call
         return None
 
+    def newest_open(self) -> Call | None:
+        """Return the newest open tool call."""
+        return next((call for call in reversed(self._calls[Kind.TOOL].values()) if not call.end), None)
+
     def _add(self, call: Call) -> None:
         calls = self._calls[call.kind]
         if len(calls) >= MAX_CALLS:

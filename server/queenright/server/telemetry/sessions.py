@@ -230,6 +230,12 @@ class Session:
         if observation.end:
             asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([asked] if asked in self._requests else [], at)
+        elif is_news and observation.is_of_open_call:
+            call = self._calls.newest_open()
+            if call is not None and not self._requests:
+                data = observation.data | {"tool": call.tool}
+                self._requests[observation.identity] = _Request(call.id, at, data)
+                yield Change(EventType.WORKER_WAITING, at, data)
         elif is_news:
             self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
