@@ -331,7 +331,7 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         assert counted("failed") == 1
         slow.failure, slow.stored = None, []
         await client.post(HOOK, json=prompt)
-        assert [event.type.value for event in slow.stored] == ["llm_call_started"]
+        assert [event.type.value for event in slow.stored] == ["client_input_received", "llm_call_started"]
 
 
 async def test_unstored_hook_calls_count_when_repeated(running: Running) -> None:

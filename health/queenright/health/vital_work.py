@@ -38,7 +38,7 @@ from queenright.instrumentation.effects import (
 )
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
-from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
+from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
@@ -231,7 +231,9 @@ def _update_token_spike(v: VitalState, received: int) -> None:
 
 
 def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.busy(at):
+    # Calls that start beside an open question, such as a sub-agent's, do not answer it.
+    is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
+    if not (v.active(at) if is_asking else v.busy(at)):
         return
     v.start_records = True
     tool = OpenTool(
@@ -248,8 +250,20 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     else:
         opened.append(tool)
         del opened[:-_OPEN_TOOLS]
+    if v.waiting is None and asks_user(tool.tool):
+        v.begin_wait(WaitingReason.USER_INPUT, at)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
+
+
+def _has_open_question(v: VitalState) -> bool:
+    return any(asks_user(one.tool) for one in v.open_tools or ())
+
+
+def _end_question(v: VitalState, at: float) -> None:
+    """End the wait for the user, unless another question is open."""
+    if v.waiting is WaitingReason.USER_INPUT and not _has_open_question(v):
+        v.end_wait(at)
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
@@ -324,6 +338,8 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if is_late:
         return
     ran = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
+    if ran is not None and asks_user(tool):
+        _end_question(v, at)
     if is_stopped:
         v.has_user = True
         v.idle_turns = 0
@@ -357,7 +373,19 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _record_poll(v, result, failed, at)
     else:
         may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        is_miss = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+        is_miss = _record_call(
+            v,
+            tool,
+            args,
+            result,
+            effect,
+            error,
+            turn,
+            pause,
+            at,
+            may_miss=may_miss,
+            subagent=data.get("subagent"),
+        )
     if failed and not is_miss:
         _count_failed_call(v, turn, at)
     _count_streak(v, tool, error, turn, at, is_miss=is_miss)
@@ -425,6 +453,7 @@ def _record_call(
     at: float,
     *,
     may_miss: bool = False,
+    subagent: str | None = None,
 ) -> bool:
     """
     Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
@@ -439,6 +468,8 @@ def _record_call(
         # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
         # something that they do not tell: the next page, or what has become of the work since.
         tells_all = args not in _NO_ARGUMENTS
+        if subagent:
+            args = f"{subagent} {args}"  # what another sub-agent has called, this one does not know
         compared = "" if result is not None and effect == _EDITS and tells_all else result
         if (
             effect in CHANGING

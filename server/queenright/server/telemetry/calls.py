@@ -28,8 +28,8 @@ class Call:
     """Its `Observation.clock_shift`; that of another record may be greater."""
     has_failed: bool = False
     """A source reported its end as a failure."""
-    is_subagent: bool = False
-    """A source reported that a sub-agent made it."""
+    subagent: str = ""
+    """The id of the sub-agent that made it, if a source reported one."""
     has_cost: bool = False
     """A source reported its cost."""
     unpriced_tokens: int = 0
@@ -74,7 +74,7 @@ class Calls:
             self._add(call)
         call.arguments = call.arguments or observation.data.get("args_hash")
         call.effect = call.effect or observation.data.get("effect")
-        call.is_subagent |= observation.is_subagent
+        call.subagent = call.subagent or observation.subagent
         call.sources.add((observation.source, observation.end > 0))
         return call, is_new
 
@@ -107,6 +107,10 @@ class Calls:
             if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
                 return call
         return None
+
+    def newest_open(self) -> Call | None:
+        """Return the newest open tool call."""
+        return next((call for call in reversed(self._calls[Kind.TOOL].values()) if not call.end), None)
 
     def _add(self, call: Call) -> None:
         calls = self._calls[call.kind]

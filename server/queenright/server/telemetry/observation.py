@@ -56,8 +56,10 @@ class Observation:
     agent: str = ""
     clock_shift: int | None = None
     """Nanoseconds subtracted from its times, as the sender's clock is ahead; None if they use ours."""
-    is_subagent: bool = False
-    """A sub-agent did it; it may continue after the turn of its parent."""
+    is_of_open_call: bool = False
+    """It is a permission prompt for an open tool call that it does not name."""
+    subagent: str = ""
+    """The id of the sub-agent that did it; it may continue after the turn of its parent."""
     folder: str = ""
     """The name of the folder in which a coding agent works."""
     session: str = ""

@@ -24,6 +24,8 @@ ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
 _MAX_TRANSIT: Final = 30 * 1_000_000_000
 """Nanoseconds that exporters take to send a record."""
+_PROMPT_SPREAD: Final = 5 * 1_000_000_000
+"""Nanoseconds within which two sources report the same prompt; not all of them give its id."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """Events that end a wait, as they show that the worker works."""
 
@@ -62,6 +64,9 @@ class Session:
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompt ids, and whether their turn has ended."""
+        self._prompted_at = 0
+        self._prompt_sources: set[str] = set()
+        """The sources that reported the last prompt."""
         self._clock_lead = 0
         """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
         self._is_turn_over = False
@@ -225,6 +230,12 @@ class Session:
         if observation.end:
             asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([asked] if asked in self._requests else [], at)
+        elif is_news and observation.is_of_open_call:
+            call = self._calls.newest_open()
+            if call is not None and not self._requests:
+                data = observation.data | {"tool": call.tool}
+                self._requests[observation.identity] = _Request(call.id, at, data)
+                yield Change(EventType.WORKER_WAITING, at, data)
         elif is_news:
             self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
@@ -284,7 +295,20 @@ class Session:
             self._note_turn(observation.call, False)
             if is_news:
                 self._is_turn_over = False
+                if self._is_new_prompt(observation):
+                    yield Change(EventType.CLIENT_INPUT_RECEIVED, at, {})
                 yield from self._ask_model(at)
+
+    def _is_new_prompt(self, observation: Observation) -> bool:
+        """Return whether a turn begins with a prompt of the user that no other source has reported."""
+        if observation.subagent:
+            return False
+        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD
+        if is_near and observation.source not in self._prompt_sources:
+            self._prompt_sources.add(observation.source)
+            return False
+        self._prompted_at, self._prompt_sources = observation.start, {observation.source}
+        return True
 
     def _note_turn(self, prompt: str, is_over: bool) -> None:
         if not prompt:
@@ -377,7 +401,7 @@ class Session:
         if not observation.end:
             if is_new:
                 self._is_model_pending = False
-                self._is_turn_over = self._is_turn_over and observation.is_subagent
+                self._is_turn_over = self._is_turn_over and bool(observation.subagent)
                 data.pop("args_hash", None)
                 data.pop("effect", None)
                 yield Change(EventType.TOOL_CALL_STARTED, observation.start, data)
@@ -392,9 +416,11 @@ class Session:
             data["outcome"] = ToolOutcome.ERROR.value
         call.has_failed = "error_type" in data
         data["turn"] = self.run.last_llm or call.id
+        if call.subagent:
+            data["subagent"], data["turn"] = call.subagent, f"{call.subagent} {data['turn']}"
         yield Change(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
-            if self._is_turn_over and (observation.is_subagent or call.is_subagent):
+            if self._is_turn_over and call.subagent:
                 # It is unknown whether the sub-agent continues; its parent waits for a prompt.
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:

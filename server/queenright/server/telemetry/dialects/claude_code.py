@@ -9,7 +9,7 @@ Claude Code: log records, hook calls, and spans of its traces beta.
 | model call ends | api_request, api_error, api_refusal | | llm_request |
 | tool call begins | tool_decision | PreToolUse | |
 | tool call ends | tool_result | PostToolUse, PostToolUseFailure | tool, tool.execution |
-| waits for a person | | PermissionRequest, Elicitation | |
+| waits for a person | | PermissionRequest, Elicitation, Notification of a permission prompt | |
 | MCP server connected, failed or disconnected | mcp_server_connection | | |
 
 No record reports the start of a model call; it follows a prompt or the end of all tool calls. After a turn,
@@ -174,7 +174,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             "a hook call of Claude Code without session_id",
             remedy="send the JSON that Claude Code gives its hooks",
         )
-    if event_kind is None:
+    if event_kind is None or (name == "Notification" and not _asks_permission(call)):
         return None
     kind, is_end = event_kind
     tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
@@ -187,7 +187,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=now if is_end else 0,
         client=NAME,
         source="hook",
-        is_subagent=bool(call.get("agent_id")),
+        subagent=process.id_in(call.get("agent_id")),
         folder=folder_name(call.get("cwd")),
         session=session,
         call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
@@ -207,6 +207,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
+        observation.is_of_open_call = name == "Notification"
         if name == "PermissionRequest":
             observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
             observation.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
@@ -226,7 +227,16 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "PostToolUseFailure": (Kind.TOOL, True),
     "PermissionRequest": (Kind.WAIT, False),
     "Elicitation": (Kind.WAIT, False),
+    "Notification": (Kind.WAIT, False),
 }
+
+
+def _asks_permission(notification: Mapping[str, Any]) -> bool:
+    """Return whether a notification is a permission prompt; earlier versions send only its text."""
+    kind = notification.get("notification_type")
+    if kind is not None:
+        return bool(kind == "permission_prompt")
+    return "needs your permission" in plain_text(notification.get("message") or "")
 
 
 def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:

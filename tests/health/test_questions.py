@@ -1,0 +1,77 @@
+"""A question to the user, asked by a tool: the worker waits until the call ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+
+def started(*tools: str) -> WorkerScript:
+    script = WorkerScript().start()
+    for tool in tools:
+        script.event(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": f"of {tool}"})
+    return script
+
+
+def stall_of(script: WorkerScript) -> Severity | None:
+    finding = script.finding(FindingKind.STALL)
+    return finding.severity if finding else None
+
+
+@pytest.mark.parametrize("tool", ["AskUserQuestion", "ask_user", "request_user_input", "ExitPlanMode"])
+def test_open_question_is_not_a_stall(tool: str) -> None:
+    script = started(tool)
+
+    script.silence(4 * 3600.0)
+
+    assert script.health.vitals.waiting is WaitingReason.USER_INPUT
+    assert stall_of(script) is None
+
+
+def test_open_question_outlives_the_calls_beside_it() -> None:
+    script = started("AskUserQuestion", "Read")
+    script.call("Read", call_id="of Read")
+
+    script.silence(3600.0)
+
+    assert stall_of(script) is None
+
+
+def test_tool_that_asks_nobody_stalls() -> None:
+    script = started("Bash")
+
+    script.silence(3600.0)
+
+    assert stall_of(script) is Severity.CRITICAL
+
+
+def test_worker_that_is_silent_after_the_answer_stalls() -> None:
+    script = started("AskUserQuestion")
+    script.call("AskUserQuestion", call_id="of AskUserQuestion", after=600.0)
+
+    script.silence(3600.0)
+
+    assert script.health.vitals.waiting is None
+    assert stall_of(script) is Severity.CRITICAL
+
+
+def test_worker_that_works_on_without_the_answer_stalls() -> None:
+    script = started("AskUserQuestion")
+    script.event(EventType.LLM_CALL_STARTED)
+
+    script.silence(3600.0)
+
+    assert stall_of(script) is Severity.CRITICAL
+
+
+def test_answer_to_one_of_two_questions_leaves_the_other_open() -> None:
+    script = started("AskUserQuestion", "ask_user")
+    script.call("AskUserQuestion", call_id="of AskUserQuestion")
+
+    script.silence(3600.0)
+
+    assert stall_of(script) is None

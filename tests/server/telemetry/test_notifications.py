@@ -1,0 +1,59 @@
+"""Notifications of Claude Code: a permission prompt waits for the user, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.names import WaitingReason
+from tests.clients.fixtures import Record
+from tests.server.telemetry.replay import replay
+
+PROMPT = {
+    "hook_event_name": "Notification",
+    "message": "Claude needs your permission to use Bash",
+    "notification_type": "permission_prompt",
+}
+UNTYPED = {"hook_event_name": "Notification", "message": PROMPT["message"]}
+OTHER = PROMPT | {"message": "Signed in", "notification_type": "auth_success"}
+BASH = {"tool_name": "Bash", "tool_input": {"command": "rm -rf build"}, "tool_use_id": "b"}
+READ = {"tool_name": "Read", "tool_input": {"file_path": "/a"}, "tool_use_id": "r"}
+BEGUN = BASH | {"hook_event_name": "PreToolUse"}
+ENDED = BASH | {"hook_event_name": "PostToolUse", "tool_response": "done"}
+BESIDE = READ | {"hook_event_name": "PreToolUse", "agent_id": "a1"}
+BESIDE_ENDED = READ | {"hook_event_name": "PostToolUse", "tool_response": "text", "agent_id": "a1"}
+REQUEST = BASH | {"hook_event_name": "PermissionRequest"}
+WAITS = WaitingReason.USER_INPUT
+
+
+@pytest.mark.parametrize(
+    ("calls", "waiting"),
+    [
+        pytest.param([BEGUN, PROMPT], WAITS, id="permission-prompt"),
+        pytest.param([BEGUN, UNTYPED], WAITS, id="prompt-of-an-earlier-version"),
+        pytest.param([BEGUN, PROMPT, BESIDE, BESIDE_ENDED], WAITS, id="sub-agent-works-on"),
+        pytest.param([BEGUN, PROMPT, ENDED], None, id="granted"),
+        pytest.param([BEGUN, REQUEST, PROMPT, ENDED], None, id="request-was-reported"),
+        pytest.param([BEGUN, ENDED, PROMPT], None, id="late-prompt"),
+        pytest.param([BEGUN, OTHER], None, id="another-notification"),
+        pytest.param([BEGUN], None, id="no-notification"),
+    ],
+)
+def test_permission_prompt_waits_until_its_call_ends(
+    calls: list[dict[str, Any]], waiting: WaitingReason | None
+) -> None:
+    begin = [{"hook_event_name": "SessionStart"}, {"hook_event_name": "UserPromptSubmit", "prompt": "go"}]
+    records = [
+        Record(float(second), "/hooks/claude-code", call | {"session_id": "s"})
+        for second, call in enumerate([*begin, *calls])
+    ]
+    monitor = HealthMonitor(HealthSettings())
+
+    for event in replay(records):
+        monitor.apply(event, event.time)
+
+    [worker] = monitor.workers()
+    assert worker.vitals.waiting is waiting

@@ -1,0 +1,119 @@
+"""Prompts of the user to a coding agent: each is one event, whatever sources report it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import EventType
+from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.server.telemetry.replay import replay
+
+PROMPT_HOOKS = {"claude-code": "UserPromptSubmit", "codex": "UserPromptSubmit", "gemini-cli": "BeforeAgent"}
+PATHS = sorted(path for client in PROMPT_HOOKS for path in (FOLDER / client).glob("*.json"))
+
+
+def hook(at: float, name: str, **data: Any) -> Record:
+    return Record(at, "/hooks/claude-code", {"hook_event_name": name, "session_id": "s", **data})
+
+
+def deploys(count: int, *, has_prompts: bool, **prompt: Any) -> list[Record]:
+    """Return the hook calls of a session that runs `make deploy` again and again, on request or not."""
+    records = [hook(0.0, "SessionStart"), hook(1.0, "UserPromptSubmit", prompt="deploy")]
+    for number in range(count):
+        call = {
+            "tool_name": "Bash",
+            "tool_input": {"command": "make deploy"},
+            "tool_use_id": f"toolu_{number}",
+        }
+        at = 10.0 * number + 10.0
+        if has_prompts:
+            records.append(hook(at, "UserPromptSubmit", prompt="again", **prompt))
+        records += [
+            hook(at + 1, "PreToolUse", **call, **prompt),
+            hook(at + 2, "PostToolUse", **call, tool_response={"stdout": "deployed"}, **prompt),
+        ]
+        if has_prompts:
+            records.append(hook(at + 3, "Stop"))
+    return records
+
+
+def loop_of(records: list[Record]) -> Severity | None:
+    """Return the severity of the loop that is found after the last tool call."""
+    monitor = HealthMonitor(HealthSettings())
+    for event in replay(records):
+        monitor.apply(event, event.time)
+    [worker] = monitor.workers()
+    return next((one.severity for one in worker.findings if one.kind is FindingKind.DOOM_LOOP), None)
+
+
+def prompts_in(records: list[Record]) -> int:
+    return sum(event.type is EventType.CLIENT_INPUT_RECEIVED for event in replay(records))
+
+
+def test_call_repeated_on_request_is_not_a_loop() -> None:
+    assert loop_of(deploys(6, has_prompts=True)) is None
+
+
+def test_call_repeated_within_a_turn_is_a_loop() -> None:
+    assert loop_of(deploys(6, has_prompts=False)) is Severity.HIGH
+
+
+def test_prompts_of_a_subagent_do_not_end_a_loop() -> None:
+    assert loop_of(deploys(6, has_prompts=True, agent_id="a1", agent_type="Explore")) is Severity.HIGH
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("source", ["", "/hooks/", "/v1/logs"])
+def test_prompt_is_one_event_whatever_sources_report_it(path: Any, source: str) -> None:
+    if source == "/v1/logs" and path.stem == "killed":
+        pytest.skip("it was killed before it sent any log record")
+    records = list(load_fixture(path).records)
+    hooks = [record.body for record in records if record.path.startswith("/hooks/")]
+    sessions = [
+        call["session_id"] for call in hooks if call["hook_event_name"] == PROMPT_HOOKS[path.parent.name]
+    ]
+    sent = [record for record in records if record.path.startswith(source)]
+    prompts = [event for event in replay(sent) if event.type is EventType.CLIENT_INPUT_RECEIVED]
+
+    assert sorted(event.session_id for event in prompts if event.session_id in sessions) == sorted(sessions)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_prompt_reported_with_and_without_its_id_is_one(order: int) -> None:
+    log = Record(
+        2.0,
+        "/v1/logs",
+        {
+            "resourceLogs": [
+                {
+                    "scopeLogs": [
+                        {
+                            "scope": {"name": "com.anthropic.claude_code.events"},
+                            "logRecords": [
+                                {
+                                    "timeUnixNano": "1767225601900000000",
+                                    "attributes": [
+                                        {"key": key, "value": {"stringValue": value}}
+                                        for key, value in {
+                                            "event.name": "user_prompt",
+                                            "session.id": "s",
+                                            "prompt.id": "p",
+                                        }.items()
+                                    ],
+                                }
+                            ],
+                        }
+                    ]
+                }
+            ]
+        },
+    )
+    records = [hook(2.0, "UserPromptSubmit", prompt="go"), log][::order]
+
+    assert prompts_in([hook(0.0, "SessionStart"), *records]) == 1
+    assert prompts_in([hook(0.0, "SessionStart"), *records, hook(3.0, "UserPromptSubmit", prompt="go")]) == 2

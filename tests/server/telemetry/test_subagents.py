@@ -1,0 +1,77 @@
+"""Sub-agents of one Claude Code session: each has calls of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queenright.health.findings import Finding, FindingKind
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from tests.clients.fixtures import Record
+from tests.server.telemetry.replay import replay
+
+
+def hook(at: float, name: str, **data: Any) -> Record:
+    return Record(at, "/hooks/claude-code", {"hook_event_name": name, "session_id": "s", **data})
+
+
+def call(at: float, tool: str, arguments: dict[str, Any], result: Any, **caller: str) -> list[Record]:
+    of_call = {"tool_name": tool, "tool_input": arguments, "tool_use_id": f"toolu_{at}", **caller}
+    return [
+        hook(at, "PreToolUse", **of_call),
+        hook(at + 0.5, "PostToolUse", **of_call, tool_response=result),
+    ]
+
+
+def findings_after(*calls: list[Record]) -> list[Finding]:
+    monitor = HealthMonitor(HealthSettings())
+    begin = [hook(0.0, "SessionStart"), hook(0.0, "UserPromptSubmit", prompt="go")]
+    for event in replay([*begin, *(record for records in calls for record in records)]):
+        monitor.apply(event, event.time)
+    [worker] = monitor.workers()
+    return [one for one in worker.findings if one.kind in (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)]
+
+
+def subagent(number: int) -> dict[str, str]:
+    return {"agent_id": f"agent{number}", "agent_type": "Explore"}
+
+
+def test_subagents_that_begin_with_the_same_call_are_no_loop() -> None:
+    calls = []
+    for number in range(8):
+        at, caller = 10.0 * number + 1.0, subagent(number)
+        calls += [
+            call(at, "Bash", {"command": "git status"}, {"stdout": "clean"}, **caller),
+            call(at + 2, "Read", {"file_path": "/CLAUDE.md"}, {"file": "rules"}, **caller),
+            call(at + 4, "Read", {"file_path": f"/{number}.py"}, {"file": f"text {number}"}, **caller),
+        ]
+
+    assert findings_after(*calls) == []
+
+
+def test_parallel_subagents_that_make_the_same_call_are_no_loop() -> None:
+    reads = [
+        call(1.0 + n, "Read", {"file_path": "/CLAUDE.md"}, {"file": "rules"}, **subagent(n)) for n in range(8)
+    ]
+
+    assert findings_after(*reads) == []
+
+
+def test_one_subagent_that_repeats_its_call_is_a_loop() -> None:
+    searches = [
+        call(1.0 + n, "Grep", {"pattern": "foo"}, {"matches": ["a.py"]}, **subagent(1)) for n in range(8)
+    ]
+
+    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*searches)}
+
+
+def test_agent_that_repeats_a_call_without_subagents_is_a_loop() -> None:
+    searches = [call(1.0 + n, "Grep", {"pattern": "foo"}, {"matches": ["a.py"]}) for n in range(8)]
+
+    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*searches)}
+
+
+def test_agent_that_starts_the_same_subagent_again_is_a_loop() -> None:
+    starts = [call(1.0 + n, "Agent", {"prompt": "fix it"}, {"text": "cannot"}) for n in range(8)]
+
+    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*starts)}
