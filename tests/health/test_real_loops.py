@@ -277,10 +277,53 @@ def test_one_check_after_each_change_never_pages(
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
+LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
+    (("act", "go {}"), ("inventory", {})),
+    (("run_macro", "m{}"), ("get_range", {"range": "A1:A2"})),
+    (("bash", "python gen.py {}"), ("bash", "git status --short")),
+    (("bash", "docker exec app ./migrate {}"), ("bash", "docker logs app --tail 1")),
+    (("execute_cell", "df = df.drop({})"), ("execute_cell", "df.isna().sum().sum()")),
+]
+
+
+def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **data: Any) -> None:
+    said = effect_of_call(tool, arguments)
+    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **said)
+
+
+@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize("answer", ["done {}", "ok"])
+def test_look_after_each_unknown_call_is_found_late_and_never_pages(
+    act: tuple[str, str], look: tuple[str, object], answer: str
+) -> None:
+    script = worker()
+    for n in range(30):
+        call_of(script, act[0], act[1].format(n), answer.format(n))
+        call_of(script, look[0], look[1], "as before")
+        if n < 7:
+            assert all(not finding.ticket for finding in script.health.findings)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert script.finding(LOOP) is not None
+
+
+@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
+def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
+    act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
+) -> None:
+    script = worker()
+    for n in range(8):
+        call_of(script, act[0], act[1].format(n if data else 0), f"failed {n}" if data else "done", **data)
+        call_of(script, look[0], look[1], "as before")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_look_again_between_other_looks_pages() -> None:
     script = worker()
     for n in range(5):
-        script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
+        script.call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
         script.call("bash", args="cat a.py", result="text", effect="reads")
 
     assert found(script, LOOP).severity is Severity.HIGH

@@ -456,7 +456,9 @@ def _record_call(
             return False
         v._has_waited = False
         is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
+        # Without arguments, an unknown tool may tell what has become of the work.
+        is_look = not failed and (effect in READING or (effect is None and not tells_all))
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
         may_change = effect == _RUNS or (effect is None and not is_check and not is_note(tool))
         if may_change and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
