@@ -792,6 +792,53 @@ def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
     assert found(hasty, LOOP).severity is Severity.CRITICAL
 
 
+FAILING_POLLS = [
+    ("gh pr checks 12", "build pending", "exit_code_8"),
+    ("nc -z db 5432", "Exit code 1", "exit_code_1"),
+    ("pg_isready -h db", "db:5432 - no response", "exit_code_2"),
+    ("curl -sf localhost:8080/health", "curl: (7) Failed to connect", "exit_code_7"),
+]
+
+
+@pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
+def test_state_that_fails_in_the_same_way_after_a_pause_is_a_poll(
+    command: str, answer: str, error: str
+) -> None:
+    script, hasty, various = worker(), worker(), worker()
+    said: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
+    for n in range(20):
+        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+        call_of(hasty, "bash", {"command": command}, answer, after=4, **said)
+        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **said)
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    assert FindingKind.ERROR_STREAK in various.kinds()
+    for _ in range(80):
+        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+
+
+def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
+    script = worker()
+    said: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
+    for _ in range(6):
+        call_of(script, "bash", {"command": "pg_isready"}, said["error"], after=20, **said)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_rollout_that_is_not_finished_in_time_is_a_wait() -> None:
+    script = worker()
+    answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
+    said: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
+    for _ in range(20):
+        command = {"command": "kubectl -n x rollout status deploy/x --timeout=10s"}
+        call_of(script, "bash", command, answer, after=20, **said)
+
+    assert script.kinds() == set()
+
+
 @pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])
 def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
     script = worker()

@@ -182,9 +182,9 @@ class RecentCalls:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
-    def has(self, tool: str, args: str, result: str | None) -> bool:
-        """Return whether this call is there, with this result, and no failure."""
-        return self._find(_pair_of(tool, args, result, failed=False), 0) >= 0
+    def has(self, tool: str, args: str, result: str | None, *, failed: bool) -> bool:
+        """Return whether this call is there, with this result."""
+        return self._find(_pair_of(tool, args, result, failed=failed), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
         """Return whether the newest call was this one, with this result, and no failure."""

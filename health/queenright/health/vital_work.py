@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -48,7 +49,18 @@ _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
 
-_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
+_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out|\bwaiting for\b", re.IGNORECASE)
+
+
+class _Failure(Enum):
+    """What a failed call tells."""
+
+    TROUBLE = "trouble"
+    MISS = "miss"
+    """The tool works, and what it was asked for this time is not there."""
+    POLL = "poll"
+    """What is waited for is still not there."""
+
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
@@ -290,7 +302,7 @@ def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     """
     Return whether a reported failure is really a result.
 
-    ``grep`` fails if it finds nothing, and a wait fails if it times out.
+    ``grep`` fails if it finds nothing, and a wait fails if what it waits for does not come in time.
     """
     if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
@@ -352,15 +364,16 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if failed:
         reported = str(data.get("error_type") or data.get("outcome"))
         error = _failure_class(reported, str(data.get("error") or ""))
-    is_miss = False
+    failure = _Failure.TROUBLE
     if effect == _WAITS:
         _record_poll(v, result, failed, at)
     else:
         may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        is_miss = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
-    if failed and not is_miss:
+        failure = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+    if failed and failure is _Failure.TROUBLE:
         _count_failed_call(v, turn, at)
-    _count_streak(v, tool, error, turn, at, is_miss=is_miss)
+    if failure is not _Failure.POLL:
+        _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
 
 
 @lru_cache(256)
@@ -425,9 +438,9 @@ def _record_call(
     at: float,
     *,
     may_miss: bool = False,
-) -> bool:
+) -> _Failure:
     """
-    Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
+    Weigh a call that is no wait; return what it tells if it failed.
 
     A known shell error names the same missing thing, so it is not a miss.
     """
@@ -447,13 +460,14 @@ def _record_call(
         ):
             v.calls.changed()
         is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
-        if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
+        may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
+        if is_after_pause and may_poll and _is_poll(v, tool, args, compared, effect, pause, failed=failed):
             if v._has_waited or effect == _POLLS:
-                _record_poll(v, result, failed, at)
+                _record_poll(v, result, False, at)
             else:
                 _count_poll(v, result, at)
                 v.rereads += 1
-            return False
+            return _Failure.POLL if failed else _Failure.TROUBLE
         v._has_waited = False
         is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
         # Without arguments, an unknown tool may tell what has become of the work.
@@ -492,23 +506,30 @@ def _record_call(
             v._refused_turn = turn
     elif effect in CHANGING:
         _record_change(v, seen, at)
-    return is_miss
+    return _Failure.MISS if is_miss else _Failure.TROUBLE
 
 
 def _is_poll(
-    v: VitalState, tool: str, args: str, result: str | None, effect: str | None, pause: float
+    v: VitalState,
+    tool: str,
+    args: str,
+    result: str | None,
+    effect: str | None,
+    pause: float,
+    *,
+    failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
     if v.calls is None:
         return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
-        return v.calls.has(tool, args, result)
+        return v.calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
-    return pause >= least and v.calls.is_last(tool, args, result)
+    return not failed and pause >= least and v.calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
