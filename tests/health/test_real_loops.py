@@ -709,6 +709,33 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     assert script.kinds() == set()
 
 
+BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":"","stderr":""}']
+
+
+@pytest.mark.parametrize("error", BARE_EXITS)
+@pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
+def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
+    script, again = worker(), worker()
+    said = {"outcome": "error", "error_type": "error", "error": error}
+    for n in range(30):
+        call_of(script, "bash", {"command": command.format(n)}, error, **said)
+        call_of(again, "bash", {"command": command}, error, **said)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    if "grep -rn" not in command or error:
+        assert found(again, LOOP).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
+def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "error", "error": error}
+    for n in range(16):
+        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **said)
+
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
 def test_search_that_finds_nothing_before_each_change_is_work() -> None:
     script = worker()
     for n in range(20):

@@ -20,6 +20,7 @@ from queenright.health.vital_facts import (
     context_is_full,
     count,
     dollars,
+    is_bare_exit,
     is_missing,
     is_stopped_by_user,
     name,
@@ -368,8 +369,11 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if effect == _WAITS:
         _record_poll(v, result, failed, at)
     else:
-        may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        failure = _record_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+        is_bare = failed and effect in READING and is_shell(tool) and is_bare_exit(data)
+        may_miss = is_bare or (failed and effect in READING and error != SHELL_REFUSED and is_missing(data))
+        failure = _record_call(
+            v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss, is_bare=is_bare
+        )
     if failed and failure is _Failure.TROUBLE:
         _count_failed_call(v, turn, at)
     if failure is not _Failure.POLL:
@@ -438,11 +442,12 @@ def _record_call(
     at: float,
     *,
     may_miss: bool = False,
+    is_bare: bool = False,
 ) -> _Failure:
     """
     Weigh a call that is no wait; return what it tells if it failed.
 
-    A known shell error names the same missing thing, so it is not a miss.
+    A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """
     failed = bool(error)
     seen: Seen | None = None
@@ -482,7 +487,7 @@ def _record_call(
     is_miss = may_miss and seen is Seen.NEVER
     if result is not None and seen is not Seen.BESIDE:
         of_result = digest("result", result)
-        is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
+        is_miss = is_miss and (is_bare or not (is_shell(tool) and v.knows(of_result)))
         _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
