@@ -280,11 +280,14 @@ def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     if repeat.blind:
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
-        how = f"{repeat.times} times with the same {same}, in a cycle of {repeat.period} calls"
+        # Its rounds count even after changes, so they may be more than the repeats.
+        times = max(repeat.times, repeat.cycles)
+        how = f"{times} times with the same {same}, in a cycle of {repeat.period} calls"
     else:
-        how = f"{repeat.times} times with the same {same}"
+        times = max(repeat.times, repeat.run)
+        how = f"{times} times with the same {same}"
         if repeat.run > 1:
-            how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
+            how += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
     return f"{repeat.tool} was called {how}"
 
 
