@@ -277,10 +277,53 @@ def test_one_check_after_each_change_never_pages(
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
+LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
+    (("act", "go {}"), ("inventory", {})),
+    (("run_macro", "m{}"), ("get_range", {"range": "A1:A2"})),
+    (("bash", "python gen.py {}"), ("bash", "git status --short")),
+    (("bash", "docker exec app ./migrate {}"), ("bash", "docker logs app --tail 1")),
+    (("execute_cell", "df = df.drop({})"), ("execute_cell", "df.isna().sum().sum()")),
+]
+
+
+def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **data: Any) -> None:
+    said = effect_of_call(tool, arguments)
+    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **said)
+
+
+@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize("answer", ["done {}", "ok"])
+def test_look_after_each_unknown_call_is_found_late_and_never_pages(
+    act: tuple[str, str], look: tuple[str, object], answer: str
+) -> None:
+    script = worker()
+    for n in range(30):
+        call_of(script, act[0], act[1].format(n), answer.format(n))
+        call_of(script, look[0], look[1], "as before")
+        if n < 7:
+            assert all(not finding.ticket for finding in script.health.findings)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert script.finding(LOOP) is not None
+
+
+@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
+def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
+    act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
+) -> None:
+    script = worker()
+    for n in range(8):
+        call_of(script, act[0], act[1].format(n if data else 0), f"failed {n}" if data else "done", **data)
+        call_of(script, look[0], look[1], "as before")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_look_again_between_other_looks_pages() -> None:
     script = worker()
     for n in range(5):
-        script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
+        script.call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
         script.call("bash", args="cat a.py", result="text", effect="reads")
 
     assert found(script, LOOP).severity is Severity.HIGH
@@ -666,6 +709,33 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     assert script.kinds() == set()
 
 
+BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":"","stderr":""}']
+
+
+@pytest.mark.parametrize("error", BARE_EXITS)
+@pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
+def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
+    script, again = worker(), worker()
+    said = {"outcome": "error", "error_type": "error", "error": error}
+    for n in range(30):
+        call_of(script, "bash", {"command": command.format(n)}, error, **said)
+        call_of(again, "bash", {"command": command}, error, **said)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    if "grep -rn" not in command or error:
+        assert found(again, LOOP).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
+def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "error", "error": error}
+    for n in range(16):
+        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **said)
+
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
 def test_search_that_finds_nothing_before_each_change_is_work() -> None:
     script = worker()
     for n in range(20):
@@ -747,6 +817,53 @@ def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
 
     assert script.kinds() == set()
     assert found(hasty, LOOP).severity is Severity.CRITICAL
+
+
+FAILING_POLLS = [
+    ("gh pr checks 12", "build pending", "exit_code_8"),
+    ("nc -z db 5432", "Exit code 1", "exit_code_1"),
+    ("pg_isready -h db", "db:5432 - no response", "exit_code_2"),
+    ("curl -sf localhost:8080/health", "curl: (7) Failed to connect", "exit_code_7"),
+]
+
+
+@pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
+def test_state_that_fails_in_the_same_way_after_a_pause_is_a_poll(
+    command: str, answer: str, error: str
+) -> None:
+    script, hasty, various = worker(), worker(), worker()
+    said: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
+    for n in range(20):
+        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+        call_of(hasty, "bash", {"command": command}, answer, after=4, **said)
+        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **said)
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    assert FindingKind.ERROR_STREAK in various.kinds()
+    for _ in range(80):
+        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+
+
+def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
+    script = worker()
+    said: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
+    for _ in range(6):
+        call_of(script, "bash", {"command": "pg_isready"}, said["error"], after=20, **said)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_rollout_that_is_not_finished_in_time_is_a_wait() -> None:
+    script = worker()
+    answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
+    said: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
+    for _ in range(20):
+        command = {"command": "kubectl -n x rollout status deploy/x --timeout=10s"}
+        call_of(script, "bash", command, answer, after=20, **said)
+
+    assert script.kinds() == set()
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])

@@ -174,7 +174,7 @@ def test_no_two_kinds_say_the_same() -> None:
 def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
     text = policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
-    assert "(6 bad steps since the last accepted one, no activity for 6 min, seen 3 times)." in text
+    assert "(6 bad steps since the last accepted one, last activity 6 min ago, seen 3 times)." in text
     assert "bad step" not in policy.analysis(ticket("high", "retry_storm"))
     assert "activity" not in policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
 
@@ -183,7 +183,7 @@ def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
     ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
 )
 def test_durations_are_formatted_for_people(minutes: float, said: str) -> None:
-    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"no activity for {said}")
+    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {said} ago")
 
 
 def test_evidence_of_many_lines_becomes_one() -> None:

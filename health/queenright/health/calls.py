@@ -51,7 +51,8 @@ class Repeat(NamedTuple):
     window for as long as it keeps coming back; making it again after something
     was changed is no repeat. ``run`` is how often it came in a row,
     ``in_window`` how often in the window, ``at_all`` how often there whatever
-    was changed between, ``period`` the length of the
+    was changed between, ``unchanged`` how often there without a certain change
+    between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
     of arguments only: nobody told the result. One of an edit is of arguments
@@ -63,6 +64,7 @@ class Repeat(NamedTuple):
     run: int
     in_window: int
     at_all: int
+    unchanged: int
     period: int
     cycles: int
     since: float
@@ -86,6 +88,7 @@ class RecentCalls:
         "_tools",
         "_turn",
         "_turn_size",
+        "_unchanged",
         "_window",
     )
 
@@ -95,6 +98,7 @@ class RecentCalls:
         self._pairs = bytearray()
         self._chains = array("H")
         self._alike = array("H")
+        self._unchanged = array("H")
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
@@ -126,6 +130,7 @@ class RecentCalls:
         *,
         failed: bool = False,
         is_check: bool = False,
+        is_look: bool = False,
     ) -> Seen:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
@@ -139,6 +144,7 @@ class RecentCalls:
             at: When it ended, in seconds since the epoch.
             failed: Whether it failed.
             is_check: Whether it may be a check of what was done before, as nothing tells what it does.
+            is_look: Whether it reads what an unknown call before may have changed.
         """
         pair = _pair_of(tool, args, result, failed=failed)
         pairs = self._pairs
@@ -151,16 +157,19 @@ class RecentCalls:
             self._turn_size = 1
         self._repeats = None
         last = self._find(pair, 0)
-        since = min(self._since_change, self._since_perhaps) if is_check else self._since_change
-        again = last >= len(self) - since - 1
+        since = min(self._since_change, self._since_perhaps)
+        is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
+        again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
         if last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
             self._chains.append(min(self._chains[last] + again, _MOST))
             self._alike.append(min(self._alike[last] + 1, _MOST))
+            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MOST))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
             self._alike.append(1)
+            self._unchanged.append(1)
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
@@ -168,14 +177,14 @@ class RecentCalls:
         self._since_perhaps += 1
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
-            del pairs[:_SIZE], self._chains[0], self._alike[0], self._first[0]
+            del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]
         if last < 0:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
-    def has(self, tool: str, args: str, result: str | None) -> bool:
-        """Return whether this call is there, with this result, and no failure."""
-        return self._find(_pair_of(tool, args, result, failed=False), 0) >= 0
+    def has(self, tool: str, args: str, result: str | None, *, failed: bool) -> bool:
+        """Return whether this call is there, with this result."""
+        return self._find(_pair_of(tool, args, result, failed=failed), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
         """Return whether the newest call was this one, with this result, and no failure."""
@@ -186,7 +195,7 @@ class RecentCalls:
         self._since_change = 0
 
     def perhaps_changed(self) -> None:
-        """Note that the newest call may have changed something: a check after it is not the same check."""
+        """Note that the newest call may have changed something: a check or look after it is not the same."""
         self._since_perhaps = 0
 
     def rest(self) -> None:
@@ -228,6 +237,7 @@ class RecentCalls:
             run=run,
             in_window=self._chains[index] - self._chains[first] + 1,
             at_all=self._alike[index] - self._alike[first] + 1,
+            unchanged=self._unchanged[index] - self._unchanged[first] + 1,
             period=period,
             cycles=cycles,
             since=self._first[index],

@@ -247,7 +247,7 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
         severity=severity,
         evidence=_describe_loop(worst, settings) if is_loop else _describe_repeat_after_changes(worst),
         since=worst.since,
-        ticket=is_loop or worst.failed,
+        ticket=severity is not Severity.LOW,
     )
 
 
@@ -269,8 +269,10 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     if repeat.blind or repeat.at_all < loops.repeats_at_all:
         return None
     # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
-    # That nothing it changed has helped is one, and none to page: the failure may be of others.
-    return Severity.MEDIUM if repeat.failed else Severity.LOW
+    # That nothing it changed has helped is one, and none to page: the failure may be of others. So is a look
+    # after calls of which nobody knows that they change anything.
+    is_ticket = repeat.failed or repeat.unchanged >= loops.repeats_at_all
+    return Severity.MEDIUM if is_ticket else Severity.LOW
 
 
 def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
@@ -278,11 +280,14 @@ def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     if repeat.blind:
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
-        how = f"{repeat.times} times with the same {same}, in a cycle of {repeat.period} calls"
+        # Its rounds count even after changes, so they may be more than the repeats.
+        times = max(repeat.times, repeat.cycles)
+        how = f"{times} times with the same {same}, in a cycle of {repeat.period} calls"
     else:
-        how = f"{repeat.times} times with the same {same}"
+        times = max(repeat.times, repeat.run)
+        how = f"{times} times with the same {same}"
         if repeat.run > 1:
-            how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
+            how += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
     return f"{repeat.tool} was called {how}"
 
 

@@ -123,6 +123,26 @@ def _says_missing(error_type: str, error: str) -> bool:
     return _MISSING.search(text) is not None and _BROKEN.search(text) is None
 
 
+# What a shell tool reports of a command that failed and printed nothing.
+_BARE_EXIT: Final = re.compile(
+    r"[\W_]*(?:(?:error|failed|failure|command|process|exit|exited|with|code|status|exitcode|returncode|stdout|stderr"
+    r"|output|1|is|true|false|interrupted|null|none)(?:[\W_]+|\Z))*",
+    re.IGNORECASE,
+)
+
+
+def is_bare_exit(data: Mapping[str, Any]) -> bool:
+    """Return whether a command failed with exit code 1, as far as that is reported, and without output."""
+    error_type = str(data.get("error_type") or "")[:_NAME_LIMIT]
+    text = str(data.get("error") or "")[:EVIDENCE_LIMIT]
+    return _says_bare_exit(text) and (bool(text) or _says_bare_exit(error_type))
+
+
+@lru_cache(256)
+def _says_bare_exit(text: str) -> bool:
+    return _BARE_EXIT.fullmatch(text) is not None
+
+
 # What secrets are written in: a cut within such a word may have left the half of one.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 

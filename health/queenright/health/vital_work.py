@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from queenright.health.vital_facts import (
     context_is_full,
     count,
     dollars,
+    is_bare_exit,
     is_missing,
     is_stopped_by_user,
     name,
@@ -48,7 +50,18 @@ _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
 
-_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
+_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out|\bwaiting for\b", re.IGNORECASE)
+
+
+class _Failure(Enum):
+    """What a failed call tells."""
+
+    TROUBLE = "trouble"
+    MISS = "miss"
+    """The tool works, and what it was asked for this time is not there."""
+    POLL = "poll"
+    """What is waited for is still not there."""
+
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
@@ -304,7 +317,7 @@ def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     """
     Return whether a reported failure is really a result.
 
-    ``grep`` fails if it finds nothing, and a wait fails if it times out.
+    ``grep`` fails if it finds nothing, and a wait fails if what it waits for does not come in time.
     """
     if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
@@ -368,12 +381,13 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if failed:
         reported = str(data.get("error_type") or data.get("outcome"))
         error = _failure_class(reported, str(data.get("error") or ""))
-    is_miss = False
+    failure = _Failure.TROUBLE
     if effect == _WAITS:
         _record_poll(v, result, failed, at)
     else:
-        may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
-        is_miss = _record_call(
+        is_bare = failed and effect in READING and is_shell(tool) and is_bare_exit(data)
+        may_miss = is_bare or (failed and effect in READING and error != SHELL_REFUSED and is_missing(data))
+        failure = _record_call(
             v,
             tool,
             args,
@@ -384,11 +398,13 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
             pause,
             at,
             may_miss=may_miss,
+            is_bare=is_bare,
             subagent=data.get("subagent"),
         )
-    if failed and not is_miss:
+    if failed and failure is _Failure.TROUBLE:
         _count_failed_call(v, turn, at)
-    _count_streak(v, tool, error, turn, at, is_miss=is_miss)
+    if failure is not _Failure.POLL:
+        _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
 
 
 @lru_cache(256)
@@ -453,12 +469,13 @@ def _record_call(
     at: float,
     *,
     may_miss: bool = False,
+    is_bare: bool = False,
     subagent: str | None = None,
-) -> bool:
+) -> _Failure:
     """
-    Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
+    Weigh a call that is no wait; return what it tells if it failed.
 
-    A known shell error names the same missing thing, so it is not a miss.
+    A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """
     failed = bool(error)
     seen: Seen | None = None
@@ -478,16 +495,19 @@ def _record_call(
         ):
             v.calls.changed()
         is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
-        if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
+        may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
+        if is_after_pause and may_poll and _is_poll(v, tool, args, compared, effect, pause, failed=failed):
             if v._has_waited or effect == _POLLS:
-                _record_poll(v, result, failed, at)
+                _record_poll(v, result, False, at)
             else:
                 _count_poll(v, result, at)
                 v.rereads += 1
-            return False
+            return _Failure.POLL if failed else _Failure.TROUBLE
         v._has_waited = False
         is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
+        # Without arguments, an unknown tool may tell what has become of the work.
+        is_look = not failed and (effect in READING or (effect is None and not tells_all))
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
         may_change = effect == _RUNS or (effect is None and not is_check and not is_note(tool))
         if may_change and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
@@ -497,7 +517,7 @@ def _record_call(
     is_miss = may_miss and seen is Seen.NEVER
     if result is not None and seen is not Seen.BESIDE:
         of_result = digest("result", result)
-        is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
+        is_miss = is_miss and (is_bare or not (is_shell(tool) and v.knows(of_result)))
         _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
@@ -521,23 +541,30 @@ def _record_call(
             v._refused_turn = turn
     elif effect in CHANGING:
         _record_change(v, seen, at)
-    return is_miss
+    return _Failure.MISS if is_miss else _Failure.TROUBLE
 
 
 def _is_poll(
-    v: VitalState, tool: str, args: str, result: str | None, effect: str | None, pause: float
+    v: VitalState,
+    tool: str,
+    args: str,
+    result: str | None,
+    effect: str | None,
+    pause: float,
+    *,
+    failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
     if v.calls is None:
         return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
-        return v.calls.has(tool, args, result)
+        return v.calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
-    return pause >= least and v.calls.is_last(tool, args, result)
+    return not failed and pause >= least and v.calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:

@@ -29,8 +29,8 @@ def _words_in(text: str) -> frozenset[str]:
 _READS: Final = _words_in(
     """
     read view get list ls search grep rg glob find fetch query select show describe lookup cat head
-    tail open browse retrieve inspect check count stat tree diff locate extract analyze analyse
-    recall
+    tail open browse visit crawl scrape retrieve inspect check count stat tree diff locate extract analyze
+    analyse recall
     """
 )
 _SEARCHES: Final = _words_in(
@@ -60,7 +60,7 @@ _CHANGES: Final = _EDITS | _words_in(
     """
     delete remove clear reset post send reply comment publish notify email move rename copy commit
     push merge deploy book cancel close approve reject assign order pay charge refund transfer
-    install uninstall upload undo revert restore click type fill press select_option drag navigate
+    install uninstall upload undo revert restore refactor click type fill press select_option drag navigate
     goto
     """
 )
@@ -110,6 +110,17 @@ _SPEAKS: Final = _words_in(
 _CHECKS: Final = _words_in(
     """
     test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
+    """
+)
+_CODE: Final = _words_in(
+    """
+    code cell python ipython notebook script javascript repl
+    """
+)
+"""Tools that execute these run what their arguments contain."""
+_EXECUTES: Final = _words_in(
+    """
+    execute exec run eval
     """
 )
 _ASKS: Final = _words_in(
@@ -180,6 +191,8 @@ def _tool(name: str) -> _Tool:
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
+    if words and words[0] in _EXECUTES and not _CODE.isdisjoint(words):
+        return Effect.RUNS
     for word in words[:2]:
         if word in _CHANGES:
             is_edit = word in _WRITES_CONTENT or (word in _EDITS and not _CONTENT.isdisjoint(words))

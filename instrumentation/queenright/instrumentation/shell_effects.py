@@ -74,8 +74,12 @@ _SEARCHES: Final = _words_in(
 _POLLS: Final = _words_in(
     """
     ps pgrep jobs squeue sacct qstat nvidia-smi uptime free netstat ss lsof journalctl dmesg last
+    pg_isready
     """
 )
+_PORT_CLIENTS: Final = _words_in("nc ncat netcat")
+_SCANS: Final = re.compile(r"-[a-zA-Z]*z\w*")
+"""The option with which these only ask whether a port is open."""
 _CHANGES: Final = _words_in(
     """
     mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
@@ -237,6 +241,8 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return _effect_of_client(name, words)
     if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
         return Effect.POLLS
+    if name in _PORT_CLIENTS and any(_SCANS.fullmatch(word) for word in words[1:]):
+        return Effect.POLLS
     if name in _SEARCHES:
         if name == "find" and (acts := _FIND_ACTS.intersection(words)):
             act = next(iter(acts))
@@ -282,6 +288,8 @@ def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
         if "api" in plain[:2]:
             return _effect_of_request(words)
         plain = plain[1:]  # "run", "release": a kind of thing
+    if "rollout" in plain and "status" in plain and "--watch=false" not in words:
+        return Effect.WAITS
     for word in plain:
         if name == "aws":
             # "describe-stacks", of a service that may be called "logs".

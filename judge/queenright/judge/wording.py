@@ -176,7 +176,7 @@ def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1
     if bad_steps:
         parts.append(f"{bad_steps} bad {'step' if bad_steps == 1 else 'steps'} since the last accepted one")
     if stall_minutes is not None and stall_minutes >= 1:
-        parts.append(f"no activity for {format_duration(stall_minutes * 60)}")
+        parts.append(f"last activity {format_duration(stall_minutes * 60)} ago")
     if occurrences > 1:
         parts.append(f"seen {occurrences} times")
     return ", ".join(parts)
