@@ -133,7 +133,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
         vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings().loops)
         for event in sorted(events, key=lambda event: event.time):
             vitals.apply(event, event.time)
-        left_out = ("calls", "clock_base", "model", "cost_usd", "unpriced_tokens")
+        left_out = ("calls", "clock_base", "model", "cost_usd", "source", "unpriced_tokens")
         return {
             name: getattr(vitals, name)
             for name in VitalState.__slots__
