@@ -52,7 +52,7 @@ test test-slow: .venv/.dev
 	@$(if $(SLOW),$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2)
 	@$(if $(SLOW),$(IN_MEMORY) $(PYTHON) $(PROVIDE) builder || echo "The tests of the image are skipped." >&2)
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
-	@$(IN_MEMORY) $(BIN)/python -m pytest -n 6 $(SLOW) $(PYTEST)
+	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 
 check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .
