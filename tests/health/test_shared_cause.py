@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, Severity
+from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import TicketStatus
@@ -61,6 +61,18 @@ def test_an_mcp_server_is_shared_and_a_tool_of_ones_own_is_not(tool: str, cause:
 
     assert seen is not None
     assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
+
+
+@pytest.mark.parametrize("calls", range(5, 10))
+def test_repeated_failures_share_a_cause_whichever_finding_is_worst(calls: int) -> None:
+    """B104: equal errors are repeated results too, which are worse than a streak for a while."""
+    script = worker()
+    for n in range(calls):
+        script.call("mcp__github__get_issue", args=f"{n}", result="down", outcome="error", error_type="gone")
+    seen = worst(script.health.findings)
+
+    assert seen is not None
+    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == "mcp:github"
 
 
 def answered(**data: str) -> WorkerScript:

@@ -14,6 +14,7 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
+_OF_FAILING_CALLS: Final = frozenset({FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS})
 _OWN_ERROR: Final = re.compile(
     r"auth|api.?key|permission|forbidden|unauthori[sz]ed|invalid.?request|bad.?request|not.?found|unprocessable"
     r"|\b40[0134]\b|\b422\b",
@@ -49,7 +50,10 @@ def shared_cause(
     most = settings.tickets.incident_workers
     if finding.kind is FindingKind.PROVIDER_FAILURE:
         return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
-    if finding.kind is not FindingKind.ERROR_STREAK or not v.streak_tool or v.streak_is_missing:
+    # Failures that repeat are repeated results too: either finding may be the worse one.
+    if finding.kind not in _OF_FAILING_CALLS or not _has(health, FindingKind.ERROR_STREAK):
+        return ""
+    if not v.streak_tool or v.streak_is_missing:
         return ""
     if server := _mcp_server(v.streak_tool):
         return f"mcp:{server}" if _is_mcp_server_shared(v, server, workers(), since, most) else ""
