@@ -77,8 +77,6 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
 
 def detect_resource_limit(resources: Resources) -> Finding | None:
     """Find a worker that has used up what it has of a resource, or nearly so."""
-    if not resources:
-        return None
     full = [each for each in resources if _level(each) is not None]
     if not full:
         return None

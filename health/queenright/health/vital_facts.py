@@ -192,8 +192,8 @@ class OpenTool(NamedTuple):
     node_id: str
     started: float
     timeout: float | None
-    active_for: float = 0.0
-    """When it began, on the clock of its source."""
+    source_started: float = 0.0
+    """Seconds on the clock of its source."""
 
 
 class Refusal(NamedTuple):

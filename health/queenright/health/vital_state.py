@@ -655,6 +655,10 @@ class VitalState:
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
         self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+        self.end_standstill()
+
+    def end_standstill(self) -> None:
+        """Count repeats and failures among results from here."""
         self.results_since_gain, self.stale_results_since_gain = 0, 0.0
 
     def add_idle_turn(self, at: float) -> None:
@@ -742,7 +746,7 @@ class VitalState:
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
         self.told, self.stale_results = 0, 0.0
-        self.results_since_gain, self.stale_results_since_gain = 0, 0.0
+        self.end_standstill()
 
     def enter(self, node_id: str, at: float) -> None:
         """Note in which node the worker is; another node is a new visit."""

@@ -255,7 +255,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         node_id=event.node_id,
         started=at,
         timeout=seconds(data.get("timeout")),
-        active_for=v.active_for,
+        source_started=v.active_for,
     )
     opened = v.open_tools
     if opened is None:
@@ -294,7 +294,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
-            ran = v.active_for - one.active_for
+            ran = v.active_for - one.source_started
             del opened[index]
             break
     if not opened:
@@ -494,9 +494,8 @@ def _record_call(
             and not v.calls.is_last(tool, args, compared)
         ):
             v.calls.changed()
-        is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
-        if is_after_pause and may_poll and _is_poll(v, tool, args, compared, effect, pause, failed=failed):
+        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, failed=failed):
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
@@ -523,7 +522,7 @@ def _record_call(
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = v.stale_tries = 0
-            v.results_since_gain, v.stale_results_since_gain = 0, 0.0
+            v.end_standstill()
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (
             effect in _REFUSABLE and error != UNCLASSIFIED
@@ -546,6 +545,7 @@ def _record_call(
 
 def _is_poll(
     v: VitalState,
+    calls: RecentCalls,
     tool: str,
     args: str,
     result: str | None,
@@ -556,15 +556,13 @@ def _is_poll(
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
-    if v.calls is None:
-        return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
-        return v.calls.has(tool, args, result, failed=failed)
+        return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
-    return not failed and pause >= least and v.calls.is_last(tool, args, result)
+    return not failed and pause >= least and calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
@@ -620,7 +618,7 @@ def _record_result_news(
             v.progressed(at)
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
-                v.results_since_gain, v.stale_results_since_gain = 0, 0.0
+                v.end_standstill()
     elif seen is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_tries += 1
