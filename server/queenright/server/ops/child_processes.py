@@ -38,10 +38,15 @@ async def wait_for_answer(url: str, *, every: float = 1) -> None:
     """Wait until ``url`` answers 200."""
     async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
         while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if (await client.get(url)).status_code == 200:
-                    return
+            if await _answers(client, url):
+                return
             await asyncio.sleep(every)
+
+
+async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return (await client.get(url)).status_code == 200
+    return False
 
 
 class Child:
@@ -85,9 +90,8 @@ class Child:
                     raise ChildProcessFailedError(
                         self.name, f"exited during startup (exit code {self.process.returncode})", self.log
                     )
-                with contextlib.suppress(httpx.HTTPError):
-                    if (await client.get(url)).status_code == 200:
-                        return
+                if await _answers(client, url):
+                    return
                 await asyncio.sleep(0.1)
         raise ChildProcessFailedError(self.name, f"did not answer within {within:.0f} s", self.log)
 
