@@ -333,9 +333,10 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
 def _read(path: Path, file: Path) -> dict[Any, Any]:
     """Return the settings in a file; messages call it ``file``."""
     try:
-        text = path.read_text(encoding="utf-8")
-        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), file)
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        _refuse_repeated_keys(root, file)
+        content = None if root is None else loader.construct_document(root)
     except OSError as error:
         raise InvalidSettingsError(
             f"{file} cannot be read ({error.strerror}); name another with --config."
