@@ -19,44 +19,40 @@ from queenright.instrumentation.shell_effects import (
     SHORTEST_WAIT,
     effect_of_command,
     seconds_slept,
+    words_in,
 )
 
-
-def _words_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_READS: Final = _words_in(
+_READS: Final = words_in(
     """
     read view get list ls search grep rg glob find fetch query select show describe lookup cat head
     tail open browse visit crawl scrape retrieve inspect check count stat tree diff locate extract analyze
     analyse recall
     """
 )
-_SEARCHES: Final = _words_in(
+_SEARCHES: Final = words_in(
     """
     search grep rg glob find locate
     """
 )
-_STATES: Final = _words_in(
+_STATES: Final = words_in(
     """
     status state progress
     """
 )
-_RUNNING: Final = _words_in(
+_RUNNING: Final = words_in(
     """
     job jobs run runs build builds pipeline pipelines workflow workflows deployment deployments task
     tasks queue logs
     """
 )
 """Reading these while they run returns a state."""
-_EDITS: Final = _words_in(
+_EDITS: Final = words_in(
     """
     edit multiedit write create update insert replace patch apply append add set put rewrite save
     modify str_replace
     """
 )
-_CHANGES: Final = _EDITS | _words_in(
+_CHANGES: Final = _EDITS | words_in(
     """
     delete remove clear reset post send reply comment publish notify email move rename copy commit
     push merge deploy book cancel close approve reject assign order pay charge refund transfer
@@ -64,36 +60,36 @@ _CHANGES: Final = _EDITS | _words_in(
     goto
     """
 )
-_WRITES_CONTENT: Final = _words_in(
+_WRITES_CONTENT: Final = words_in(
     """
     edit multiedit write insert replace patch append apply rewrite modify str_replace
     """
 )
-_CONTENT: Final = _words_in(
+_CONTENT: Final = words_in(
     """
     file files text code content contents line lines notebook document cell
     """
 )
 """What is created or updated by content that the call gives, so that the same call writes the same."""
-_NOTES: Final = _words_in(
+_NOTES: Final = words_in(
     """
     todo todos plan memory think thought
     """
 )
 """Tools with which an agent takes notes for itself; they affect no other call."""
-_WAITS: Final = _words_in(
+_WAITS: Final = words_in(
     """
     sleep wait poll bashoutput taskoutput await_shell wait_for wait_agent get_task_status
     task_status check_status read_terminal_output
     """
 )
-_WAITING: Final = _words_in(
+_WAITING: Final = words_in(
     """
     sleep wait await poll
     """
 )
 _WAIT_KEYS: Final = re.compile(r"s|t|n|.*(?:sec|time|dura|delay|wait|ms|milli|min).*", re.IGNORECASE)
-_SUBMITS: Final = _words_in(
+_SUBMITS: Final = words_in(
     """
     finish finished submit done complete completed task_done task_complete task_completed
     finish_task complete_task submit_answer submit_result submit_solution submit_task submit_review
@@ -102,46 +98,46 @@ _SUBMITS: Final = _words_in(
     report_completion signal_completion deliver_report deliver_result final
     """
 )
-_SPEAKS: Final = _words_in(
+_SPEAKS: Final = words_in(
     """
     respond say tell answer announce message
     """
 )
-_CHECKS: Final = _words_in(
+_CHECKS: Final = words_in(
     """
     test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
     """
 )
-_CODE: Final = _words_in(
+_CODE: Final = words_in(
     """
     code cell python ipython notebook script javascript repl
     """
 )
 """Tools that execute these run what their arguments contain."""
-_EXECUTES: Final = _words_in(
+_EXECUTES: Final = words_in(
     """
     execute exec run eval
     """
 )
-_ASKS: Final = _words_in(
+_ASKS: Final = words_in(
     """
     askuserquestion ask_user ask_user_question ask_human ask_followup_question request_user_input exitplanmode
     exit_plan_mode get_user_input human_input send_msg_to_user
     """
 )
-_SHELLS: Final = _words_in(
+_SHELLS: Final = words_in(
     """
     bash shell sh terminal execute_bash exec_command shell_command run_shell_command local_shell
     run_command run_terminal_cmd run_in_terminal execute_command unified_exec container_exec
     powershell cmd
     """
 )
-_EDITORS: Final = _words_in(
+_EDITORS: Final = words_in(
     """
     str_replace_editor str_replace_based_edit_tool text_editor file_editor
     """
 )
-_STDIN: Final = _words_in(
+_STDIN: Final = words_in(
     """
     write_stdin write_to_terminal send_input input_command
     """

@@ -17,7 +17,8 @@ SHORTEST_WAIT: Final = 5.0
 """Seconds. A shorter sleep only lets something settle and is not a wait."""
 
 
-def _words_in(text: str) -> frozenset[str]:
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -57,7 +58,7 @@ _WRAPPERS: Final = {
 }
 """What runs the command that follows, and the letters of its options that have a value."""
 
-_READS: Final = _words_in(
+_READS: Final = words_in(
     """
     ls cat grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
     type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
@@ -66,38 +67,38 @@ _READS: Final = _words_in(
     history man help ping dig nslookup
     """
 )
-_SEARCHES: Final = _words_in(
+_SEARCHES: Final = words_in(
     """
     grep egrep fgrep rg ag find locate
     """
 )
-_POLLS: Final = _words_in(
+_POLLS: Final = words_in(
     """
     ps pgrep jobs squeue sacct qstat nvidia-smi uptime free netstat ss lsof journalctl dmesg last
     pg_isready
     """
 )
-_PORT_CLIENTS: Final = _words_in("nc ncat netcat")
+_PORT_CLIENTS: Final = words_in("nc ncat netcat")
 _SCANS: Final = re.compile(r"-[a-zA-Z]*z\w*")
 """The option with which these only ask whether a port is open."""
-_CHANGES: Final = _words_in(
+_CHANGES: Final = words_in(
     """
     mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
     rsync scp
     """
 )
-_EDITS: Final = _words_in(
+_EDITS: Final = words_in(
     """
     tee patch apply_patch
     """
 )
-_WRITES: Final = _words_in(
+_WRITES: Final = words_in(
     """
     echo printf cat tee
     """
 )
 """What these write into a file is in the command."""
-_FIND_ACTS: Final = _words_in("-delete -exec -execdir -ok")
+_FIND_ACTS: Final = words_in("-delete -exec -execdir -ok")
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which an empty result is a success."""
 _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
@@ -111,38 +112,38 @@ _CHECKERS: Final = re.compile(
     r"|phpunit|rubocop|pre-commit|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
 """Commands that check what was done before."""
-_INSTALLERS: Final = _words_in(
+_INSTALLERS: Final = words_in(
     """
     pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
     """
 )
-_INSTALLS: Final = _words_in(
+_INSTALLS: Final = words_in(
     """
     install add remove uninstall update upgrade get sync i
     """
 )
-_GIT_READS: Final = _words_in(
+_GIT_READS: Final = words_in(
     """
     status log diff show blame grep ls-files ls-tree branch remote rev-parse describe cat-file
     config
     """
 )
-_GIT_VALUED: Final = _words_in("-C -c --git-dir --work-tree --namespace")
+_GIT_VALUED: Final = words_in("-C -c --git-dir --work-tree --namespace")
 
-_CLIENTS: Final = _words_in(
+_CLIENTS: Final = words_in(
     """
     gh glab kubectl oc helm docker podman nerdctl docker-compose systemctl service supervisorctl pm2
     aws gcloud az doctl fly flyctl heroku vercel nomad argocd argo flux terraform tofu
     """
 )
 """Clients of what runs elsewhere, or in the background: what they read changes by itself."""
-_CLIENT_READS: Final = _words_in(
+_CLIENT_READS: Final = words_in(
     """
     get describe list ls status show view diff checks inspect ps logs log events top stats history
     images info is-active is-enabled is-failed version search head tail read
     """
 )
-_CLIENT_CHANGES: Final = _words_in(
+_CLIENT_CHANGES: Final = words_in(
     """
     apply create delete edit patch scale set start stop restart reload enable disable build push
     pull deploy rm kill merge close reopen comment commit add remove update upgrade install
@@ -150,8 +151,8 @@ _CLIENT_CHANGES: Final = _words_in(
     destroy rerun cancel rename release tag up down
     """
 )
-_CONTAINER_CLIENTS: Final = _words_in("kubectl oc docker podman nerdctl docker-compose")
-_RUN_INSIDE: Final = _words_in("run exec cp attach debug")
+_CONTAINER_CLIENTS: Final = words_in("kubectl oc docker podman nerdctl docker-compose")
+_RUN_INSIDE: Final = words_in("run exec cp attach debug")
 """What follows these is a command of its own."""
 _CURL_SENDS: Final = re.compile(
     r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
