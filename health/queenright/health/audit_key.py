@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -35,14 +35,6 @@ _PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY----
 
 class AuditKeyError(QueenrightError):
     """Raised when a key cannot be used; says which file, why and what to do, but never its content."""
-
-
-class Signer(Protocol):
-    """Signs events of this service."""
-
-    def sign(self, event: AgentEvent) -> AgentEvent:
-        """Return the event with ``key_id`` and ``signature`` in its data."""
-        ...
 
 
 class AuditKey:
