@@ -73,11 +73,11 @@ class WatchedHands:
         self.asked: list[tuple[str, str]] = []
         self.orders: list[tuple[str, str]] = []
         """Whose order it was carried out as, and in which words."""
-        self._hands: QueenActions | None = None
+        self._actions: QueenActions | None = None
 
     @property
     def hands(self) -> QueenActions:
-        if self._hands is None:
+        if self._actions is None:
             hive = self._hive
             approvals = Approvals(
                 hive.store,
@@ -89,8 +89,9 @@ class WatchedHands:
                 publish=hive.bus.fan_out,
             )
             settings = hive.settings.intervention.termination
-            self._hands = WorkerActions(self.reached, approvals, monitor=hive.monitor, settings=settings)  # type: ignore[arg-type]
-        return self._hands
+            reached: Any = self.reached  # it records what a service of interventions would do
+            self._actions = WorkerActions(reached, approvals, monitor=hive.monitor, settings=settings)
+        return self._actions
 
     @property
     def used(self) -> tuple[int, int]:

@@ -79,12 +79,14 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     assert times_brought_up(service) == 1
 
 
-async def test_pending_decision_is_brought_up_after_a_restart_that_came_before(settings: Settings) -> None:
+async def test_pending_decision_is_brought_up_after_a_restart_that_came_before(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(settings) as running:
         service = running.service
         await ticket_on(running)
         # As if it was killed before anybody could be told.
-        service.tickets.request_attention = _nothing  # type: ignore[method-assign]
+        monkeypatch.setattr(service.tickets, "request_attention", _nothing)
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
         assert times_brought_up(service) == 0
     async with serving(settings) as running:

@@ -34,8 +34,6 @@ class ToolCounts:
             return NotImplemented
         return self._names == other._names and self._numbers == other._numbers
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
-
     def add(self, tool: str, failed: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
         place = self._place(tool)
