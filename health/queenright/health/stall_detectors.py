@@ -1,7 +1,7 @@
 """
-Detectors of silence: pure functions of vital signs and the time.
+Detect workers that have stopped: pure functions of vital signs and the time.
 
-``deadlines`` computes the moments at which they begin to find something.
+``deadlines`` computes when each detector finds something for the first time.
 """
 
 from __future__ import annotations
