@@ -32,7 +32,7 @@ ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at
         (500, PeerUnavailableError),
     ],
 )
-async def test_which_answers_blame_the_alert(
+async def test_only_client_errors_blame_the_alert(
     peer: ServedPeer, status: int, kind: type[AlertmanagerError]
 ) -> None:
     peer.peer.status = status
@@ -46,7 +46,7 @@ async def test_which_answers_blame_the_alert(
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
-async def test_credentials_are_sent_and_shown_nowhere(
+async def test_credentials_are_sent_but_not_shown(
     peer: ServedPeer, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -43,9 +43,7 @@ def bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_message_in_slack_has_five_different_buttons_that_lead_somewhere(
-    name: str, version: str
-) -> None:
+def test_slack_message_has_five_distinct_working_buttons(name: str, version: str) -> None:
     for body in bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
         actions = attachment["actions"]
@@ -88,7 +86,7 @@ def test_nothing_a_model_or_a_worker_wrote_is_markup_in_slack(version: str) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> None:
+def test_resolved_message_has_duration_and_who_ended_it(version: str) -> None:
     ticket_over = bodies("resolved", version, "/slack/")[-1]["attachments"][0]
     monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
 
@@ -101,7 +99,7 @@ def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_trouble_of_the_whole_fleet_is_one_message_and_one_incident_to_the_last_end(
+def test_fleet_trouble_is_one_message_and_one_incident_until_the_last_resolves(
     version: str,
 ) -> None:
     """Both alerts in the first message; the first end is told, and the incident stays open for the other."""
@@ -128,7 +126,7 @@ def test_trouble_of_the_whole_fleet_is_one_message_and_one_incident_to_the_last_
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["storm", "low-group"])
-def test_of_several_agents_the_dashboard_is_the_fleets(name: str, version: str) -> None:
+def test_dashboard_link_of_several_agents_is_the_fleet(name: str, version: str) -> None:
     fleets = "http://127.0.0.1:3000/d/queenright-fleet"
     for body in bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
@@ -139,7 +137,7 @@ def test_of_several_agents_the_dashboard_is_the_fleets(name: str, version: str) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_acknowledge_acts_in_slack_where_that_is_configured(tmp_path: Path, version: str) -> None:
+async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, version: str) -> None:
     """For the tickets of the message, and in no message that has none."""
     told = ticket()
     async with people() as everybody:

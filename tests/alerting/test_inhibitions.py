@@ -147,7 +147,7 @@ def in_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_one_rule_alone_makes_each_pair_and_none_the_near_misses(pair: Pair) -> None:
+def test_each_inhibition_matches_its_pairs_and_no_near_miss(pair: Pair) -> None:
     source, target, near = in_cluster(pair)
     assert [inhibits(rule, source, target) for rule in _RULES].count(True) == 1
     assert not any(inhibits(rule, source, other) for rule in _RULES for other in near)
@@ -161,7 +161,7 @@ def test_every_rule_has_its_pair() -> None:
 @pytest.mark.parametrize(
     "rule", _RULES, ids=lambda rule: str(rule["source_matchers"] + rule["target_matchers"])
 )
-def test_source_and_target_are_alerts_that_we_emit_with_every_label_that_must_be_equal(
+def test_inhibition_source_and_target_are_emitted_with_all_equal_labels(
     rule: dict[str, Any],
 ) -> None:
     """A rule about a label that nobody sends either never inhibits, or everything."""

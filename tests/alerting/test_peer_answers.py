@@ -117,7 +117,7 @@ async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: Ale
         await client.silences(PeerAddress.parse(peer.url))
 
 
-async def test_a_login_page_has_taken_no_alert(peer: ServedPeer, client: AlertmanagerClient) -> None:
+async def test_login_page_does_not_accept_alerts(peer: ServedPeer, client: AlertmanagerClient) -> None:
     """Else nobody would ever be told, and nothing would say so."""
     peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
@@ -137,7 +137,7 @@ def one_silence(number: int) -> dict[str, Any]:
     }
 
 
-def test_more_items_than_anybody_has_are_refused() -> None:
+def test_response_with_too_many_items_is_refused() -> None:
     most = json.dumps([one_silence(number) for number in range(MAX_ITEMS)]).encode()
     more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
@@ -146,7 +146,7 @@ def test_more_items_than_anybody_has_are_refused() -> None:
         read_answers(more, b"[]")
 
 
-def test_of_many_faults_the_first_is_named() -> None:
+def test_first_of_several_faults_is_named() -> None:
     with pytest.raises(InvalidAnswerError, match=r"^0\.status: "):
         read_answers(b'[{"id":"x"},{"id":1}]', b"[]")
 

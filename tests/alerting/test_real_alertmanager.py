@@ -147,7 +147,7 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     assert closed.body["dedup_key"] == page.body["dedup_key"]
 
 
-async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silence(
+async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
     alertmanager: RealAlertmanager, store: Store
 ) -> None:
     """B38: medium is for Slack; risen to critical it is one page, and no false all-clear."""
@@ -336,7 +336,7 @@ async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -
     assert not any("Loop" in m.title for m in alertmanager.recorder.received)
 
 
-async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
+async def test_client_distinguishes_refused_from_accepted_alerts(
     alertmanager: RealAlertmanager,
 ) -> None:
     client = AlertmanagerClient()
@@ -350,7 +350,7 @@ async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
     await client.aclose()
 
 
-async def test_forty_workers_of_one_provider_are_one_page_and_one_with_its_own_trouble_is_another(
+async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_is_another(
     alertmanager: RealAlertmanager,
 ) -> None:
     """B104: and when their calls succeed again, that page resolves while the other goes on."""

@@ -101,7 +101,7 @@ async def test_latest_messages_are_kept_and_reported() -> None:
     assert [m.title for m in recorder.received] == [str(n) for n in range(5, 205)]
 
 
-async def test_every_message_after_a_count_is_returned_though_only_the_latest_are_kept(
+async def test_recorder_returns_every_message_after_a_given_count(
     http: httpx.AsyncClient, recorder: Recorder
 ) -> None:
     """`queenright up` with its output in a file prints every page, not only the first 200."""

@@ -172,9 +172,7 @@ async def flush(alertmanager: RealAlertmanager, marker: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_service_that_is_away_for_days_gives_no_false_all_clear(
-    tmp_path: Path, store: Store, version: str
-) -> None:
+async def test_days_of_downtime_cause_no_false_resolve(tmp_path: Path, store: Store, version: str) -> None:
     """An alert outlives its last repeat by a week, and the service's return says nothing anew."""
     async with (
         people() as everybody,

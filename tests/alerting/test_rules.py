@@ -71,7 +71,7 @@ def test_a_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
-def test_a_rule_asks_only_for_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
+def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         if metric not in names.METRICS:
             continue
@@ -147,7 +147,7 @@ RECEIVERS = {
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
-def test_an_alert_reaches_whom_it_is_for(rule: dict[str, Any]) -> None:
+def test_alert_reaches_its_audience(rule: dict[str, Any]) -> None:
     program = find_program("amtool")
     assert program is not None, "this test needs the amtool program: `make test` fetches it"
     config = alertmanager_folder() / "alertmanager.yml"
@@ -200,7 +200,7 @@ def test_breaker_alert_waits_for_five_plus_three_timeouts() -> None:
     assert rule["for"] == f"{3 * minutes:g}m"
 
 
-def test_an_outcome_that_a_rule_asks_for_is_there_from_the_start() -> None:
+def test_outcome_series_in_rules_exist_from_the_start() -> None:
     """B74: of the counters that tell of a single event, the first is not lost."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)

@@ -83,7 +83,7 @@ def test_flapping_alerts_keep_firing() -> None:
     assert not kept & set(DOES_NOT_FLAP)
 
 
-def test_who_pages_is_the_fleet_or_the_monitor_and_a_worker_only_wakes_the_judge() -> None:
+def test_only_fleet_and_monitor_alerts_page() -> None:
     for rule in ALERTS:
         agents = "agent" in re.findall(r"by \(([^)]*)\)", rule["expr"])[:1] or "$labels.agent" in str(rule)
         assert rule["labels"]["source"] == ("rules" if agents else "monitor"), rule["alert"]
@@ -115,7 +115,7 @@ def limits_of(rule: Rule) -> list[float]:
     ]
 
 
-def test_a_budget_burns_at_a_multiple_of_it_wherever_that_is_a_share() -> None:
+def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
     """The factors 14.4, 6, 3 and 1; past everything, where no multiple could fire, nearly everything."""
     assert [burning_share(0.05, speed.factor) for speed in SPEEDS] == pytest.approx([0.72, 0.3, 0.15, 0.05])
     assert [burning_share(0.25, speed.factor) for speed in SPEEDS] == pytest.approx(
@@ -151,7 +151,7 @@ def test_a_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None
 
 
 @each_rule
-def test_nothing_is_aggregated_without_saying_by_what(rule: Rule) -> None:
+def test_every_aggregation_names_its_labels(rule: Rule) -> None:
     """`without` lets labels through that a later version adds; a bare aggregate is one number on purpose."""
     assert "without" not in rule["expr"]
     for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
@@ -195,7 +195,7 @@ def test_a_quantile_is_of_one_summed_distribution(rule: Rule) -> None:
 
 
 @each_rule
-def test_no_rule_asks_for_an_id(rule: Rule) -> None:
+def test_rules_use_no_id_labels(rule: Rule) -> None:
     said = rule["expr"] + str(rule.get("labels", ""))
     assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", said)
 
@@ -286,9 +286,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("changed", "whom"), CHANGES.values(), ids=CHANGES)
-def test_a_setting_that_is_changed_changes_its_rules_and_no_others(
-    changed: dict[str, object], whom: set[str]
-) -> None:
+def test_changed_setting_changes_only_its_rules(changed: dict[str, object], whom: set[str]) -> None:
     def all_of(settings: HealthSettings) -> list[Alert | Record]:
         return [rule for group in rule_groups(settings) for rule in group.rules]
 
@@ -331,7 +329,7 @@ def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
         assert rule["expr"].endswith(beats["record"])
 
 
-def test_there_is_an_alert_for_each_way_in_which_the_monitor_fails() -> None:
+def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
     ways = "MonitorDown MonitorBlind JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped SeriesLimited"
     assert {f"Queenright{way}" for way in [*ways.split(), "ClockSkew", "Watchdog"]} <= {
         rule["alert"] for rule in ALERTS
