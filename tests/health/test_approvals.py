@@ -110,7 +110,7 @@ async def test_approved_termination_names_its_approver(hive: Asking) -> None:
     assert hive.approvals.pending() == []
 
 
-async def test_request_and_answer_are_events_before_anything_is_done(hive: Asking) -> None:
+async def test_request_and_answer_are_logged_before_any_action(hive: Asking) -> None:
     asked = await hive.ask()
     hive.hands.last_words = lambda: order.append("stopped")
     order: list[str] = []
@@ -181,7 +181,7 @@ async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
     assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
 
 
-async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_is_seen(hive: Asking) -> None:
+async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> None:
     """B67: not only when somebody answers; nobody is to think about a worker that is gone."""
     asked = await hive.ask()
     hive.time.now += 1
@@ -199,7 +199,7 @@ async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_i
     )
 
 
-async def test_person_who_ordered_it_in_chat_may_approve_it(hive: Asking) -> None:
+async def test_person_who_ordered_a_termination_in_chat_may_approve_it(hive: Asking) -> None:
     """The queen asks, so she may not; a person who could stop the worker anyway may say so twice."""
     asked = await hive.approvals.request(
         hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
@@ -265,7 +265,7 @@ async def test_unanswered_request_expires(hive: Asking) -> None:
         await hive.approvals.approve(asked.approval_id, by="ada")
 
 
-async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_clock_says_so(
+async def test_late_answer_is_ignored_even_before_the_deadline_check(
     hive: Asking,
 ) -> None:
     asked = await hive.ask()
@@ -277,7 +277,7 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_
     assert hive.hands.stopped == []
 
 
-async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
+async def test_second_request_for_an_incarnation_is_refused_with_a_reason(hive: Asking) -> None:
     asked = await hive.ask()
 
     with pytest.raises(ActionRefusedError, match=f"approval {asked.approval_id} is pending already"):
@@ -375,7 +375,7 @@ async def test_provider_failure_gets_no_request(store: Store) -> None:
         await hive.ask()
 
 
-async def test_a_ticket_that_is_dismissed_takes_its_request_along(hive: Asking) -> None:
+async def test_dismissing_a_ticket_voids_its_request(hive: Asking) -> None:
     await hive.ask()
 
     await hive.approvals.ticket_closed("another", "its ticket is dismissed")
@@ -427,7 +427,7 @@ async def test_pending_requests_survive_a_restart(hive: Asking) -> None:
     assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
 
 
-async def test_unstarted_approval_is_done_once_after_the_quiet_time(hive: Asking) -> None:
+async def test_unstarted_approval_runs_once_after_the_quiet_period(hive: Asking) -> None:
     asked = await hive.ask()
     await _approve_and_die(hive, asked)
 
@@ -552,7 +552,7 @@ async def _approve_and_die(hive: Asking, asked: Approval) -> None:
     ("where", "stops", "outcome"),
     [("before", 1, Outcome.DONE), ("during", 0, Outcome.UNCONFIRMED)],
 )
-async def test_a_kill_between_answer_and_end_stops_it_once_or_says_that_it_may_run_still(
+async def test_kill_during_an_approved_termination_stops_once_or_reports_unconfirmed(
     tmp_path: Path, where: str, stops: int, outcome: Outcome
 ) -> None:
     url = f"sqlite:///{tmp_path / 'killed.db'}"
@@ -641,7 +641,7 @@ async def _take(hive: Asking, step: str, number: int) -> None:
 # -- both databases ---------------------------------------------------------------------------------
 
 
-async def test_either_database_keeps_them_and_at_most_one_open_request_of_a_session(
+async def test_each_database_keeps_at_most_one_open_request_per_session(
     database_url: str,
 ) -> None:
     store = Store.open(database_url)
@@ -666,7 +666,7 @@ async def test_either_database_keeps_them_and_at_most_one_open_request_of_a_sess
     await store.close()
 
 
-async def test_requests_that_are_over_and_old_go_and_those_that_wait_stay(hive: Asking) -> None:
+async def test_old_closed_requests_are_pruned_and_open_ones_kept(hive: Asking) -> None:
     first = await hive.ask()
     await hive.approvals.deny(first.approval_id, by="ada")
     hive.time.now += TIMEOUT

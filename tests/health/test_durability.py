@@ -132,7 +132,7 @@ async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
     assert len(logged) == 1
 
 
-async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(database_url: str) -> None:
+async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
     """B77: ``kill -9`` at any moment: no event and no ticket lost, none stored under a second identity."""
     chance = random.Random(77)
     said: dict[str, set[str]] = {"ready": set(), "event": set(), "counted": set(), "intervened": set()}

@@ -70,7 +70,7 @@ async def asked(store: Store) -> AsyncIterator[Asked]:
 
 
 @pytest.mark.parametrize("decision", ["allow", "deny"])
-async def test_answer_reaches_the_request_and_is_kept(asked: Asked, decision: Any) -> None:
+async def test_answer_reaches_the_request_and_is_recorded(asked: Asked, decision: Any) -> None:
     """B93: who answered, and what, is an intervention."""
     waiting = await asked.ask()
 
@@ -83,7 +83,7 @@ async def test_answer_reaches_the_request_and_is_kept(asked: Asked, decision: An
     assert asked.permissions.open_requests() == []
 
 
-async def test_answer_that_comes_too_late_says_so(asked: Asked) -> None:
+async def test_late_answer_is_refused(asked: Asked) -> None:
     """B93."""
     waiting = await asked.ask()
     request_id = asked.newest
@@ -159,7 +159,7 @@ async def test_permission_answer_is_not_sent_to_another_incarnation(asked: Asked
     assert await waiting is None
 
 
-async def test_emergency_stop_leaves_it_to_the_terminal(asked: Asked) -> None:
+async def test_emergency_stop_leaves_permission_requests_to_the_terminal(asked: Asked) -> None:
     waiting = await asked.ask()
     request_id = asked.newest
     await asked.acting.stop.set(True, by="ada", reason="an incident")
@@ -169,7 +169,7 @@ async def test_emergency_stop_leaves_it_to_the_terminal(asked: Asked) -> None:
     assert await waiting is None
 
 
-async def test_dry_run_writes_the_answer_down_and_gives_none(store: Store) -> None:
+async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
     acting = Acting(store, dry_run=True)
     await acting.start()
     asked = Asked(acting)
@@ -218,7 +218,7 @@ async def test_requests_are_bounded(asked: Asked, monkeypatch: pytest.MonkeyPatc
 
 @settings(max_examples=30, deadline=None)
 @given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
-def test_each_request_gets_one_end_whatever_happens(steps: list[str]) -> None:
+def test_each_request_ends_exactly_once(steps: list[str]) -> None:
     """B93: an answer that is accepted is the one that the request gets; each request ends."""
     asyncio.run(_play(steps))
 

@@ -43,7 +43,7 @@ def found(script: WorkerScript, kind: FindingKind) -> Finding:
 # -- turns that do nothing ----------------------------------------------------------------------------
 
 
-def test_eight_answers_without_a_tool_call_are_a_finding_that_gets_worse() -> None:
+def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() -> None:
     """B96: whatever the answers say."""
     script = worker()
     works(script)
@@ -73,7 +73,7 @@ def test_user_message_restarts_the_count() -> None:
     assert script.finding(IDLE) is None
 
 
-def test_answers_that_a_model_is_asked_for_side_by_side_are_one_turn() -> None:
+def test_parallel_model_answers_are_one_turn() -> None:
     script = worker()
     works(script)
     for _ in range(20):
@@ -94,7 +94,7 @@ def test_answers_that_are_judged_continue_are_counted() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "ESCALATE"])
-def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) -> None:
+def test_answers_with_another_verdict_count_by_that_verdict(verdict: str) -> None:
     script = worker()
     works(script)
     for _ in range(20):
@@ -104,7 +104,7 @@ def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) ->
     assert script.finding(IDLE) is None
 
 
-def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
+def test_model_calls_of_a_judge_add_no_turn() -> None:
     script = worker()
     for n in range(20):
         answers(script, 1)
@@ -121,7 +121,7 @@ def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
     assert found(script, IDLE).ticket
 
 
-def test_a_chat_whose_user_speaks_between_is_healthy() -> None:
+def test_chat_with_user_messages_is_healthy() -> None:
     """B9: a hundred CONTINUE turns, with and without tools."""
     for script in (chat := worker(), helper := worker()):
         for n in range(100):
@@ -149,7 +149,7 @@ def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
     assert found(talker, IDLE).ticket
 
 
-def test_worker_with_old_messages_or_an_active_user_is_found_at_once() -> None:
+def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> None:
     planned, heard, judged = worker(), worker(), worker()
     answers(planned, 2)
     works(planned)
@@ -181,7 +181,7 @@ def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
 
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
-def test_a_result_that_is_handed_in_again_and_again_is_no_work(tool: str, result: str) -> None:
+def test_result_submitted_repeatedly_is_not_work(tool: str, result: str) -> None:
     """B97: the harness refuses it each time, or the tool only says it back."""
     script = worker()
     works(script)
@@ -214,7 +214,7 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
     assert finding.evidence == "insert_line was called 5 times with the same arguments"
 
 
-def test_the_same_failure_whatever_is_changed_is_found_and_never_pages() -> None:
+def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
     """The changes do not help; or they are of something else, and the failure was there before."""
     script = worker()
     for n in range(7):
@@ -293,7 +293,7 @@ def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **d
 
 @pytest.mark.parametrize(("act", "look"), LOOKS)
 @pytest.mark.parametrize("answer", ["done {}", "ok"])
-def test_look_after_each_unknown_call_is_found_late_and_never_pages(
+def test_read_after_each_unknown_call_is_found_late_and_never_pages(
     act: tuple[str, str], look: tuple[str, object], answer: str
 ) -> None:
     script = worker()
@@ -320,7 +320,7 @@ def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_look_again_between_other_looks_pages() -> None:
+def test_repeated_read_between_other_reads_pages() -> None:
     script = worker()
     for n in range(5):
         script.call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
@@ -337,9 +337,7 @@ def test_look_again_between_other_looks_pages() -> None:
         ("bash", "ruff", "bash"),
     ],
 )
-def test_unknown_call_that_is_no_check_after_unknown_ones_is_a_repeat(
-    tool: str, args: str, between: str
-) -> None:
+def test_unknown_call_after_unknown_ones_is_a_repeat(tool: str, args: str, between: str) -> None:
     """B29: not every unknown word changes something."""
     script = worker()
     for n in range(6):
@@ -367,7 +365,7 @@ def test_test_tool_after_other_tests_is_a_repeat() -> None:
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between() -> None:
+def test_consecutive_refused_edits_are_found_with_reads_between() -> None:
     script = worker()
     for n in range(5):
         script.call("read", args="file", result=f"text {n}")
@@ -410,7 +408,7 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
         ("browser_click", {"element": "Next"}, "page {}"),
     ],
 )
-def test_equal_call_whose_answer_moves_on_is_no_loop(
+def test_equal_call_with_advancing_results_is_no_loop(
     tool: str, arguments: dict[str, str], result: str
 ) -> None:
     script = worker()
@@ -442,7 +440,7 @@ def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
         ("submit_answer", {}),
     ],
 )
-def test_refused_edit_or_submission_by_any_means_is_found_with_reads_between(
+def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     tool: str, arguments: dict[str, str]
 ) -> None:
     """B97: a new read between is no change."""
@@ -465,7 +463,7 @@ def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
     assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
 
 
-def test_many_refusals_of_several_classes_are_found_together() -> None:
+def test_refusals_of_several_classes_are_found_together() -> None:
     script, lesser = worker(), worker()
     for n in range(12):
         error = ("not found", "not unique", "changed since read")[n % 3]
@@ -508,7 +506,7 @@ def test_refusals_that_go_on_grow_beyond_the_window() -> None:
 
 
 @pytest.mark.parametrize("by", ["edit", "run", "user"])
-def test_what_gets_somewhere_ends_refusals(by: str) -> None:
+def test_progress_ends_refusals(by: str) -> None:
     script = worker()
     for n in range(12):
         refuse(script, n)
@@ -543,7 +541,7 @@ MISSES = [
 
 
 @pytest.mark.parametrize(("tool", "error", "data"), MISSES)
-def test_what_is_not_there_for_one_argument_after_another_never_pages(
+def test_missing_items_for_different_arguments_never_page(
     tool: str, error: str, data: dict[str, Any]
 ) -> None:
     script = worker()
@@ -557,9 +555,7 @@ def test_what_is_not_there_for_one_argument_after_another_never_pages(
 
 
 @pytest.mark.parametrize(("tool", "error", "data"), MISSES)
-def test_what_is_not_there_for_the_same_argument_is_a_loop(
-    tool: str, error: str, data: dict[str, Any]
-) -> None:
+def test_missing_item_for_the_same_argument_is_a_loop(tool: str, error: str, data: dict[str, Any]) -> None:
     script = worker()
     for _ in range(8):
         script.call(tool, args="item", result=error, outcome="error", error=error, **data)
@@ -579,7 +575,7 @@ def test_what_is_not_there_for_the_same_argument_is_a_loop(
         "invalid argument",
     ],
 )
-def test_a_search_that_is_broken_pages(error: str) -> None:
+def test_broken_search_pages(error: str) -> None:
     script = worker()
     for n in range(8):
         script.call("find_user", args=f"user {n}", result=error, outcome="error", error=error)
@@ -587,7 +583,7 @@ def test_a_search_that_is_broken_pages(error: str) -> None:
     assert found(script, STREAK).severity is Severity.HIGH
 
 
-def test_a_shell_that_says_of_the_same_thing_that_it_is_not_there_is_stuck() -> None:
+def test_repeated_shell_not_found_error_is_stuck() -> None:
     script = worker()
     error = "find: '/data': No such file or directory"
     for n in range(7):
@@ -614,7 +610,7 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
+def test_repeats_among_reads_of_many_items_are_not_a_majority() -> None:
     script = worker()
     for n in range(30):
         script.call("check_url", args=f"url {n}", result="200 OK")
@@ -624,7 +620,7 @@ def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
     assert all(finding.severity is Severity.LOW for finding in script.health.findings)
 
 
-def test_refused_edits_between_others_that_succeed_are_no_standstill() -> None:
+def test_refused_edits_among_successful_ones_are_not_a_standstill() -> None:
     script = worker()
     for n in range(24):
         refuse(script, 0 if n else 1)
@@ -749,7 +745,7 @@ def test_search_that_finds_nothing_before_each_change_is_work() -> None:
 
 
 @pytest.mark.parametrize("turn", ["one", None])
-def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: str | None) -> None:
+def test_equal_failures_of_one_turn_count_once(turn: str | None) -> None:
     """Told as one turn, or seen to run side by side."""
     script = worker()
     script.event(EventType.LLM_CALL_COMPLETED, {})
@@ -763,7 +759,7 @@ def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: s
     assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
-def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
+def test_waiting_is_no_loop_until_it_exceeds_its_limit() -> None:
     script = worker()
     for minute in range(29):
         script.call("sleep", args="60", result="slept", after=30)
@@ -806,7 +802,7 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         ("bash", {"command": "git status"}, "clean"),
     ],
 )
-def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
+def test_state_read_again_after_a_pause_is_a_poll(
     tool: str, arguments: dict[str, str], result: str, pause: float
 ) -> None:
     script, hasty = worker(), worker()
@@ -828,9 +824,7 @@ FAILING_POLLS = [
 
 
 @pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
-def test_state_that_fails_in_the_same_way_after_a_pause_is_a_poll(
-    command: str, answer: str, error: str
-) -> None:
+def test_state_that_fails_equally_after_a_pause_is_a_poll(command: str, answer: str, error: str) -> None:
     script, hasty, various = worker(), worker(), worker()
     said: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
     for n in range(20):
@@ -855,7 +849,7 @@ def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_rollout_that_is_not_finished_in_time_is_a_wait() -> None:
+def test_unfinished_rollout_is_a_wait() -> None:
     script = worker()
     answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
     said: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
@@ -867,7 +861,7 @@ def test_rollout_that_is_not_finished_in_time_is_a_wait() -> None:
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])
-def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
+def test_repeated_writing_call_after_slow_model_answers_is_a_loop(tool: str) -> None:
     script = worker()
     for _ in range(5):
         script.call(tool, result="the same", after=45)
@@ -875,7 +869,7 @@ def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_l
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_reads_between_others_after_slow_answers_of_the_model_are_a_loop() -> None:
+def test_repeated_reads_after_slow_model_answers_are_a_loop() -> None:
     """B29: who waits for a file looks at it again, and at nothing else."""
     script = worker()
     for n in range(5):
@@ -895,7 +889,7 @@ def test_reads_between_others_after_slow_answers_of_the_model_are_a_loop() -> No
         ("run_tests", {}, 70),
     ],
 )
-def test_polls_that_are_quick_or_of_no_known_state_are_found_sooner_and_never_page(
+def test_quick_polls_or_polls_of_unknown_state_are_found_sooner_and_never_page(
     tool: str, arguments: dict[str, str], pause: float
 ) -> None:
     script = worker()
@@ -912,7 +906,7 @@ def test_polls_that_are_quick_or_of_no_known_state_are_found_sooner_and_never_pa
     assert script.finding(NO_PROGRESS) is None
 
 
-def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
+def test_browser_that_waits_and_reads_is_no_loop() -> None:
     script = worker()
     for _ in range(10):
         script.call("browser_wait_for", args="5 s", result="ok", after=7)
@@ -1078,7 +1072,7 @@ def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
     assert script.kinds() == set()
 
 
-def test_tokens_without_a_change_are_compared_with_usual_ones() -> None:
+def test_tokens_without_a_change_are_compared_with_usual_usage() -> None:
     script = worker(on_trial(FindingKind.TOKEN_BURN))
     for n in range(30):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})

@@ -192,7 +192,7 @@ async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> 
     assert any("start the task over" in m.content for m in gathers[1])
 
 
-async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a_person(ward: Ward) -> None:
+async def test_unrepeatable_graph_without_a_checkpoint_is_left_to_a_person(ward: Ward) -> None:
     """B100: its nodes run no second time."""
     target = await ward.lost()
     for path in chain(ward, target):

@@ -22,7 +22,7 @@ def rename(script: WorkerScript) -> list[AgentEvent]:
     return script.said[before:]
 
 
-def test_renamed_worker_is_one_with_all_that_was_known_of_it() -> None:
+def test_renamed_worker_keeps_its_history() -> None:
     """B86: a name that arrives late renames it everywhere."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
@@ -67,7 +67,7 @@ def test_silence_continues_after_a_rename() -> None:
     assert script.finding(FindingKind.STALL) is not None
 
 
-def test_worker_that_is_known_under_both_names_is_one_with_the_totals_of_both() -> None:
+def test_worker_known_under_both_names_is_merged_with_summed_totals() -> None:
     """B84: what arrived under the new name first counts, too."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
@@ -84,7 +84,7 @@ def test_worker_that_is_known_under_both_names_is_one_with_the_totals_of_both() 
     assert vitals.started_at == early.now - 3
 
 
-def test_run_that_is_over_is_renamed_and_stays_over() -> None:
+def test_ended_run_stays_ended_when_renamed() -> None:
     script = WorkerScript().start()
     script.event(EventType.EXECUTION_COMPLETED)
 
@@ -95,7 +95,7 @@ def test_run_that_is_over_is_renamed_and_stays_over() -> None:
     assert script.monitor.get("scout", "c-1") is None
 
 
-def test_name_of_a_worker_that_is_not_known_and_the_same_name_change_nothing() -> None:
+def test_unknown_or_unchanged_name_changes_nothing() -> None:
     script = WorkerScript(agent="scout", session="c-1").start()
     assert rename(script) == []
 
@@ -105,7 +105,7 @@ def test_name_of_a_worker_that_is_not_known_and_the_same_name_change_nothing() -
     assert list(script.monitor.keys()) == [("scout", "c-1")]
 
 
-def test_log_that_is_read_again_gives_the_same_worker() -> None:
+def test_replay_gives_the_same_renamed_worker() -> None:
     """B86: after a restart, too."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)

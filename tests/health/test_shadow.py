@@ -34,7 +34,7 @@ def test_every_kind_of_finding_has_its_detector() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(moves, max_size=40))
-def test_in_shadow_nothing_leaves_healthy_because_of_a_finding_and_no_ticket_is_possible(
+def test_shadow_findings_change_no_state_and_open_no_ticket(
     script: list[Any],
 ) -> None:
     shadow, real = WorkerScript(settings=ALL_IN_SHADOW), WorkerScript()
@@ -132,7 +132,7 @@ def test_a_finding_in_shadow_ends_when_its_condition_does() -> None:
     assert script.health.shadow == ()
 
 
-def test_a_silence_in_shadow_is_seen_at_its_deadline() -> None:
+def test_stall_in_shadow_is_found_at_its_deadline() -> None:
     script = WorkerScript(settings=HealthSettings.model_validate({"detectors": {"stall": "shadow"}})).start()
     script.step("CONTINUE")
 

@@ -120,7 +120,7 @@ async def hive(database_url: str) -> AsyncIterator[Hive]:
 # -- opening and counting -------------------------------------------------------------------------
 
 
-async def test_a_first_report_opens_a_ticket_that_says_everything(hive: Hive) -> None:
+async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
     raised = await hive.tickets.raise_ticket(
         worker(finding(), finding(STORM, MEDIUM)), draft(), trace_id="t", span_id="s"
     )
@@ -168,7 +168,7 @@ async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(hive: Hi
 @pytest.mark.parametrize(
     ("said", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
 )
-async def test_the_model_may_raise_the_rules_severity_and_never_lower_it(
+async def test_model_can_raise_but_not_lower_the_rules_severity(
     hive: Hive, said: Severity, floor: Severity, severity: Severity
 ) -> None:
     """B52: the rules set the floor."""
@@ -206,7 +206,7 @@ async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
     assert hive.published == []
 
 
-async def test_a_draft_about_another_worker_is_refused(hive: Hive) -> None:
+async def test_draft_about_a_different_worker_is_refused(hive: Hive) -> None:
     """B36: identity is the service's."""
     with pytest.raises(TicketRejectedError, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
         await hive.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
@@ -225,13 +225,13 @@ async def test_secrets_a_model_quotes_do_not_stay(hive: Hive) -> None:
     assert "hunter2" not in str(await hive.tickets.history())
 
 
-async def test_a_draft_without_evidence_gets_the_rules(hive: Hive) -> None:
+async def test_draft_without_evidence_gets_the_rules_evidence(hive: Hive) -> None:
     raised = await hive.tickets.raise_ticket(worker(finding()), draft(evidence_snippet=""))
 
     assert raised.ticket.evidence_snippet == "doom_loop seen"
 
 
-async def test_another_cause_is_folded_into_the_open_ticket(hive: Hive) -> None:
+async def test_second_cause_is_merged_into_the_open_ticket(hive: Hive) -> None:
     first = await hive.raise_()
     second = await hive.raise_(worker(finding(STALL, CRITICAL), finding(), node="writer"))
 
@@ -367,7 +367,7 @@ async def test_end_of_an_unnotified_ticket_is_not_notified(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("paged", [True, False])
-async def test_a_worker_that_ends_takes_its_ticket_with_it(hive: Hive, *, paged: bool) -> None:
+async def test_ending_worker_closes_its_ticket(hive: Hive, *, paged: bool) -> None:
     """B40: the worker ends with an open ticket: ``worker_gone``, no more alerts."""
     ticket = (await hive.raise_()).ticket
     if paged:
@@ -396,7 +396,7 @@ async def test_workers_without_tickets_cost_no_transaction(hive: Hive) -> None:
 # -- triage ---------------------------------------------------------------------------------------
 
 
-async def test_a_dismissal_is_kept_counted_and_not_triaged_again_until_it_is_worse(hive: Hive) -> None:
+async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(hive: Hive) -> None:
     """B48: a dismissal is kept, queryable and counted; the same condition waits until it worsens."""
     ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
     await hive.tickets.dismiss(ticket.ticket_id, "it gets on")
@@ -414,7 +414,7 @@ async def test_a_dismissal_is_kept_counted_and_not_triaged_again_until_it_is_wor
     assert worse.ticket.status is TicketStatus.OPEN
 
 
-async def test_another_condition_than_the_dismissed_one_is_triaged(hive: Hive) -> None:
+async def test_new_condition_after_a_dismissal_is_triaged(hive: Hive) -> None:
     dismissed = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
     await hive.tickets.dismiss(dismissed.ticket_id, "it gets on")
 
@@ -1025,7 +1025,7 @@ async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(
     assert closed.status is TicketStatus.RESOLVED
 
 
-async def test_another_ticket_of_it_closes_with_its_end_or_takes_the_loss_in(hive: Hive) -> None:
+async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(hive: Hive) -> None:
     stalled = (await hive.raise_(worker(finding(STALL, HIGH)))).ticket
     await hive.tickets.observe(lost())
     taken = await hive.tickets.find(stalled.ticket_id)
@@ -1040,7 +1040,7 @@ async def test_another_ticket_of_it_closes_with_its_end_or_takes_the_loss_in(hiv
     assert closed.status is TicketStatus.WORKER_GONE
 
 
-async def test_a_person_resolves_it_durably_and_everybody_hears_who(hive: Hive) -> None:
+async def test_resolution_by_a_person_is_durable_and_published_with_the_name(hive: Hive) -> None:
     ticket = (await hive.raise_(lost())).ticket
     await hive.tickets.intervene(ticket.ticket_id, "look at it", "now")
     await hive.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
@@ -1065,7 +1065,7 @@ async def test_self_closing_ticket_cannot_be_resolved(hive: Hive) -> None:
         await hive.tickets.resolve(ticket.ticket_id, " ", by="ann")
 
 
-async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> None:
+async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
     """B71: what many workers ran into at once is told as one; which storm it was never changes."""
     now_on = ["storm-1"]
     service = TicketService(
