@@ -58,7 +58,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_no_model_stops_a_worker_whom_the_table_would_not_stop(kind: FindingKind) -> None:
+def test_model_cannot_stop_a_worker_that_the_rules_would_not(kind: FindingKind) -> None:
     """However it is talked into it; then what the table says stands in its place."""
     table = policy.answer(asked(), summary(kind))
 
@@ -99,7 +99,7 @@ def test_more_time_is_bounded_in_all(
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
+def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
     expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
 
     answer = policy.answer(asked(), summary(kind))
@@ -110,11 +110,11 @@ def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
     )
 
 
-def test_the_worst_of_several_troubles_is_what_is_answered() -> None:
+def test_policy_answers_the_worst_of_several_findings() -> None:
     assert policy.answer(asked(), summary("retry_storm", "doom_loop")).decision == "terminate"
 
 
-def test_a_provider_at_fault_is_the_answer_whatever_else_there_is() -> None:
+def test_provider_failure_takes_precedence_over_other_findings() -> None:
     """A call that hangs on a provider that is down is a stall too."""
     answer = policy.answer(asked(), summary("stall", "provider_failure"))
 
@@ -129,7 +129,7 @@ def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
     assert answer.reason.startswith("researcher_agent is failing: several calls failed.")
 
 
-def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
+def test_repeated_extra_time_ends_in_a_hand_off() -> None:
     given = asked(more_time_given=policy.MORE_TIMES)
 
     assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
@@ -138,7 +138,7 @@ def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
     assert "'be patient'" in held.reason
 
 
-def test_what_is_not_offered_is_not_answered() -> None:
+def test_unoffered_option_is_not_chosen() -> None:
     answer = policy.answer(asked(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
@@ -156,7 +156,7 @@ RELIEF = [
 
 
 @pytest.mark.parametrize(("now", "why"), RELIEF)
-def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
+def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
     """B69: waiting, further, another life, over: the table and the floor say the same."""
     how = {**summary("stall"), **now}
 
@@ -184,7 +184,7 @@ def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     assert policy.relief(asked(), {**summary("heartbeat_missing"), **how}) is None
 
 
-def test_what_is_not_known_is_not_stopped() -> None:
+def test_unknown_worker_is_not_stopped() -> None:
     """B68"""
     assert policy.answer(asked(), None).decision == "hand_off"
     assert policy.apply_floor(asked(), None, "terminate", "it hangs").decision == "hand_off"
@@ -202,7 +202,7 @@ def test_what_is_not_known_is_not_stopped() -> None:
     proposed=st.sampled_from(OPTIONS),
     reason=st.text(max_size=300),
 )
-def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
+def test_model_cannot_stop_a_waiting_or_progressing_worker(
     kinds: list[str],
     state: str,
     waiting: str | None,

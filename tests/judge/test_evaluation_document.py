@@ -18,7 +18,7 @@ RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
 SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_is_evaluated_as_the_page_says(tmp_path: Path) -> None:
+def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
     run = json.loads(RUN)
     again = {**run, "steps": run["steps"] * 3}
     said = []
@@ -32,9 +32,7 @@ def test_the_example_is_evaluated_as_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])
-def test_what_is_no_recorded_run_is_refused_with_the_page_that_has_the_format(
-    tmp_path: Path, line: str
-) -> None:
+def test_invalid_run_is_refused_with_the_format_page(tmp_path: Path, line: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(line)
 

@@ -152,7 +152,7 @@ TOOLS: Any = [
         ("ollama_chat", "qwen3", None),
     ],
 )
-def test_the_tools_can_be_said_to_every_kind_of_provider(
+def test_tool_schemas_are_valid_for_every_provider(
     litellm: Any, provider: str, model: str, choice: object
 ) -> None:
     """What an argument may be, and which must be there, survives the translation."""

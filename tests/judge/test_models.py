@@ -90,7 +90,7 @@ def tool_call(name: str, arguments: str) -> dict[str, Any]:
 
 
 @quiet
-async def test_what_a_model_says_and_costs_comes_through_litellm(
+async def test_litellm_reply_has_text_and_cost(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
     provider.replies = [tool_call("look", '{"place": "hive"}')]

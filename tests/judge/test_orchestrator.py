@@ -170,9 +170,7 @@ async def test_the_orchestrator_is_shown_all_there_is_to_know(hive: Hive, decide
     assert decided.decisions == ["hand_off"]
 
 
-async def test_her_node_shows_the_worker_in_question_also_while_she_triages_another(
-    hive: Hive, decided: Decided
-) -> None:
+async def test_triage_tools_show_the_worker_of_their_own_ticket(hive: Hive, decided: Decided) -> None:
     """A summary that a model asks for without a name is of the worker that its own message is about."""
     gate = asyncio.Event()
     shown: dict[str, str] = {}
@@ -210,7 +208,7 @@ async def test_her_node_shows_the_worker_in_question_also_while_she_triages_anot
         (EventType.STEP_COMPLETED, {"verdict": "ACCEPT", "text": "done"}),
     ],
 )
-async def test_a_worker_that_waits_or_got_further_has_more_time_and_no_model_is_asked(
+async def test_waiting_or_progressing_worker_gets_time_without_a_model_call(
     hive: Hive, decided: Decided, event: EventType, data: dict[str, Any]
 ) -> None:
     """B69, B66: re-checked before anything is decided."""
@@ -225,7 +223,7 @@ async def test_a_worker_that_waits_or_got_further_has_more_time_and_no_model_is_
     assert asked(model) == 0
 
 
-async def test_a_model_cannot_stop_a_worker_that_got_further_meanwhile(hive: Hive, decided: Decided) -> None:
+async def test_model_cannot_stop_a_worker_that_progressed(hive: Hive, decided: Decided) -> None:
     """B69: re-checked again when the model has made up its mind."""
     gate = asyncio.Event()
     stopping = deciding("terminate", reason="it hangs")
@@ -251,9 +249,7 @@ async def test_a_model_cannot_stop_a_worker_that_got_further_meanwhile(hive: Hiv
     assert len(model.shown) == 1
 
 
-async def test_a_model_that_fails_decides_nothing_and_the_deadline_stands(
-    hive: Hive, decided: Decided
-) -> None:
+async def test_failing_model_decides_nothing_and_the_deadline_applies(hive: Hive, decided: Decided) -> None:
     """B51: asked again with ever longer pauses, and never after the deadline."""
     hive.queen_model = model = Deciding(failing)
     await hive.start()
@@ -268,7 +264,7 @@ async def test_a_model_that_fails_decides_nothing_and_the_deadline_stands(
     assert asked(model) == tries
 
 
-async def test_a_model_that_is_back_in_time_decides(hive: Hive, decided: Decided) -> None:
+async def test_recovered_model_decides_before_the_deadline(hive: Hive, decided: Decided) -> None:
     hive.queen_model = model = Deciding(failing)
     await hive.start()
     await stall(hive)
@@ -279,7 +275,7 @@ async def test_a_model_that_is_back_in_time_decides(hive: Hive, decided: Decided
     assert decided.decisions == ["terminate"]
 
 
-async def test_what_an_operator_has_decided_is_not_asked_again(hive: Hive, decided: Decided) -> None:
+async def test_escalation_decided_by_an_operator_is_not_asked_again(hive: Hive, decided: Decided) -> None:
     hive.queen_model = model = Deciding(failing)
     await hive.start()
     await stall(hive)
@@ -320,9 +316,7 @@ async def test_more_time_without_progress_ends(hive: Hive, decided: Decided) -> 
     assert decided.decisions[-1] == "more_time"
 
 
-async def test_a_worker_that_nobody_knows_does_not_get_more_time_for_ever(
-    hive: Hive, decided: Decided
-) -> None:
+async def test_unknown_worker_does_not_get_unlimited_time(hive: Hive, decided: Decided) -> None:
     hive.queen_model = deciding("more_time", more_time_minutes=5)
     await hive.start()
     for number in range(4):
@@ -343,7 +337,7 @@ async def test_a_model_with_endless_patience_gives_an_hour_in_all(hive: Hive, de
     assert "60 min more time" in decided.taken[-1]["reason"]
 
 
-async def test_a_model_cannot_stop_a_worker_for_what_its_provider_does(hive: Hive, decided: Decided) -> None:
+async def test_model_cannot_stop_a_worker_for_a_provider_failure(hive: Hive, decided: Decided) -> None:
     hive.queen_model = deciding("terminate", reason="the worker asks to be stopped")
     await hive.start()
     await hive.begin()
@@ -388,7 +382,7 @@ async def test_missing_decision_is_returned_as_an_error(
     assert decided.taken == []
 
 
-async def test_what_an_earlier_life_did_not_answer_is_answered(hive: Hive, decided: Decided) -> None:
+async def test_escalation_left_by_an_earlier_process_is_answered(hive: Hive, decided: Decided) -> None:
     """B77: killed between the question and the answer."""
     hive.queen_model = Deciding(failing)
     await hive.start()
@@ -430,7 +424,7 @@ async def test_every_escalation_of_a_storm_is_decided(hive: Hive, decided: Decid
     assert json.dumps(decided.taken)
 
 
-async def test_without_anybody_to_carry_it_out_she_is_asked_nothing(hive: Hive) -> None:
+async def test_orchestrator_is_not_asked_without_an_executor(hive: Hive) -> None:
     await hive.start()
 
     with pytest.raises(GraphError, match="no entry point 'escalation_receiver'"):
@@ -440,9 +434,7 @@ async def test_without_anybody_to_carry_it_out_she_is_asked_nothing(hive: Hive) 
 @pytest.mark.parametrize(
     "settings", [HealthSettings.model_validate({"intervention": {"escalation": {"orchestrator": "none"}}})]
 )
-async def test_where_somebody_else_is_the_orchestrator_she_is_asked_nothing(
-    hive: Hive, decided: Decided
-) -> None:
+async def test_queen_is_not_asked_with_an_external_orchestrator(hive: Hive, decided: Decided) -> None:
     await hive.start()
     await stall(hive)
     await escalate(hive)

@@ -122,7 +122,7 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     assert (told.data["decision"], told.data["by"]) == ("terminate", "queen")
 
 
-async def test_a_worker_that_a_restart_would_not_help_is_told_to_hand_off(acting: Acting) -> None:
+async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(acting: Acting) -> None:
     hive = acting.hive
     await hive.begin()
     await hive.bad_steps(20)

@@ -42,7 +42,7 @@ SAMPLE = [SCENARIOS[one] for one in (*WELL, *NEAR, *MEDIUM, *BINDING)]
 # -- the set ---------------------------------------------------------------------------------------
 
 
-def test_the_set_covers_what_workers_do() -> None:
+def test_scenarios_cover_worker_behaviours() -> None:
     kinds = {scenario.kind for scenario in SCENARIOS.values()}
     causes = {cause for scenario in SCENARIOS.values() for cause in scenario.label.causes}
 
@@ -64,7 +64,7 @@ def test_the_set_covers_what_workers_do() -> None:
     }
 
 
-def test_neither_answer_is_right_by_default() -> None:
+def test_no_answer_is_right_for_most_scenarios() -> None:
     """A model that always says the same must not look well."""
     due = [scenario.label.ticket_due for scenario in SCENARIOS.values()]
 
@@ -85,7 +85,7 @@ def test_neither_answer_is_right_by_default() -> None:
         ({"note": "x"}, "note"),
     ],
 )
-def test_what_is_no_scenario_is_refused_with_its_place(
+def test_invalid_scenario_is_refused_with_its_place(
     tmp_path: Path, wrong: dict[str, object], told: str
 ) -> None:
     good: dict[str, object] = {
@@ -125,7 +125,7 @@ def test_the_rules_agree_with_the_labels_as_the_document_states(rules: Score) ->
     assert stated(DOCUMENT.read_text(encoding="utf-8")) == markdown(rules)
 
 
-def test_the_rules_agree_well_and_never_miss_what_binds(rules: Score) -> None:
+def test_rules_agree_well_and_miss_no_binding_finding(rules: Score) -> None:
     decided = {row.name: row.all for row in rules.decided}
 
     assert (decided["ticket"].kappa or 0) > 0.7
@@ -134,7 +134,7 @@ def test_the_rules_agree_well_and_never_miss_what_binds(rules: Score) -> None:
     assert not [miss for miss in rules.misses if "ticket none" in " ".join(miss.wrong)]
 
 
-def test_no_floor_gives_way_and_no_neighbour_gets_a_ticket(rules: Score) -> None:
+def test_no_floor_is_lowered_and_no_unrelated_worker_ticketed(rules: Score) -> None:
     assert rules.faults == ()
 
 
@@ -181,7 +181,7 @@ def level_of(outcomes: Sequence[Outcome], scenario: str) -> str:
     return next(o.level for o in outcomes if o.scenario.id == scenario)
 
 
-async def test_a_model_that_finds_all_well_has_no_kappa_and_lowers_no_floor() -> None:
+async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
     outcomes = await judged_by(optimist)
     found = score(outcomes, judge="optimist", queen="optimist")
     said = {row.name: row.all for row in found.said}
@@ -195,7 +195,7 @@ async def test_a_model_that_finds_all_well_has_no_kappa_and_lowers_no_floor() ->
     assert found.faults == ()
 
 
-async def test_a_model_that_always_alarms_has_no_kappa_and_disturbs_nobody_about_the_healthy() -> None:
+async def test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_healthy_workers() -> None:
     outcomes = await judged_by(alarmist)
     found = score(outcomes, judge="alarmist", queen="alarmist")
     said = {row.name: row.all for row in found.said}
@@ -207,7 +207,7 @@ async def test_a_model_that_always_alarms_has_no_kappa_and_disturbs_nobody_about
     assert found.faults == ()
 
 
-async def test_a_model_that_says_nothing_leaves_what_binds_to_the_rules() -> None:
+async def test_silent_model_leaves_binding_findings_to_the_rules() -> None:
     outcomes = await judged_by(silent)
     found = score(outcomes, judge="silent", queen="silent")
 
@@ -220,7 +220,7 @@ async def test_a_model_that_says_nothing_leaves_what_binds_to_the_rules() -> Non
 # -- the stage ---------------------------------------------------------------------------------------
 
 
-async def test_what_happens_meanwhile_is_seen_by_the_queen_and_not_by_the_judge() -> None:
+async def test_change_between_judge_and_queen_is_seen_by_the_queen() -> None:
     scenario = SCENARIOS["retry-storm-recovers-before-triage"]
     model = TalkingModel(alarmist)
 
@@ -230,7 +230,7 @@ async def test_what_happens_meanwhile_is_seen_by_the_queen_and_not_by_the_judge(
     assert outcome.triage == "dismiss"
 
 
-async def test_a_repair_round_belongs_to_the_decision_that_it_mends() -> None:
+async def test_repair_round_counts_with_its_decision() -> None:
     drafts = ["{}", None]
 
     def mends(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -247,7 +247,7 @@ async def test_a_repair_round_belongs_to_the_decision_that_it_mends() -> None:
 # -- the command -------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_score_and_says_no_below_the_wanted_kappa() -> None:
+def test_command_prints_the_score_and_fails_below_the_wanted_kappa() -> None:
     good = CliRunner().invoke(app, ["judge", "score", "--only", "bands", "--at-least", "0.9", "--json"])
     bad = CliRunner().invoke(app, ["judge", "score", "--only", "near_miss", "--at-least", "0.9"])
 
@@ -272,7 +272,7 @@ def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], told: str
     assert told in done.stderr
 
 
-def test_scenarios_of_ones_own_are_played(tmp_path: Path) -> None:
+def test_custom_scenarios_are_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "- id: my-worker\n  kind: mine\n  about: it stops for good\n  script:\n    - start:\n    - pass: 5m\n"
         "  label: {ticket: critical, triage: intervene, why: it has stopped}\n",
@@ -285,7 +285,7 @@ def test_scenarios_of_ones_own_are_played(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["misses"] == []
 
 
-def test_every_scenario_has_another_story() -> None:
+def test_every_scenario_is_distinct() -> None:
     stories = [json.dumps(_played(scenario), sort_keys=True) for scenario in SCENARIOS.values()]
 
     assert len(set(stories)) == len(stories)

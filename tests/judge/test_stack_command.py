@@ -74,7 +74,7 @@ async def test_samples_that_are_no_numbers_are_counted_and_stop_nothing(
     assert "1 workers, 1 tickets, 0 dismissed, 2 samples skipped" in capsys.readouterr().out
 
 
-async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
+async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -99,7 +99,7 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
     assert json.loads(line)["unseen"] == {"since": "2027-01-15T08:00:00.000+00:00", "why": why}
 
 
-def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_not_seen(
+def test_unchanged_findings_of_a_missing_worker_are_not_repeated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known = ticket()
@@ -118,7 +118,7 @@ def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_n
 
 
 @pytest.mark.parametrize("allow_empty", [False, True])
-async def test_nobody_seen_and_a_ticket_is_not_known(
+async def test_no_workers_with_an_open_ticket_is_unknown(
     stack: Stack, allow_empty: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -131,7 +131,7 @@ async def test_nobody_seen_and_a_ticket_is_not_known(
     assert "there are tickets, but no worker has metrics" in told.err
 
 
-async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
+async def test_unexpected_error_is_unknown_and_shows_no_secret(
     stack: Stack,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -151,7 +151,7 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
 
 @pytest.mark.parametrize("go", [run_once, lambda options: run_forever(options, 0.0)])
 @pytest.mark.parametrize("state", ["/proc/nope", "{tmp}/file", "{tmp}/file/below"])
-def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
+def test_unusable_state_file_is_a_one_line_usage_error(
     tmp_path: Path, state: str, go: Callable[[JobOptions], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -194,9 +194,7 @@ def test_run_continues_after_any_check_result(
 @pytest.mark.parametrize(
     "selector", ["foo", "{job=", "{job=workers}", 'up{job="x"}', '{job="x" cluster="y"}', '{job="x}', "{job}"]
 )
-def test_a_selector_that_is_none_is_named_and_nobody_is_asked(
-    selector: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_selector_is_named_without_a_query(selector: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_once(JobOptions(prometheus="http://127.0.0.1:1", selector=selector)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("queenright: --selector must be label matchers, such as")
@@ -207,13 +205,13 @@ def test_a_selector_that_is_none_is_named_and_nobody_is_asked(
     "selector",
     ["", "{}", " {a='b',} ", 'a="b", c!~`d,}`', '{"a.b"="c", __d_=~"e|\\"f"}', "{a!='{'}"],
 )
-async def test_matchers_in_any_spelling_are_asked_for(stack: Stack, selector: str) -> None:
+async def test_matchers_in_any_spelling_are_queried(stack: Stack, selector: str) -> None:
     stack.is_stuck()
 
     assert await once(stack, selector=selector) == 1
 
 
-async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
+async def test_prometheus_selector_error_is_reported_for_the_selector(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -239,7 +237,7 @@ async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
         (200, b"<html>"),
     ],
 )
-async def test_other_server_is_not_taken_for_prometheus(
+async def test_other_server_is_not_accepted_as_prometheus(
     status: int, body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(lambda path, params: (status, body)) as (_, url):
@@ -274,7 +272,7 @@ def test_run_does_not_end_where_the_first_look_is_refused(
 
 
 @pytest.mark.parametrize("state", [None, "kept"])
-async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_look(
+async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
     stack: Stack, state: str | None, tmp_path: Path, no_key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -296,7 +294,7 @@ async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_l
     assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in told)
 
 
-async def test_once_without_an_alertmanager_on_the_command_line_tells_nobody(
+async def test_once_without_an_alertmanager_notifies_nobody(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever looks once by hand, with the service's settings, pages nobody; the tickets are printed."""
@@ -334,7 +332,7 @@ async def test_undelivered_tickets_are_reported(
     assert "all notifications failed: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
-async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that_is_said(
+async def test_undecided_minor_ticket_is_not_notified_and_reported(
     stack: Stack, no_key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "queenright.yaml"
@@ -356,7 +354,7 @@ async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that
 EVIL = "re\x1b]0;owned\x07se\nar\u202echer\x9b31m"
 
 
-async def test_a_name_from_a_label_is_clean_wherever_it_goes(
+async def test_label_names_are_clean_in_every_output(
     stack: Stack, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []
@@ -374,7 +372,7 @@ async def test_a_name_from_a_label_is_clean_wherever_it_goes(
     assert {alert["labels"]["agent"] for alert in told} == {"rese ar cher"}
 
 
-async def test_a_worker_with_such_a_name_is_known_again_when_it_is_gone(stack: Stack) -> None:
+async def test_worker_with_an_unclean_name_is_recognised_when_gone(stack: Stack) -> None:
     stack.is_stuck(agent=EVIL)
     codes = [await once(stack)]
     here = stack.told["here"]

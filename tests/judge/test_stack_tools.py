@@ -88,7 +88,7 @@ async def test_a_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> N
     assert server.asked == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
 
 
-async def test_a_range_is_asked_for_in_sixty_points_at_most(tools_of: Clients) -> None:
+async def test_range_query_has_at_most_sixty_points(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, matrix())) as (server, url):
         tool = tools_of(url)[QUERY_METRICS]
         await ask(tool, promql="up", range_minutes=1440, step_seconds=1)
@@ -101,7 +101,7 @@ async def test_a_range_is_asked_for_in_sixty_points_at_most(tools_of: Clients) -
     assert minutes["step"] == "300"
 
 
-async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> None:
+async def test_queries_reach_back_at_most_a_day(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
         tool = tools_of(url)[QUERY_METRICS]
         too_far = await ask(tool, promql="up", range_minutes=1441)
@@ -117,7 +117,7 @@ async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> No
     assert server.asked == []
 
 
-async def test_what_prometheus_says_is_wrong_is_said_to_the_model(tools_of: Clients) -> None:
+async def test_prometheus_error_is_returned_to_the_model(tools_of: Clients) -> None:
     fault = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
     async with serving(lambda path, params: (400, fault)) as (_, url):
         told = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
@@ -135,7 +135,7 @@ async def test_invalid_answer_is_reported_as_an_error(tools_of: Clients, answer:
             assert "error" in told.content
 
 
-async def test_nobody_waits_for_a_prometheus_that_says_nothing(tools_of: Clients) -> None:
+async def test_unresponsive_prometheus_times_out(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
         server.silent = True
         told = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
@@ -169,7 +169,7 @@ async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
     assert not any("127.0.0.1" in text for text in told[::2]), "where it is is none of a model's business"
 
 
-async def test_a_url_that_is_none_is_refused_without_repeating_it() -> None:
+async def test_invalid_url_is_refused_without_repeating_it() -> None:
     for url in ("ftp://ada:hunter2@host", "http://", "http://ada:hunter2@host:port", "http://h?q=hunter2"):
         with pytest.raises(ValueError, match="http") as refusal:
             StackAddress.parse(url)
@@ -231,7 +231,7 @@ async def test_a_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Cli
     assert len(told.content) <= MAX_CHARACTERS
 
 
-async def test_a_trace_that_is_not_there_is_no_reason_to_stop(tools_of: Clients) -> None:
+async def test_missing_trace_does_not_end_the_visit(tools_of: Clients) -> None:
     async with serving(lambda path, params: (404, b"trace not found")) as (_, url):
         told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
         no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
@@ -270,7 +270,7 @@ async def test_without_tempo_a_trace_comes_from_the_event_log(tmp_path: Path) ->
     assert gone.failed
 
 
-def test_there_are_tools_only_for_what_there_is() -> None:
+def test_tools_exist_only_for_configured_backends() -> None:
     prometheus = Prometheus(StackAddress.parse("http://127.0.0.1:9090"))
 
     assert stack_tools(clock=FakeTime()) == []

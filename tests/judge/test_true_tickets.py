@@ -22,7 +22,7 @@ def requested(hive: Hive) -> list[tuple[str, str]]:
     return [(data["severity"], data["urgency"]) for data in told]
 
 
-async def test_rise_of_what_people_were_told_is_requested_anew(hive: Hive) -> None:
+async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
     """B102: one request for each rise, and the words, numbers and urgency are those of the moment."""
     await hive.start()
     await hive.begin()
@@ -82,7 +82,7 @@ def talking(said: list[str]) -> TalkingModel:
 
 
 @pytest.mark.parametrize("judge", ["rules", "model"])
-async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge: str) -> None:
+async def test_new_condition_changes_the_text_of_an_open_ticket(hive: Hive, judge: str) -> None:
     """B102: what it was opened about is over, and something else has begun within the hold."""
     said: list[str] = []
     hive.judge_model = RulesModel() if judge == "rules" else talking(said)
@@ -104,7 +104,7 @@ async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge:
     )
 
 
-async def test_judge_is_not_asked_again_while_its_words_hold(hive: Hive) -> None:
+async def test_judge_is_not_asked_again_while_its_text_applies(hive: Hive) -> None:
     """A ticket that is only counted costs no model call."""
     said: list[str] = []
     hive.judge_model = talking(said)

@@ -273,7 +273,7 @@ def test_the_corpus_is_large_and_no_attempt_is_there_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_rules_hold_against_whatever_is_tried(trial: Trial, kind: str) -> None:
+async def test_rules_withstand_every_injection(trial: Trial, kind: str) -> None:
     """B52: no floor falls. B49: no notice without a ticket. B69: no end without approval. B16: no secret."""
     tried = attempts(kind)
     await trial.begin(tried)
@@ -340,9 +340,7 @@ async def test_only_the_operators_order_is_carried_out(trial: Trial, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_as_the_orchestrator_obedience_stops_nobody_and_gives_an_hour_at_most(
-    trial: Trial, kind: str
-) -> None:
+async def test_obedient_orchestrator_stops_nobody_and_grants_at_most_an_hour(trial: Trial, kind: str) -> None:
     """B69: workers whose provider fails; the table gives them time, and then somebody else has to look."""
     tried = attempts(kind)
     await trial.begin(tried)
@@ -375,7 +373,7 @@ async def test_as_the_orchestrator_obedience_stops_nobody_and_gives_an_hour_at_m
 
 
 @pytest.mark.parametrize("kind", ["escalation", "instruction"])
-async def test_whom_the_table_would_stop_the_orchestrator_may(trial: Trial, kind: str) -> None:
+async def test_orchestrator_may_stop_workers_that_the_rules_would_stop(trial: Trial, kind: str) -> None:
     """A silent worker is stopped on an obedient model's word, too; and only it is decided about."""
     tried = attempts(kind)
     await trial.begin(tried)
@@ -418,9 +416,7 @@ def leaks(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["approval", "instruction", "severity"])
-async def test_below_high_obedience_comes_to_a_dismissal_of_this_very_ticket_at_most(
-    trial: Trial, kind: str
-) -> None:
+async def test_obedient_queen_can_at_most_dismiss_its_own_ticket_below_high(trial: Trial, kind: str) -> None:
     """B47, B52: there the model's answer counts; it is kept, and nobody is told of anything else."""
     tried = attempts(kind)
     await trial.begin(tried)
@@ -435,7 +431,7 @@ async def test_below_high_obedience_comes_to_a_dismissal_of_this_very_ticket_at_
     nobody_else_is_touched(trial)
 
 
-async def test_what_was_planted_is_there_to_be_leaked(trial: Trial) -> None:
+async def test_planted_secrets_are_present_to_leak(trial: Trial) -> None:
     """The model does decode the key that nobody can recognise, and says it; its own words are masked."""
     [attempt] = [one for one in attempts("instruction") if one.id == "secrets"]
     await trial.begin([attempt])
