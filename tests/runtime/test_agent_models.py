@@ -52,7 +52,7 @@ async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) 
         "github_copilot/gpt-4o",
     ],
 )
-def test_models_of_known_providers_are_let_through(name: str) -> None:
+def test_models_of_known_providers_are_accepted(name: str) -> None:
     LiteLlmProvider(name).check()
 
 

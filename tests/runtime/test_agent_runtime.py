@@ -72,7 +72,7 @@ async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) 
     await runtime.stop()
 
 
-async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
+async def test_run_longer_than_its_interval_skips_and_counts_ticks(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
@@ -165,9 +165,7 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
     await runtime.stop()
 
 
-async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fake_time: FakeTime) -> None:
     """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
     bus = EventBus()
     seen: list[AgentEvent] = []
@@ -187,7 +185,7 @@ async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     await runtime.stop()
 
 
-async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
     """B63: runs of one process share an incarnation; another process has its own."""
     seen: list[AgentEvent] = []
     for _ in range(2):
@@ -503,7 +501,7 @@ async def test_a_graph_added_before_the_start_behaves_as_one_added_after(
     await runtime.stop()
 
 
-async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_subscription(
+async def test_graph_removed_during_a_tick_leaves_no_task_or_subscription(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B57: also when its model hangs."""
@@ -578,7 +576,7 @@ async def test_failing_event_log_does_not_fail_the_run(
     await runtime.stop()
 
 
-async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_stopped_runtime_starts_again(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
 
@@ -624,7 +622,7 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-async def test_function_node_that_is_ended_from_outside_has_not_failed(
+async def test_function_node_cancelled_from_outside_has_not_failed(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
     """B103: a paused node is no failed one."""
@@ -779,7 +777,7 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
     await runtime.stop()
 
 
-async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: input reaches the right one of two graphs with the same node id."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
@@ -911,7 +909,7 @@ async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time: FakeTime) -> None:
     bus = EventBus()
     done: list[AgentEvent] = []
     bus.subscribe(done.append, name="reader", types={EventType.EXECUTION_COMPLETED})

@@ -116,7 +116,7 @@ def searches(times: int) -> list[ModelReply]:
     return [calls("search", "{}", f"c{n}") for n in range(times)]
 
 
-async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) -> None:
+async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: Bench) -> None:
     ran = 0
 
     def broken(_: Nothing) -> str:
@@ -141,7 +141,7 @@ async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) ->
     assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpenError"]
 
 
-async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench) -> None:
+async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
     assert bench.registry is not None
     for _ in range(3):
         bench.registry.get("tool_execution", "wasp", "search").admit().failed("x")
@@ -192,7 +192,7 @@ async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
     assert bench.failures("tool_execution:bee:search") == 0
 
 
-async def test_a_tool_whose_server_is_away_and_one_that_never_answers_have_failed(bench: Bench) -> None:
+async def test_unavailable_server_and_unanswered_call_are_tool_failures(bench: Bench) -> None:
     async def away(_: Nothing) -> str:
         raise ToolUnavailableError("the MCP server 'maps' cannot be reached")
 
@@ -231,7 +231,7 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
     assert breaker.state is CLOSED
 
 
-async def test_the_service_s_own_graphs_use_their_tools_whatever_happens(bench: Bench) -> None:
+async def test_internal_graphs_use_tools_despite_open_breakers(bench: Bench) -> None:
     def broken(_: Nothing) -> str:
         raise OSError("no route")
 

@@ -90,7 +90,7 @@ async def test_entry_equals_its_stored_form(tmp_path: Path) -> None:
     assert live.at == 1_000.0
 
 
-async def test_entries_added_side_by_side_are_all_kept_in_one_order(tmp_path: Path) -> None:
+async def test_concurrent_entries_are_all_stored_in_one_order(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
 
     await asyncio.gather(*(conversation.append(say(str(n)), say(f"{n}b")) for n in range(20)))
@@ -145,7 +145,7 @@ async def test_unreadable_draft_is_rejected(tmp_path: Path, draft: Draft) -> Non
     assert conversation.last_seq == 0
 
 
-async def test_answers_are_shown_directly_behind_their_calls_however_they_came(tmp_path: Path) -> None:
+async def test_answers_follow_their_calls_in_any_arrival_order(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     drafts = [ask("1", "2"), answer("2", "b"), say("meanwhile"), answer("1", "a"), answer("1", "twice")]
 
@@ -240,7 +240,7 @@ async def test_a_summary_of_a_summary_is_given_the_first_one(tmp_path: Path) -> 
     assert texts(conversation) == ["summary 2", "5"]
 
 
-async def test_one_entry_longer_than_everything_is_clipped(tmp_path: Path) -> None:
+async def test_oversized_entry_is_clipped(tmp_path: Path) -> None:
     """B53: one long message included."""
     conversation = open_at(tmp_path)
     await conversation.append(
@@ -286,7 +286,7 @@ async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), litter=st.booleans())
-def test_valid_entries_are_read_beside_any_garbage(broken: dict[int, str], litter: bool) -> None:
+def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         run(open_at(path).append(*(say(str(n)) for n in range(1, 9))))

@@ -25,7 +25,7 @@ from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import Bench, Place, reply, sets
 
 
-async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
 
@@ -180,9 +180,7 @@ async def test_misbehaving_provider_fails_only_its_visit(
     assert complaints == []
 
 
-async def test_after_no_answer_the_same_visit_can_be_taken_up_again(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_visit_without_an_answer_can_be_resumed(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([RuntimeError("a bug")]), fake_time)
     assert (await bench.run()).error == "RuntimeError: a bug"
 
@@ -255,7 +253,7 @@ async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake
     assert [row["type"] for row in bench.cursor.guard] == ["llm_call_completed"] * 3
 
 
-async def test_text_is_handed_out_as_it_comes(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_text_is_streamed_as_it_arrives(tmp_path: Path, fake_time: FakeTime) -> None:
     class Streaming(ScriptedModel):
         async def complete(
             self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -419,7 +417,7 @@ async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: Fa
     assert answers == {"c0": "looked at a", "call_1_2": "looked at b"}
 
 
-async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fake_time: FakeTime) -> None:
     """B21: observers know how long a call may be silent."""
 
     async def dig(given: Place) -> str:
@@ -469,9 +467,7 @@ async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, f
     assert [end - 1_000_000 for end in ends] == [60 * n for n in range(1, 16)]
 
 
-async def test_cancelled_among_its_tools_the_node_leaves_none_running(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, fake_time: FakeTime) -> None:
     ended: list[str] = []
 
     async def dig(given: Place) -> str:

@@ -269,7 +269,7 @@ def test_edge_and_router_problems_are_named(node: NodeSpec, edge: dict[str, Any]
         assert line.startswith(("edge 'a-b': ", "node 'a': "))
 
 
-def test_an_edge_maps_only_to_what_its_target_takes() -> None:
+def test_edge_maps_only_inputs_of_its_target() -> None:
     edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
 
     assert faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges) == [
@@ -310,7 +310,7 @@ def test_an_empty_graph_is_refused() -> None:
     ]
 
 
-def test_an_edge_that_is_there_twice_is_refused() -> None:
+def test_duplicate_edge_is_refused() -> None:
     edge = {"source": "judge", "target": "b"}
 
     assert faults(nodes=[NODE, worker("b")], edges=[edge, edge]) == [
@@ -327,7 +327,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(bad: str) -> None:
         worker(bad)
 
 
-def test_edges_without_a_name_are_named_after_where_they_lead() -> None:
+def test_unnamed_edges_are_named_after_their_target() -> None:
     graph = chain(
         ("a", "b"),
         EdgeSpec(source="a", target="b", when="failure"),
@@ -370,7 +370,7 @@ def test_a_node_is_found_by_its_id() -> None:
         graph.node("queen")
 
 
-def test_edges_are_looked_at_from_the_highest_priority_down() -> None:
+def test_edges_are_evaluated_by_descending_priority() -> None:
     graph = chain(
         EdgeSpec(source="a", target="b"),
         EdgeSpec(source="a", target="c", priority=5),
@@ -423,7 +423,7 @@ def test_a_limit_to_its_visits_ends_a_cycle() -> None:
     assert chain(("a", "a"), a=worker("a", max_node_visits=3)).reachable("a") == {"a"}
 
 
-def test_a_router_that_only_leads_back_is_no_exit() -> None:
+def test_router_that_only_loops_back_is_no_exit() -> None:
     with pytest.raises(ValidationError, match="'a' -> 'b' -> 'a'"):
         chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=router())
 

@@ -243,7 +243,7 @@ async def test_guardian_is_in_the_session_of_the_run_that_failed(
     assert store.base == watched.session_store(graph_id).base
 
 
-async def test_guardian_is_in_no_session_that_is_kept_to_an_entry_point(watched: AgentRuntime) -> None:
+async def test_guardian_is_not_in_sessions_of_an_entry_point(watched: AgentRuntime) -> None:
     await watched.wait(await watched.trigger("default", {"inbox": [2, 1]}, graph_id="main"))
     with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
         failed = await watched.trigger("default", {"inbox": [1, "a"]}, graph_id="kept")

@@ -105,7 +105,7 @@ async def test_the_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, 
     assert asyncio.all_tasks() == before
 
 
-async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, tmp_path: Path) -> None:
+async def test_input_may_be_a_json_string(keeper: Keeper, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
 
@@ -118,7 +118,7 @@ async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, 
         )
 
 
-async def test_a_restart_takes_up_what_was_changed_on_disk(keeper: Keeper, tmp_path: Path) -> None:
+async def test_restart_loads_changed_files(keeper: Keeper, tmp_path: Path) -> None:
     path = adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text("def add(a, b):\n    return a * b\n", encoding="utf-8")
@@ -144,7 +144,7 @@ async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: 
     assert result.outputs == {"sum": 3}
 
 
-async def test_unloading_pauses_what_runs(keeper: Keeper, tmp_path: Path) -> None:
+async def test_unloading_pauses_running_work(keeper: Keeper, tmp_path: Path) -> None:
     chatter(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     started = await keeper("start_agent", graph_id="chatter")
@@ -179,7 +179,7 @@ async def test_an_agent_can_neither_unload_restart_nor_start_itself(keeper: Keep
     assert row["you"] is True
 
 
-async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keeper, tmp_path: Path) -> None:
+async def test_graphs_not_loaded_by_a_tool_are_not_changed(keeper: Keeper, tmp_path: Path) -> None:
     from queenright.runtime.agents.runner import AgentRunner
 
     other = AgentRunner.load(adder(tmp_path / "elsewhere"))

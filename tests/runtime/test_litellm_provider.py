@@ -112,7 +112,7 @@ async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
     assert request.body["tools"][0]["function"]["name"] == "look"
 
 
-async def test_tokens_and_dollars_are_what_the_provider_counts_and_asks(serving: Any) -> None:
+async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
     async with serving(replace(HELLO, usage=(1_000_000, 500_000))):
         reply = await provider().complete(ASKED, TOOLS)
 
@@ -138,7 +138,7 @@ async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serv
     assert (reply.text, reply.finish_reason) == ("Let me see.", "tool_calls")
 
 
-async def test_malformed_arguments_come_as_the_model_wrote_them(serving: Any) -> None:
+async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
     async with serving(Answer(tool_calls=[("c1", "look", '{"place": ')])):
         reply = await provider().complete(ASKED, TOOLS)
 
@@ -184,7 +184,7 @@ async def test_filtered_answer_is_an_error(serving: Any) -> None:
     assert "content filter" in str(error)
 
 
-async def test_a_server_that_does_not_stream_is_asked_for_the_whole_from_then_on(serving: Any) -> None:
+async def test_non_streaming_server_is_called_without_streaming_afterwards(serving: Any) -> None:
     heard: list[str] = []
     async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
         model = provider()
@@ -287,7 +287,7 @@ async def test_retry_after_is_read_in_seconds_and_as_a_date(serving: Any, said: 
         ({"retry-after": "Fri, 15 Jan 2027 08:00:05 -0000"}, 5.0),
     ],
 )
-def test_retry_after_that_says_nothing_usable_is_none(headers: dict[str, str], seconds: float | None) -> None:
+def test_unusable_retry_after_is_ignored(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, now=NOW) == seconds
 
 
@@ -390,7 +390,7 @@ async def test_key_repeated_by_provider_is_masked(serving: Any, shape: str) -> N
     assert KEY not in repr(provider())
 
 
-async def test_without_a_key_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
@@ -440,7 +440,7 @@ CLAUDE = (
 )
 
 
-async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
+async def test_provider_with_its_own_protocol_is_read_equally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -488,7 +488,7 @@ def gather(*chunks: SimpleNamespace) -> ModelReply:
     return gathered.reply(0.0)
 
 
-def test_calls_that_a_server_all_numbers_zero_are_told_apart_by_their_ids() -> None:
+def test_calls_with_equal_indexes_are_distinguished_by_id() -> None:
     reply = gather(
         chunk(piece(0, "a", "look", '{"x":')),
         chunk(piece(0, "a", "look", "1}")),

@@ -106,9 +106,7 @@ async def test_malformed_verdict_is_an_error(answer: ModelReply, problem: str) -
         await LlmJudge(ScriptedModel([answer]), "x").judge(turn())
 
 
-async def test_the_judging_model_is_asked_again_and_its_cost_counts(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_judging_model_is_retried_and_its_cost_counts(tmp_path: Path, fake_time: FakeTime) -> None:
     judging = ScriptedModel([TransientModelError("429"), verdict("ACCEPT")])
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=LlmJudge(judging, "x"))
 

@@ -219,9 +219,7 @@ class Keeping(InlineDisk):
         return result
 
 
-async def test_killed_between_any_two_writes_it_comes_to_the_same_end(
-    folders: Path, fake_time: FakeTime
-) -> None:
+async def test_kill_between_any_two_writes_gives_the_same_result(folders: Path, fake_time: FakeTime) -> None:
     reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
     disk = Keeping(folders / "first", folders / "copies")
     await drive(bench(folders / "first", fake_time, disk))

@@ -146,7 +146,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
     assert signs(logged)["steps_total"] == 5
 
 
-async def test_the_ids_are_those_of_the_spans(
+async def test_reported_ids_are_those_of_the_spans(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
 ) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)

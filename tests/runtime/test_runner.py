@@ -68,7 +68,7 @@ async def test_an_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
     assert (tmp_path / "storage" / "sessions" / result.session_id / "state.json").is_file()
 
 
-async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_beside_the_agent(
+async def test_tools_are_public_functions_of_tools_py_and_a_script_is_found_beside_the_agent(
     tmp_path: Path,
 ) -> None:
     async with loaded(talker(tmp_path / "agent"), tmp_path) as runner:
@@ -93,7 +93,7 @@ async def test_script_restarts_for_each_run(
     assert [run.outputs for run in (one, other, third)] == [{"answer": "42"}] * 3
 
 
-async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_beside_it(tmp_path: Path) -> None:
+async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT_PY, encoding="utf-8")
@@ -181,7 +181,7 @@ def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: s
     assert SECRET not in str(raised.value)
 
 
-def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_said(tmp_path: Path) -> None:
+def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "latin").mkdir()
     (tmp_path / "latin" / "agent.json").write_bytes(b'{"name": "\xe9"}')
     (tmp_path / "folder" / "agent.json").mkdir(parents=True)
@@ -220,7 +220,7 @@ def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, said: str) -> 
     assert SECRET not in str(raised.value)
 
 
-def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) -> None:
+def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None:
     spec = {
         "name": "needy",
         "model": "anthropic/claude-sonnet-4-5",
@@ -288,7 +288,7 @@ async def test_a_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
     assert result.outputs == {"answer": "43"}
 
 
-async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
+async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
     path = chatter(tmp_path / "agent")
     async with loaded(path, tmp_path) as runner:
         runtime = await runner.start()
@@ -318,7 +318,7 @@ def chat_replies() -> list[ModelReply]:
     return [ModelReply(text="Thanks.", tool_calls=(ToolCall("c", "set_output", '{"name": "Ada"}'),))]
 
 
-async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: Path) -> None:
+async def test_agent_joins_another_runtime_under_a_new_name(tmp_path: Path) -> None:
     bus = EventBus()
     runtime = AgentRuntime(bus=bus, storage=tmp_path / "shared")
     await runtime.start()
@@ -339,7 +339,7 @@ async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: 
     assert runtime.get_stream("start", graph_id="two")._graph.agent_id == "adder"
 
 
-async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_ends_with_the_agent(
+async def test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent(
     tmp_path: Path,
 ) -> None:
     replies = [
@@ -371,7 +371,7 @@ async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_en
     assert "a line on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
 
 
-async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server_behind(
+async def test_unoffered_tool_stops_the_start_and_leaves_no_server(
     tmp_path: Path,
 ) -> None:
     path = folder_of(tmp_path / "agent", TALKER, TALKS)
@@ -506,9 +506,7 @@ def modes(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     "functions", ["    return 'x' * (1 << 20)\n", "    return {'sum': ['é' * (1 << 19)]}\n"]
 )
-async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
-    tmp_path: Path, functions: str
-) -> None:
+async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, functions: str) -> None:
     path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
     async with loaded(path, tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})

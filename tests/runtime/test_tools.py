@@ -50,7 +50,7 @@ async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
 
 
-async def test_an_async_function_runs_on_the_loop_and_a_parameter_may_be_called_anything() -> None:
+async def test_async_function_runs_on_the_loop_with_any_parameter_name() -> None:
     class Hive(BaseModel):
         bees: int
 
@@ -109,9 +109,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
         ("[" * 100_000, "error: raw: arguments: Invalid JSON"),
     ],
 )
-async def test_a_raw_schema_is_shown_as_it_is_and_only_an_object_is_asked_for(
-    arguments: str, told: str
-) -> None:
+async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, told: str) -> None:
     tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
 
     assert tool.spec.parameters is SCHEMA
@@ -226,7 +224,7 @@ async def test_approval_refusal_reaches_the_model() -> None:
     assert (result.content, type(result.error)) == ("error: refuse: not today", ToolError)
 
 
-async def test_a_threaded_tool_runs_beside_the_loop_in_the_callers_context() -> None:
+async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> None:
     loop_thread = threading.get_ident()
 
     def look(given: object) -> list[bool]:
@@ -327,7 +325,7 @@ def test_a_tool_is_registered_once() -> None:
         ToolRegistry([tool]).merge([tool])
 
 
-def test_a_registry_has_what_it_was_given() -> None:
+def test_registry_contains_the_registered_tools() -> None:
     one, two = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
     registry = ToolRegistry([one]).merge([two])
 
