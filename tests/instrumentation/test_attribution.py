@@ -90,7 +90,7 @@ async def test_block_exited_in_another_task_is_still_reported(
     assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_a_forked_child_works_for_the_same_worker_and_does_not_end_it(script: Script, otlp: Otlp) -> None:
+def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
     """B82: steps of a child are told of its parent's run, once, and the run ends once."""
     done = script(
         """
@@ -124,7 +124,7 @@ with Worker("bee", session_id="s1") as worker:
     assert len({span.span_id for span in otlp.spans}) == 4
 
 
-def test_a_daemon_whose_parent_left_ends_the_run_itself(script: Script, otlp: Otlp, tmp_path: object) -> None:
+def test_daemon_ends_the_run_after_its_parent_exits(script: Script, otlp: Otlp, tmp_path: object) -> None:
     """B82: a process that goes on in its child is still the same worker."""
     done = script(
         """
@@ -146,7 +146,7 @@ with Worker("bee") as worker:
     assert sorted(span.name for span in otlp.spans) == ["invoke_agent bee", "step daemon"]
 
 
-def test_the_processes_of_a_pool_work_for_the_worker_that_made_it(script: Script, otlp: Otlp) -> None:
+def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
     """B82: what a pool's process did is told before the process is gone."""
     done = script(
         """
@@ -173,9 +173,7 @@ if __name__ == "__main__":
     assert sum(span.name == "invoke_agent bee" for span in otlp.spans) == 1
 
 
-def test_a_child_that_does_nothing_for_the_worker_does_not_say_that_it_lives(
-    script: Script, otlp: Otlp
-) -> None:
+def test_idle_child_sends_no_heartbeat(script: Script, otlp: Otlp) -> None:
     """B82: only a process that works for the worker beats for it."""
     done = script(
         """

@@ -79,7 +79,7 @@ def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> Non
     assert len(memory.spans) == 601
 
 
-def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
+def test_full_queue_drops_the_oldest_and_counts_it() -> None:
     """B76: queues are bounded."""
     before = DROPPED.count_of("spans")
     sender = Stuck()
@@ -189,7 +189,7 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
     assert sender.spans == ["first", "the run's end"]
 
 
-def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
+def test_end_of_run_reaches_a_restarting_service() -> None:
     """A worker that ended cleanly is not taken for one that died."""
     sender = Moody()
     delivery = Delivery(lambda: sender, interval=0.01)
@@ -219,7 +219,7 @@ def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
     assert sender.asked == 1
 
 
-def test_a_sender_that_cannot_even_be_made_is_no_trouble() -> None:
+def test_failing_sender_constructor_does_not_affect_the_agent() -> None:
     """B81: the agent's side never sees it."""
 
     def connect() -> Memory:

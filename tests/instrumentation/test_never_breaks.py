@@ -94,7 +94,7 @@ def test_the_service_is_no_http_server_at_all(script: Script) -> None:
     check(done.stdout, done.stderr)
 
 
-def test_a_logging_handler_that_raises_is_no_trouble(script: Script) -> None:
+def test_failing_logging_handler_does_not_affect_the_agent(script: Script) -> None:
     """B81: not even what we say about our trouble can break the agent."""
     done = script(
         "import logging\n"

@@ -172,7 +172,7 @@ def test_span_that_its_library_lost_is_ended_with_unknown_outcome(watch: Watch) 
     assert lost.time_ns == watch.now
 
 
-def test_lost_span_that_was_never_reported_leaves_nothing(watch: Watch) -> None:
+def test_unreported_lost_span_leaves_no_record(watch: Watch) -> None:
     watch.start("chat gpt-4o", CHAT)
     gc.collect()
 
@@ -198,7 +198,7 @@ def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("then", ["look", "shutdown"])
-def test_end_that_another_processor_swallowed_is_noticed(watch: Watch, then: str) -> None:
+def test_end_swallowed_by_another_processor_is_noticed(watch: Watch, then: str) -> None:
     class Raises(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise RuntimeError("exporter of the application")
@@ -260,7 +260,7 @@ def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("decision", [Decision.DROP, Decision.RECORD_ONLY])
-def test_span_that_is_not_sampled_is_not_reported(decision: Decision) -> None:
+def test_unsampled_span_is_not_reported(decision: Decision) -> None:
     """Its export never comes; the application chose not to have it seen."""
 
     class Only(Sampler):
@@ -281,7 +281,7 @@ def test_span_that_is_not_sampled_is_not_reported(decision: Decision) -> None:
     assert watch.told() == []
 
 
-def test_parent_is_the_nearest_span_that_was_reported(watch: Watch) -> None:
+def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
     node = watch.start("node", under=run)
     inner = watch.start("task", under=node)

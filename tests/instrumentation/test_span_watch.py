@@ -109,7 +109,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
     ]
 
 
-def test_provider_that_says_no_instance_gives_records_its_own_resource(otlp: Otlp) -> None:
+def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: Otlp) -> None:
     """Records and spans are of one process: the service reads the incarnation from either."""
     resources: list[Resource] = []
 
@@ -127,7 +127,7 @@ def test_provider_that_says_no_instance_gives_records_its_own_resource(otlp: Otl
     assert resources == [provider.resource]
 
 
-def test_service_that_is_away_costs_one_line(script: Script) -> None:
+def test_unavailable_service_is_logged_in_one_line(script: Script) -> None:
     """B81: neither the work nor the exit is held up."""
     done = script(
         WATCH
@@ -221,7 +221,7 @@ print(*[record.log_record.event_name for record in exporter.get_finished_logs()]
         ({"ENDPOINT": "http://a:1", "LOGS_ENDPOINT": "http://b:2/logs"}, "http://c:3", "http://c:3/v1/logs"),
     ],
 )
-def test_records_go_where_opentelemetrys_variables_say(
+def test_records_follow_opentelemetry_endpoint_variables(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], argument: str | None, url: str
 ) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
@@ -255,7 +255,7 @@ found.load()().instrument(skip_dep_check=True)
     assert bool(otlp.logs) is records
 
 
-def test_auto_instrumentation_without_a_provider_says_nothing(script: Script) -> None:
+def test_auto_instrumentation_without_a_provider_logs_nothing(script: Script) -> None:
     done = script(
         "from queenright.instrumentation.span_watch import SpanWatchInstrumentor\n"
         "SpanWatchInstrumentor().instrument()\n"
