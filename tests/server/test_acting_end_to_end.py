@@ -87,7 +87,7 @@ def done(events: Sequence[AgentEvent]) -> list[str]:
     return [f"{event.data['kind']} {event.data['outcome']}" for event in events]
 
 
-async def test_a_worker_that_hangs_is_nudged_reacts_and_is_left_alone(service: Service) -> None:
+async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service: Service) -> None:
     """002 §11: it is found stuck, spoken to, reads it before its next turn, and ends its task itself."""
     model, did = Digger(), list[AgentEvent]()
     bus = service.bus

@@ -195,7 +195,7 @@ def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str,
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_intervention_record_has_a_line_unless_it_has_an_event(outcome: Outcome) -> None:
+def test_intervention_record_without_an_event_has_a_line(outcome: Outcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})
 
     assert has_feed_line(event.type, event.data) is (outcome not in (Outcome.DONE, Outcome.QUEUED))
@@ -328,9 +328,7 @@ async def test_page_shows_the_emergency_stop_first(running: Running, page: Page)
     ("delivered", "dry_run", "what"),
     [(True, False, "nudge 1 sent"), (False, False, "nudge 1 not done"), (True, True, "nudge 1 (dry run)")],
 )
-def test_the_badge_of_a_ladder_says_what_became_of_its_nudge(
-    delivered: bool, dry_run: bool, what: str
-) -> None:
+def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: bool, what: str) -> None:
     ladder = Ladder(
         agent_id="bee",
         session_id="s",

@@ -58,7 +58,7 @@ async def stop_on_request(running: Running) -> None:
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
 
-async def test_the_notification_says_how_to_approve_until_it_is_answered(running: Running) -> None:
+async def test_notification_has_the_approve_command_until_answered(running: Running) -> None:
     approval = await asked(running)
 
     assert f"queenright approvals approve {approval.approval_id}" in await suggested(running.service)
@@ -94,7 +94,7 @@ async def test_approval_request_renotifies_with_its_deadline_in_the_title(runnin
     assert "Approve or deny" not in now.annotations["summary"]
 
 
-async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(running: Running) -> None:
+async def test_pending_request_is_in_the_first_notification(running: Running) -> None:
     service = running.service
     ticket_id = await ticket_on(running)
     ticket = service.tickets.get(ticket_id)
@@ -108,7 +108,7 @@ async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(r
     assert "The queen asks to stop this worker: It loops." in await suggested(service)
 
 
-async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Running) -> None:
+async def test_page_lists_pending_approvals_and_feed_lists_answers(running: Running) -> None:
     approval = await asked(running)
 
     [row] = status(running.service).acting.approvals
@@ -122,9 +122,7 @@ async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Run
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_approved_over_http_it_stops_and_that_is_signed(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_termination_approved_over_http_is_signed(running: Running, http: httpx.AsyncClient) -> None:
     approval = await asked(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
@@ -167,7 +165,7 @@ async def test_the_list_is_newest_first_in_pages(running: Running, http: httpx.A
         ("none/approve", {"decision": "yes"}, 422),
     ],
 )
-async def test_what_cannot_be_answered_is_an_error_in_words(
+async def test_unanswerable_request_is_an_error_with_a_reason(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], code: int
 ) -> None:
     response = await http.post(f"/api/approvals/{path}", json=body)
@@ -196,7 +194,7 @@ async def test_the_command_line_lists_approves_and_denies(running: Running) -> N
     assert "denied" in over.out
 
 
-async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
+async def test_approval_on_the_command_line_terminates(running: Running) -> None:
     approval = await asked(running)
     stopping = asyncio.create_task(stop_on_request(running))
 

@@ -25,7 +25,7 @@ def bodies(kind: type[Body]) -> Iterator[type[Body]]:
         yield from bodies(body)
 
 
-def test_a_value_of_another_type_is_refused_in_every_body() -> None:
+def test_wrong_type_is_refused_in_every_body() -> None:
     """0 is not false and "60" is not 60, as the document says."""
     looked_at = set[str]()
     for body in bodies(Body):

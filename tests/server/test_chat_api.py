@@ -49,7 +49,7 @@ async def test_a_question_has_its_answer_and_both_stay(running: Running, http: h
     assert later == [answer.json()]
 
 
-async def test_what_is_said_is_in_the_feed_and_in_the_audit_trail(
+async def test_chat_messages_are_in_the_feed_and_audit_trail(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -72,7 +72,7 @@ async def test_what_is_said_is_in_the_feed_and_in_the_audit_trail(
         ({"message": "nul \0"}, "message"),
     ],
 )
-async def test_what_is_no_question_is_refused_by_name(
+async def test_invalid_question_is_refused_by_field(
     running: Running, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
 ) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
@@ -85,7 +85,7 @@ async def test_what_is_no_question_is_refused_by_name(
     assert (await http.get(path)).json() == {"messages": []}
 
 
-async def test_what_is_not_there_is_not_found(running: Running, http: httpx.AsyncClient) -> None:
+async def test_chat_of_an_unknown_ticket_is_404(running: Running, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
     assert (await http.post("/api/tickets/none/chat", json={"message": "what?"})).status_code == 404
@@ -190,7 +190,7 @@ async def test_without_a_terminal_every_line_is_a_question(running: Running) -> 
     assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
 
 
-async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
+async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
     ticket_id = await ticket_on(running)
 
     unknown = await queenright(running, "nothing", "--say", "what?")
@@ -221,7 +221,7 @@ class Typed:
         return {"role": "queen", "by": "queen", "at": 60.0, "text": self.answer}
 
 
-def test_in_a_terminal_the_history_comes_first_and_nothing_moves_the_cursor() -> None:
+def test_terminal_chat_shows_history_first_without_control_characters() -> None:
     out = io.StringIO()
     talk = Typed("It is [red]stuck[/red].\x1b[2J\x07")
     typed = iter(["  ", "what is wrong?"])

@@ -55,7 +55,7 @@ async def looper(running: Running, *, asks: bool = True) -> None:
             await http.get("/api/agents/looper/instructions", params=WORKER)
 
 
-async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
+async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> None:
     await looper(running, asks=False)
     unreached = await queenright(running, "nudge", "looper")
     await looper(running)
@@ -71,7 +71,7 @@ async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
     ]
 
 
-async def test_json_is_what_the_service_said(running: Running) -> None:
+async def test_json_output_is_the_response_of_the_service(running: Running) -> None:
     await looper(running)
 
     done = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
@@ -81,7 +81,7 @@ async def test_json_is_what_the_service_said(running: Running) -> None:
     assert [(one["kind"], one["by"]) for one in listed.json] == [("nudge", "ada")]
 
 
-async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(running: Running) -> None:
+async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
@@ -95,7 +95,7 @@ async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(ru
     assert (done.code, done.out) == (0, "Terminated. Its state is in checkpoint cp-7.\n")
 
 
-async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
+async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
     await looper(running)
     waiting = AgentEvent(
         type=EventType.WORKER_WAITING,
@@ -117,7 +117,7 @@ async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
     assert "queenright list" in unknown.err
 
 
-async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Running) -> None:
+async def test_unconfirmed_termination_has_the_next_command(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
@@ -136,7 +136,7 @@ async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Run
     assert "stop its process yourself" in recovered.err
 
 
-async def test_the_list_has_what_other_commands_ask_for(running: Running) -> None:
+async def test_list_has_the_ids_that_other_commands_need(running: Running) -> None:
     long = "a-session-with-a-name-of-its-own-that-is-long"
     started = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -166,7 +166,7 @@ async def test_the_list_has_what_other_commands_ask_for(running: Running) -> Non
     ]
 
 
-async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(running: Running) -> None:
+async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) -> None:
     service = running.service
     now = service.clock()
     for number in range(6):
@@ -187,7 +187,7 @@ async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(ru
 @pytest.mark.parametrize(
     ("named", "who"), [({"USER": "ada"}, "ada"), ({"LOGNAME": "bob"}, "bob"), ({}, None)]
 )
-def test_who_asks_is_who_is_logged_in(
+def test_requester_is_the_logged_in_user(
     monkeypatch: pytest.MonkeyPatch, named: dict[str, str], who: str | None
 ) -> None:
     for name in ("USER", "LOGNAME"):
@@ -266,7 +266,7 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     assert (off.code, queued.code) == (0, 0)
 
 
-async def test_a_long_name_is_cut_in_a_list_of_tickets_unless_all_of_it_is_asked_for(
+async def test_long_name_is_shortened_in_lists_unless_wide(
     running: Running,
 ) -> None:
     long = "a-name-" * 30
@@ -341,7 +341,7 @@ def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> N
     assert done.stdout == ""
 
 
-async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(running: Running) -> None:
+async def test_list_has_current_findings_and_numbers(running: Running) -> None:
     service = running.service
     # Lately: on a slow machine nothing else must be the matter by the time it is listed.
     events = list(looping(service.clock() + 40, times=4))

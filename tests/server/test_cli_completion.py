@@ -80,12 +80,12 @@ def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("queenright nudge 'w", []),
     ],
 )
-def test_what_is_proposed(line: str, words: list[str]) -> None:
+def test_completion_proposes_names(line: str, words: list[str]) -> None:
     assert [word for word, _ in proposals(line)] == words
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
-def test_without_a_service_names_are_not_proposed_and_nothing_is_said(address: str) -> None:
+def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
     assert list(proposals(f"queenright nudge --url '{address}' ")) == []
 
 
@@ -146,6 +146,6 @@ def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> Non
         assert startup.startswith("alias ll" if shell == "bash" else "fpath")
 
 
-def test_a_shell_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_shell_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(QueenrightError, match=r"no completion for 'csh'; available for: bash, zsh, fish"):
         install("csh", tmp_path)

@@ -115,7 +115,7 @@ def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
         "HTTP/1.1 200 OK\r\n\r\n{}",
     ],
 )
-def test_a_service_that_is_confused_changes_nothing(answer: str | None) -> None:
+def test_confused_service_does_not_affect_the_agent(answer: str | None) -> None:
     """Hooks fail open: the agent gets no answer, no error, and waits no longer than its limit."""
     with answering(answer) as (url, _):
         out, seconds = hook("codex", "--otlp-url", url)
@@ -154,7 +154,7 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", BEGUN])
-def test_service_that_is_away_is_not_waited_for(answer: str | None) -> None:
+def test_unavailable_service_is_not_waited_for(answer: str | None) -> None:
     """B91: without the begin of an answer the agent goes on within a second, and at an early end, too."""
     with answering(answer) as (url, _):
         out, seconds = hook("codex", "--otlp-url", url, "--wait", "60")
@@ -194,7 +194,7 @@ def test_input_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> Non
         process.stdin.close()
 
 
-def test_it_imports_the_standard_library_only() -> None:
+def test_hook_command_imports_only_the_standard_library() -> None:
     """It is started at each tool call of an agent."""
     code = (
         "import sys; before = set(sys.modules)\n"

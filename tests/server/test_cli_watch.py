@@ -44,7 +44,7 @@ class Seen:
 
 
 @on_its_service
-async def test_the_list_is_asked_for_when_something_happened_and_not_before(running: Running) -> None:
+async def test_list_is_requested_only_after_an_event(running: Running) -> None:
     seen, stop = Seen(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
         watching = asyncio.create_task(follow(service, seen, stop))
@@ -61,7 +61,7 @@ async def test_the_list_is_asked_for_when_something_happened_and_not_before(runn
 
 
 @on_its_service
-async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(running: Running) -> None:
+async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Running) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     ours, theirs = pty.openpty()
     command = ("list", "--watch", "--url", running.url)
@@ -99,7 +99,7 @@ def agent(name: str, state: str, **more: object) -> AgentRow:
     return AgentRow.model_validate(example | {"agent_id": name, "state": state} | more)
 
 
-def test_a_terminal_that_is_too_low_says_how_many_are_left_out() -> None:
+def test_short_terminal_states_the_number_of_hidden_rows() -> None:
     console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
     agents = [agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
 

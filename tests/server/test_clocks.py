@@ -134,7 +134,7 @@ def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
     assert T <= odd.vitals.last_event <= T + 2
 
 
-async def test_without_notes_events_are_timed_by_those_that_the_service_wrote(
+async def test_without_notes_events_are_timed_by_the_services_own_events(
     settings: Settings, clock: Clock, tmp_path: Path
 ) -> None:
     async with Life(settings, clock) as service:
@@ -192,9 +192,7 @@ async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock:
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, clock: Clock) -> None:
     """
     B66: what was climbed because a worker got no further is climbed after it, too.
 
@@ -248,7 +246,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
         assert states(service) == {"bee": "healthy"}
 
 
-async def test_steps_since_the_last_accept_are_counted_from_before_the_day_that_is_read_again(
+async def test_steps_since_accept_include_those_before_the_replayed_day(
     settings: Settings, clock: Clock
 ) -> None:
     settings.storage.mkdir()
@@ -347,7 +345,7 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
     assert jumps == [pytest.approx(HOUR)]
 
 
-async def test_a_jump_of_the_clock_renews_what_is_waited_for(
+async def test_clock_jump_renews_pending_deadlines(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Life(settings, clock) as service:
@@ -399,7 +397,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
 # -- the file ---------------------------------------------------------------------------------------
 
 
-def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_notes_round_trip(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
     file.start([Gap("away", T, T + 5)], T + 5)
     first, last = beat(T + 6), beat(T + 7)
@@ -422,7 +420,7 @@ def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "lived", "\x00\xff" * 40, "lived x\nat 1 2\naway 1.0 nan\njump  \n"])
-def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "arrivals"
     path.write_text(content, "latin-1")
     file = ArrivalLog(path)
@@ -473,7 +471,7 @@ def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
         yield [beat(T - 20 * HOUR + 600 * n, name) for name in names]
 
 
-async def test_a_fleet_that_began_before_the_day_that_is_read_again_is_known(database_url: str) -> None:
+async def test_fleet_started_before_the_replayed_day_is_known(database_url: str) -> None:
     store = Store.open(database_url)
     for batch in fleet_of(sessions=50, events=2000):
         await store.append(batch)

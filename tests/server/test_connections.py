@@ -110,7 +110,7 @@ async def test_a_request_that_does_not_arrive_loses_its_connection(
         assert await answered(connection)
 
 
-async def test_an_answer_may_take_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
@@ -122,7 +122,7 @@ async def test_an_answer_may_take_as_long_as_it_takes(monkeypatch: pytest.Monkey
         assert await answered(waiting)
 
 
-async def test_a_full_port_gives_up_who_waited_longest_and_nobody_who_is_served(
+async def test_full_port_closes_the_longest_idle_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
@@ -137,7 +137,7 @@ async def test_a_full_port_gives_up_who_waited_longest_and_nobody_who_is_served(
         assert await answered(asking)
 
 
-async def test_a_port_whose_connections_are_all_served_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 2)
     async with served() as (app, connect):
         served_now = []
@@ -216,7 +216,7 @@ async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest
         assert b"Send" in answer.partition(b"\r\n\r\n")[2]
 
 
-async def test_requests_beyond_the_limit_of_a_pipeline_are_not_kept() -> None:
+async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
     gc.collect()
     gc.disable()  # what a closed connection leaves must not wait for the collector
 
@@ -276,7 +276,7 @@ async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
     assert b"connection: close" in answers.rpartition(b"HTTP/1.1 200")[2]
 
 
-async def test_bad_request_does_not_break_the_answer_before_it() -> None:
+async def test_bad_request_does_not_break_the_preceding_response() -> None:
     async with served() as (app, connect):
         reader, _ = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
@@ -289,7 +289,7 @@ async def test_bad_request_does_not_break_the_answer_before_it() -> None:
 
 
 @pytest.mark.parametrize("whole", [0, 1, 2])
-async def test_bad_body_does_not_break_the_answers_before_it(whole: int) -> None:
+async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
     """B128: requests before one whose body is no body are answered."""
     asked = ASK.replace(b"/ ", b"/slow ") + ASK * whole
     async with served() as (app, connect):
@@ -302,7 +302,9 @@ async def test_bad_body_does_not_break_the_answers_before_it(whole: int) -> None
     assert answers.endswith(b"ok")
 
 
-async def test_answer_outlasts_the_deadline_of_a_bad_body_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_outlasts_the_deadline_of_a_following_bad_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
@@ -314,7 +316,7 @@ async def test_answer_outlasts_the_deadline_of_a_bad_body_behind_it(monkeypatch:
         assert await answered(waiting)
 
 
-async def test_what_follows_a_refused_request_is_not_read_without_end(
+async def test_data_after_a_refused_request_is_read_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """B128: what is read is at most a limit and the reads on their way."""
@@ -379,7 +381,7 @@ async def test_upgrade_to_a_websocket_is_answered_as_any_request(
         pytest.param(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", id="upgrade"),
     ],
 )
-async def test_large_request_within_the_limits_is_answered_and_the_connection_goes_on(words: bytes) -> None:
+async def test_large_request_within_limits_is_answered_and_the_connection_stays_open(words: bytes) -> None:
     async with served() as (app, connect):
         reader, writer = await connect(words)
         for _ in range(3):
@@ -389,7 +391,7 @@ async def test_large_request_within_the_limits_is_answered_and_the_connection_go
         assert app.body_bytes in (0, 3 * BODY_BYTES, 4 * BODY_BYTES)
 
 
-async def test_body_is_asked_for_with_100_continue() -> None:
+async def test_body_is_requested_with_100_continue() -> None:
     async with served() as (app, connect):
         reader, writer = await connect(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
@@ -401,7 +403,7 @@ async def test_body_is_asked_for_with_100_continue() -> None:
         assert app.body_bytes == 4
 
 
-def test_the_limit_of_open_files_is_raised_and_ports_have_half_of_it_at_most(
+def test_open_file_limit_is_raised_and_ports_use_at_most_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits = [(1_024, 4_096)]

@@ -55,7 +55,7 @@ def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
     assert find(NOW - 30.0, [unheard], life("dismissed", NOW - 90.0, ended=True)) == EarlierSessions()
 
 
-def test_trouble_after_a_long_life_or_a_long_pause_is_told_for_itself() -> None:
+def test_condition_after_a_long_run_or_pause_is_notified_separately() -> None:
     """B122, B125: an agent that worked well in between is in new trouble, whoever has the old one."""
     dead = life("dead", NOW - 3000.0, beat=NOW - 900.0)
     tickets = [told("dead", NOW - 800.0)]
@@ -65,7 +65,7 @@ def test_trouble_after_a_long_life_or_a_long_pause_is_told_for_itself() -> None:
     assert find(NOW - 10.0, tickets, dead).tickets == ()
 
 
-def test_work_that_was_given_up_joins_the_third_time_what_nobody_has_acknowledged() -> None:
+def test_abandoned_work_joins_the_unacknowledged_incident_the_third_time() -> None:
     """B122: a person settles it, run by run; B123: and is not paged for it every minute."""
     lives = [life(name, NOW - 60.0 * n, ended=True) for n, name in enumerate(("third", "second", "first"), 2)]
     given_up: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
@@ -111,7 +111,7 @@ def test_sessions_side_by_side_are_never_earlier_lives() -> None:
     assert find(NOW - 200.0, tickets, *lives) == EarlierSessions()
 
 
-def test_ticket_of_the_same_session_is_of_an_earlier_life_if_another_process_had_it() -> None:
+def test_ticket_of_the_same_session_in_another_process_is_an_earlier_incarnation() -> None:
     gone = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
     before = told("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
     relapse = told("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)

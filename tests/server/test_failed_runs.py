@@ -65,7 +65,7 @@ async def night(
 
 
 @pytest.mark.parametrize("sessions", ["each its own", "one for all"])
-async def test_job_that_fails_four_nights_has_one_ticket_until_it_completes(
+async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
     settings: Settings, clock: Clock, sessions: str
 ) -> None:
     """One failed run is nobody's page; the fourth in a row is, once; and no restart forgets the count."""
@@ -93,7 +93,7 @@ async def test_job_that_fails_four_nights_has_one_ticket_until_it_completes(
     assert await night(settings, clock, "after") == []
 
 
-async def test_failed_runs_that_a_person_has_settled_are_counted_anew_after_a_restart(
+async def test_settled_failed_runs_restart_the_count_after_a_restart(
     settings: Settings, clock: Clock
 ) -> None:
     for number in range(4):
@@ -120,7 +120,7 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
         assert (failing.vitals.session_id, failing.state.value) == ("run-3", "failing")
 
 
-async def test_agent_known_by_telemetry_alone_that_fails_four_times_is_told_once(
+async def test_telemetry_only_agent_failing_four_times_is_notified_once(
     settings: Settings, clock: Clock
 ) -> None:
     """Nobody here can start it again; somebody must hear of it, and not once a run."""
@@ -177,9 +177,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
     assert ticket.finding_evidence == "4 runs of the agent have failed in a row"
 
 
-async def test_failure_that_is_told_twice_counts_once_before_and_after_a_restart(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:
     """B100: an export that was sent again, of sessions that run side by side, without execution ids."""
     async with Life(settings, clock) as service:
         runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
@@ -195,9 +193,7 @@ async def test_failure_that_is_told_twice_counts_once_before_and_after_a_restart
             assert service.monitor.failed_runs("nightly").count == 2
 
 
-async def test_failures_told_again_after_a_run_completed_never_count(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_failures_repeated_after_a_completion_never_count(settings: Settings, clock: Clock) -> None:
     """B100: neither while they are told again nor after any restart; one real failure then pages nobody."""
     async with Life(settings, clock) as service:
         failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
@@ -217,7 +213,7 @@ async def test_failures_told_again_after_a_run_completed_never_count(
     assert await night(settings, clock, "one-real") == []
 
 
-async def test_completion_that_is_told_again_hides_no_failures(settings: Settings, clock: Clock) -> None:
+async def test_repeated_completion_hides_no_failures(settings: Settings, clock: Clock) -> None:
     """B100: it is that of a run before them."""
     async with Life(settings, clock) as service:
         good = job(clock, "good", EventType.EXECUTION_COMPLETED)
@@ -237,7 +233,7 @@ async def test_completion_that_is_told_again_hides_no_failures(settings: Setting
 
 @pytest.mark.parametrize("late", [0.0, 30.0, 59.0, 61.0, 500.0])
 @pytest.mark.parametrize("end", [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED])
-def test_run_told_late_in_one_batch_has_ended(clock: Clock, late: float, end: EventType) -> None:
+def test_run_reported_late_in_one_batch_has_ended(clock: Clock, late: float, end: EventType) -> None:
     """B23: its start is too old for its author's clock to be trusted, its end is not."""
     monitor = HealthMonitor(HealthSettings())
     for event in job(clock, "run", end):

@@ -109,7 +109,7 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
     assert [e.data["by"] for _, e in logged if e.type is EventType.INTERVENTION_RECORDED] == ["ada"]
 
 
-async def test_answer_that_comes_too_late_is_refused_and_said_so(
+async def test_late_answer_is_refused_with_a_reason(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B93: the client is answered with nothing, and asks the person at the terminal; the wait goes on."""
@@ -202,7 +202,7 @@ async def test_answer_begins_at_once_so_that_a_client_knows_that_we_are_here(
     assert json.loads(rest)["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
 
 
-async def test_what_is_asked_is_masked_quoted_and_shown_on_page_and_command_line(
+async def test_request_is_masked_quoted_and_shown_on_page_and_command_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B52: hostile words are data; a secret is nowhere."""
@@ -273,7 +273,7 @@ async def test_only_an_operator_may_answer(tmp_path: Path) -> None:
         assert (await waiting).json()["hookSpecificOutput"]["decision"]["behavior"] == "allow"
 
 
-async def test_service_that_stops_leaves_it_to_the_terminal(tmp_path: Path) -> None:
+async def test_stopping_service_leaves_requests_to_the_terminal(tmp_path: Path) -> None:
     """B91: it is answered, not broken off."""
     async with client_of_later() as later:
         async with serving(answering(tmp_path)) as running:

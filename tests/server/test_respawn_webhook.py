@@ -225,16 +225,14 @@ async def test_a_refusal_is_for_good_and_a_failure_is_not(
     assert not isinstance(refused.value, InvalidCheckpointError)
 
 
-async def test_a_broken_checkpoint_is_refused_alone(supervisor: Supervisor, store: Store) -> None:
+async def test_only_the_broken_checkpoint_is_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.broken = {"cp-2"}
 
     with pytest.raises(InvalidCheckpointError, match="checkpoint cp-2 is broken"):
         await respawn(supervisor.url, store)
 
 
-async def test_another_checkpoint_than_was_sent_is_no_broken_one(
-    supervisor: Supervisor, store: Store
-) -> None:
+async def test_other_checkpoint_than_sent_is_not_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
 
     with pytest.raises(RespawnRefusedError) as refused:
@@ -276,7 +274,7 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
         assert "honeypot" not in said
 
 
-async def test_the_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
+async def test_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
     saved = EventType.CHECKPOINT_SAVED
     await store.append(
         [
@@ -405,9 +403,7 @@ async def test_a_new_session_with_the_same_task_is_the_new_life(
     assert (recovery.new_session_id, recovery.new_incarnation_id) == ("s2", "i2")
 
 
-async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
+async def test_task_running_elsewhere_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await a_worker_that_crashed(running)
@@ -464,7 +460,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
+async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
     """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")

@@ -41,7 +41,7 @@ def findings(service: Service, agent: str) -> list[FindingKind]:
 # -- what is published on the bus ---------------------------------------------------------------
 
 
-async def test_an_event_on_the_bus_has_moved_vital_signs_before_any_subscriber_acts_on_it(
+async def test_vital_signs_are_updated_before_any_subscriber_acts(
     running: Running,
 ) -> None:
     service = running.service
@@ -59,7 +59,7 @@ async def test_an_event_on_the_bus_has_moved_vital_signs_before_any_subscriber_a
     assert known_then == [True]
 
 
-async def test_what_the_monitor_says_of_it_is_in_the_event_log_before_anyone_acts_on_it(
+async def test_monitor_findings_are_logged_before_anyone_acts(
     running: Running,
 ) -> None:
     service = running.service
@@ -80,7 +80,7 @@ async def test_what_the_monitor_says_of_it_is_in_the_event_log_before_anyone_act
     assert FindingKind.DOOM_LOOP in findings(service, "looper")
 
 
-async def test_what_the_monitor_says_while_the_store_refuses_is_told_when_it_takes_again(
+async def test_findings_during_a_store_failure_are_published_afterwards(
     running: Running, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B76: the condition is said once, so it must not be lost."""
@@ -200,7 +200,7 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
     return ticket
 
 
-async def test_a_worker_that_goes_in_circles_is_found_ticketed_and_told_once_as_if_it_came_by_otlp(
+async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_over_otlp(
     hive: Running,
 ) -> None:
     """B37: same kind, same severity, one ticket and one notification each."""
@@ -227,7 +227,7 @@ async def test_a_worker_that_goes_in_circles_is_found_ticketed_and_told_once_as_
     assert ours.status is TicketStatus.INTERVENING
 
 
-async def test_what_a_worker_says_of_itself_changes_nothing(hive: Running) -> None:
+async def test_self_reported_health_of_a_worker_is_ignored(hive: Running) -> None:
     """B52: its words are evidence, never an instruction."""
     await works_in_circles(hive.service, "talker", text=SPOKEN)
 
@@ -254,7 +254,7 @@ async def test_two_graphs_with_one_node_id_are_two_workers(hive: Running) -> Non
     assert findings(service, "second") == []
 
 
-async def test_every_event_of_a_worker_and_about_it_carries_its_graph(hive: Running) -> None:
+async def test_every_worker_event_carries_its_graph(hive: Running) -> None:
     """B63: whoever emitted it: node, monitor, judge, queen or outbox."""
     service = hive.service
     heard: list[AgentEvent] = []
@@ -297,7 +297,7 @@ async def test_a_guard_warns_the_model_and_then_holds_the_visit(hive: Running) -
     assert service.runtime.get_execution_result(execution, "hive") is None
 
 
-async def test_a_worker_killed_between_call_two_and_three_is_in_a_loop_at_the_third(
+async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_third(
     settings: Settings, tmp_path: Path
 ) -> None:
     """B33: killed outright with the service it runs on, and resumed by the next one."""

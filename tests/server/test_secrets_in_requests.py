@@ -58,7 +58,7 @@ async def instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
     raise AssertionError(f"no {kind} came")
 
 
-async def test_a_secret_in_any_text_is_masked_but_for_the_worker_that_is_told(
+async def test_secret_in_any_text_is_masked_except_for_its_worker(
     running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -237,7 +237,7 @@ def kept_in(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_bytes().decode("utf-8", "replace") for path in files}
 
 
-async def test_secret_in_any_field_over_any_way_in_is_found_over_no_way_out(
+async def test_secret_in_any_input_is_in_no_output(
     running: Running, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B129: the database, the API, the event stream, the metrics, the pages and the log."""

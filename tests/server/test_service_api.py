@@ -71,9 +71,7 @@ async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Runn
 # -- version, settings, log -----------------------------------------------------------------------
 
 
-async def test_it_says_its_version_its_settings_and_its_log(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_service_reports_version_settings_and_log(running: Running, http: httpx.AsyncClient) -> None:
     """One service for all of this: to start one costs a second."""
     version = (await http.get("/api/version")).json()
     said = (await http.get("/api/settings")).json()
@@ -113,7 +111,7 @@ async def test_it_says_its_version_its_settings_and_its_log(
 # -- reading the settings again -------------------------------------------------------------------
 
 
-async def test_what_can_be_exchanged_is_and_the_rest_is_named(
+async def test_reload_applies_changeable_settings_and_names_the_rest(
     running: Running, http: httpx.AsyncClient, file: File
 ) -> None:
     service = running.service
@@ -184,7 +182,7 @@ async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path)
     assert "restart the service" in refused.json()["title"]
 
 
-async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
+async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
     running: Running, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
@@ -209,7 +207,7 @@ async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
 # -- tags -----------------------------------------------------------------------------------------
 
 
-async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
+async def test_polled_responses_have_an_etag_independent_of_the_clock(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = running.service
@@ -248,11 +246,11 @@ async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
 @pytest.mark.parametrize(
     "path", ["/metrics", "/api/agents/a/events", "/api/events", "/api/agents/x/instructions"]
 )
-def test_streams_and_what_is_fetched_once_have_none(path: str) -> None:
+def test_streams_and_one_time_responses_have_no_etag(path: str) -> None:
     assert not is_polled(path)
 
 
-def test_tag_does_not_change_with_a_field_that_is_relative_to_now() -> None:
+def test_etag_ignores_fields_relative_to_now() -> None:
     ticket = example_of(Ticket)
 
     def tag(**values: str) -> str:
@@ -291,9 +289,7 @@ DRAFT = TicketDraft(
 )
 
 
-async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_dismissal_by_a_person_is_in_the_timeline(running: Running, http: httpx.AsyncClient) -> None:
     """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
     service = running.service
     await service.judging.stop()  # nobody decides but the test

@@ -30,7 +30,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield found
 
 
-async def test_what_is_in_shadow_is_shown_and_counted_and_nothing_follows(
+async def test_shadow_findings_are_shown_and_counted_without_effect(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     service = running.service
@@ -54,7 +54,7 @@ async def test_what_is_in_shadow_is_shown_and_counted_and_nothing_follows(
     assert worker.state is HealthState.HEALTHY
 
 
-def test_an_unknown_kind_is_refused_at_start_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_kind_is_refused_at_start_with_the_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {detectors: {dom_loop: off}}", encoding="utf-8")
 

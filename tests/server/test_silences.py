@@ -53,7 +53,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Stack(running, http, alertmanager)
 
 
-async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack: Stack) -> None:
+async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
     """B41: a silenced ticket says so wherever it is shown, and nobody is reminded of it meanwhile."""
     ticket_id = await ticket_on(stack.running)
     recorder = stack.alertmanager.recorder
@@ -99,9 +99,7 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
 
 
 @pytest.mark.parametrize("said", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
-async def test_a_peer_that_answers_something_else_is_said_in_words(
-    tmp_path: Path, peer: ServedPeer, said: bytes
-) -> None:
+async def test_unexpected_answer_of_a_peer_is_reported(tmp_path: Path, peer: ServedPeer, said: bytes) -> None:
     """Where a login stands before an Alertmanager, say."""
     peer.peer.says = said
     ours = demo_settings(tmp_path)
@@ -123,7 +121,7 @@ async def test_a_peer_that_answers_something_else_is_said_in_words(
     )
 
 
-async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> None:
+async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> None:
     async with (
         serving(demo_settings(tmp_path)) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -144,7 +142,7 @@ async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("span", ["2", "2x", "", "0.5m", "31d", "-1h"])
-def test_a_time_that_is_none_is_refused(span: str) -> None:
+def test_invalid_silence_duration_is_refused(span: str) -> None:
     done = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
 
     assert done.exit_code == 2

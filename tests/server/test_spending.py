@@ -21,7 +21,7 @@ from tests.waiting import until
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-async def test_ticket_says_what_the_run_has_spent_since_its_trouble_began(
+async def test_ticket_has_the_cost_since_its_condition_began(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B106: the price of a call without one is not known, and not nothing."""
@@ -114,7 +114,7 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
     assert asked.reason == "$1.20 of $1.00 spent by this run"
 
 
-async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_path: Path) -> None:
+async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, dry_run=False)) as running:
         brake = running.service.pipeline.brake
         await spends(running, 1.2)
@@ -140,7 +140,7 @@ async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_pat
     assert [one["outcome"] for one in once] == ["queued", "unreachable"]
 
 
-async def test_limit_of_the_document_asks_an_operator_about_a_run_of_a_framework(tmp_path: Path) -> None:
+async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path: Path) -> None:
     """The settings that docs/interventions.md gives, spans that name tokens only, and the command."""
     section = (DOCS / "interventions.md").read_text().partition("## Limit spending")[2]
     [settings] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)

@@ -7,7 +7,7 @@ from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 
-def test_a_login_in_an_address_is_shown_nowhere() -> None:
+def test_login_in_an_address_is_not_shown() -> None:
     settings = load_settings(
         judging={
             "prometheus_url": "http://ada:hunter2hunter2@prometheus:9090/prefix/",

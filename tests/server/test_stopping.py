@@ -32,6 +32,6 @@ async def test_a_request_that_the_stop_cuts_short_is_answered_503() -> None:
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_another_cancellation_is_passed_on() -> None:
+async def test_other_cancellations_propagate() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cut_short(stopping=False)

@@ -207,7 +207,7 @@ async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.
     assert lines == ["1 of 2 tickets acknowledged by ada.", "nobody: This ticket does not exist (any more)."]
 
 
-async def test_replayed_click_gets_the_same_answer_and_has_no_effect(
+async def test_replayed_click_has_the_same_answer_and_no_effect(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -261,9 +261,7 @@ async def test_click_without_a_valid_signature_is_refused(running: Running, http
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
-async def test_a_signed_body_that_is_no_click_is_a_fault_in_words(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_signed_body_that_is_not_a_click_is_an_error(running: Running, http: httpx.AsyncClient) -> None:
     bodies = {
         b"": "one field `payload`",
         b"payload=1&payload=2": "one field `payload`",
@@ -336,7 +334,7 @@ async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
     assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
 
 
-async def test_an_event_that_comes_twice_is_done_once(running: Running, http: httpx.AsyncClient) -> None:
+async def test_duplicate_event_is_processed_once(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     body = event("acknowledged", running)
@@ -349,7 +347,7 @@ async def test_an_event_that_comes_twice_is_done_once(running: Running, http: ht
     assert (await ticket_of(running, ticket_id)).status == "intervening"
 
 
-async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
+async def test_pagerduty_timeout_does_not_undo_other_acknowledgements(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -362,7 +360,7 @@ async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "bob"
 
 
-async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it_ends(
+async def test_resolve_by_a_person_acknowledges_and_the_condition_ends_the_ticket(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -380,7 +378,7 @@ async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it
     assert ticket.acknowledged_note.startswith("resolved in PagerDuty")
 
 
-async def test_resolved_by_a_person_ends_what_nothing_else_can_end(
+async def test_resolve_by_a_person_closes_tickets_that_cannot_close_themselves(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await lost_ticket_on(running)
@@ -444,7 +442,7 @@ async def test_webhook_without_a_valid_signature_is_refused(
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
-async def test_a_signed_body_that_is_no_event_names_the_field(
+async def test_signed_body_that_is_not_an_event_names_the_field(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     for body, where in (
@@ -483,7 +481,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
 # -- every other way --------------------------------------------------------------------------------
 
 
-async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back(
+async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: they count anew."""
@@ -566,7 +564,7 @@ async def test_unconfigured_callback_names_the_setting(tmp_path: Path) -> None:
     assert "alerting.pagerduty_webhook_secret_files" in incident.json()["title"]
 
 
-def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -> None:
+def test_secret_readable_by_others_is_refused_at_start(settings: Settings) -> None:
     for file in (
         settings.alerting.slack_signing_secret_file,
         settings.alerting.pagerduty_webhook_secret_files[1],
@@ -580,7 +578,7 @@ def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -
 
 
 @given(st.binary(max_size=300), st.text(max_size=80), st.text(max_size=80))
-def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, other: str) -> None:
+def test_any_bytes_raise_only_the_documented_error(body: bytes, one: str, other: str) -> None:
     for read, refusal in (
         (read_click, InvalidInteractionError),
         (read_event, InvalidEventError),

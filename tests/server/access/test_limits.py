@@ -71,9 +71,7 @@ def test_a_pause_is_whole_seconds(seconds: float, said: str) -> None:
     assert retry_after(seconds) == said
 
 
-def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 3)
     clock = Clock()
     door = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
@@ -115,7 +113,7 @@ async def httpx_answer(send: object) -> None:
     await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
 
 
-def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
+def test_audit_name_is_the_token_name() -> None:
     from starlette.requests import Request
 
     from queenright.server.access.caller import KEY, MAX_NAME_LENGTH

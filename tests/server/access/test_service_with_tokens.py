@@ -230,7 +230,7 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
         assert len(list(lines)) < 50  # and no end that never comes
 
 
-def test_another_sites_page_gets_no_leave_to_ask(service: Guarded) -> None:
+def test_foreign_origin_gets_no_cors_permission(service: Guarded) -> None:
     asked = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
@@ -363,7 +363,7 @@ def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
     assert 'type="password"' in asked.text
 
 
-def test_a_link_from_elsewhere_asks_again_from_here_so_that_the_cookie_comes_along(service: Guarded) -> None:
+def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded) -> None:
     with service.client() as http:
         response = http.get("/", headers=PAGE | {"Sec-Fetch-Site": "cross-site"})
 
@@ -371,7 +371,7 @@ def test_a_link_from_elsewhere_asks_again_from_here_so_that_the_cookie_comes_alo
     assert 'http-equiv="refresh"' in response.text
 
 
-def test_a_session_looks_and_acts_as_its_token_until_one_logs_out(service: Guarded) -> None:
+def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
     ours = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
         home = http.get("/", headers=PAGE)
@@ -438,7 +438,7 @@ def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded)
         "/login",
     ],
 )
-def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(service: Guarded, place: str) -> None:
+def test_sign_in_redirects_only_to_own_pages(service: Guarded, place: str) -> None:
     with service.client() as http:
         response = http.post(
             "/login",
@@ -472,13 +472,13 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
         ("127.0.0.1", True, True),
     ],
 )
-def test_a_token_is_needed_wherever_others_can_reach(
+def test_token_is_required_on_reachable_addresses(
     tmp_path: Path, host: str, said: bool, needed: bool
 ) -> None:
     assert Access(guarded(tmp_path, required=said)).is_token_required(host) is needed
 
 
-async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Path) -> None:
+async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> None:
     settings = guarded(tmp_path, required=False)
     words = token_for(settings, "ada", Role.VIEWER)
     async with serving(settings) as running:
@@ -501,7 +501,7 @@ async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Pat
     assert other.status_code == 200
 
 
-async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
+async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
     """Whoever gets a copy of it is somebody else."""
     got: list[dict[str, str]] = []
 

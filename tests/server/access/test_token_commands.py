@@ -23,7 +23,7 @@ def run(*words: str, file: Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_token_is_printed_alone_and_once_and_is_the_one_that_is_known(tmp_path: Path) -> None:
+def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
 
     code, out, err = run("create", "ada", "--role", "operator", file=file)
@@ -83,7 +83,7 @@ def test_invalid_usage_creates_no_token(tmp_path: Path, words: tuple[str, ...]) 
     assert not file.exists()
 
 
-def test_a_second_one_of_a_name_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_duplicate_token_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     run("create", "ada", "--role", "viewer", file=file)
 

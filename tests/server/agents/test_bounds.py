@@ -120,7 +120,9 @@ async def test_session_with_a_queued_restore_is_not_deleted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["resume", "restore"])
-async def test_session_of_another_process_is_a_conflict_and_starts_no_run(tmp_path: Path, how: str) -> None:
+async def test_session_claimed_by_another_process_is_a_conflict_and_starts_no_run(
+    tmp_path: Path, how: str
+) -> None:
     """B108: `resume` and `restore` are refused while another process runs an execution in the session."""
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:

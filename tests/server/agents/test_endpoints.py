@@ -224,7 +224,7 @@ async def test_post_api_agents__id__inject(home: House) -> None:
     assert "prepare, talk, finish" in unknown["title"]
 
 
-async def test_post_api_agents__id__inject_of_several_runs_asks_for_the_session(home: House) -> None:
+async def test_post_api_agents__id__inject_with_several_runs_requires_the_session(home: House) -> None:
     """B40: nobody is given what was meant for another."""
     [_, one], [_, two] = await home.begun(), await home.begun()
 
@@ -253,7 +253,7 @@ async def test_post_api_agents__id__stop(home: House) -> None:
     assert (await home.ask("GET", f"/api/agents/guide/sessions/{session}"))["status"] == "paused"
 
 
-async def test_stopping_a_graph_or_a_session_leaves_the_others(home: House) -> None:
+async def test_stopping_a_graph_or_session_does_not_affect_others(home: House) -> None:
     async with beside(home, "second"):
         [own, session], [other, _] = await home.begun(), await home.begun()
         run, _ = await home.begun(graph_id="second")
@@ -771,7 +771,7 @@ async def test_openapi_has_every_route_of_loaded_agents(home: House) -> None:
     assert rows(OF_EVERYBODY) <= there.keys()
 
 
-async def test_sessions_are_stored_where_the_command_line_stores_them(home: House) -> None:
+async def test_sessions_are_stored_where_the_cli_stores_them(home: House) -> None:
     _, session = await home.done()
 
     storage = home.service.settings.agents.storage

@@ -61,7 +61,7 @@ async def begin(home: House) -> tuple[str, list[AgentEvent]]:
 
 
 @pytest.mark.parametrize("what", REPLIES)
-async def test_fast_loop_is_held_until_it_is_nudged(tmp_path: Path, what: str) -> None:
+async def test_fast_loop_is_held_until_nudged(tmp_path: Path, what: str) -> None:
     """B101: it has made its twenty bad steps before anybody may write a ticket, and is not given up."""
     written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
     settings = GRACE | {"intervention": {"quiet_seconds": 4}}

@@ -202,7 +202,7 @@ def waiting(folder: Path, go: Path, began: Path) -> Path:
     )
 
 
-async def test_wait_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
+async def test_waiting_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
     limits = 0
 
     async def sleep(_: float) -> None:
@@ -368,7 +368,7 @@ async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> Non
     await agents.shutdown_all()
 
 
-async def test_agent_that_runs_others_as_its_graphs_is_not_reloaded(tmp_path: Path) -> None:
+async def test_agent_with_other_agents_as_graphs_is_not_reloaded(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     guide(tmp_path / "agents" / "guide")

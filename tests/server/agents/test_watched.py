@@ -11,7 +11,7 @@ from tests.waiting import until
 EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
 
 
-async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_stopped(
+async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
     tmp_path: Path,
 ) -> None:
     looper(tmp_path / "agents" / "looper")
@@ -65,7 +65,7 @@ def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
     return [event for event in heard if event.type is kind]
 
 
-async def test_agent_events_are_in_the_service_log_and_not_on_another_bus(
+async def test_agent_events_are_only_in_the_service_log(
     tmp_path: Path,
 ) -> None:
     guide(tmp_path / "agents" / "guide")

@@ -83,7 +83,7 @@ def test_impossible_values_are_dropped(value: AnyValue) -> None:
 
 
 @pytest.mark.parametrize("at", [0.0, NOW + 2 * 86_400, 1e300])
-def test_a_tool_call_at_a_time_that_cannot_be_is_left_out(at: float) -> None:
+def test_tool_call_with_an_impossible_time_is_ignored(at: float) -> None:
     assert decode(names.EVENT_HEARTBEAT, heartbeat__last_tool_call=AnyValue(double_value=at)).data == {}
 
 

@@ -253,7 +253,7 @@ def test_signs_in_the_texts_of_json_are_no_values() -> None:
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 
-async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_none() -> None:
+async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_nothing() -> None:
     share, done = Counted(), list[int]()
 
     async def work(number: int) -> None:

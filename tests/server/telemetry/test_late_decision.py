@@ -13,7 +13,7 @@ def decision_of(record: Record) -> bool:
     return "tool_decision" in str(record.body)
 
 
-def test_decision_that_is_told_late_ends_the_wait_for_it() -> None:
+def test_late_decision_ends_its_wait() -> None:
     """B93: what the tool does from then on is its own time, and a hang of it is seen."""
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
     hooks = [one for one in records if "/hooks/" in one.path]

@@ -79,7 +79,7 @@ CALL = RequestedCall("c-1", "search", fingerprint(ARGUMENTS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_call_and_result_are_found_in_every_shape(shape: str) -> None:
+def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
     """B84: one call, whatever library recorded it."""
     asked, results = find_tool_calls(json.dumps(SHAPES[shape]))
 
@@ -98,7 +98,7 @@ def test_result_that_the_model_has_answered_is_no_new_one(shape: str) -> None:
     assert (asked, results) == ([CALL], [])
 
 
-def test_result_that_is_an_error_has_failed() -> None:
+def test_error_result_has_failed() -> None:
     """B89: where a provider has a word for it."""
     said = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}]
 
@@ -108,7 +108,7 @@ def test_result_that_is_an_error_has_failed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
 )
-def test_what_cannot_be_read_holds_no_calls(text: str) -> None:
+def test_unreadable_messages_contain_no_calls(text: str) -> None:
     assert find_tool_calls(text) == ([], [])
 
 
