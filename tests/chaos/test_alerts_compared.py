@@ -53,7 +53,7 @@ def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[Taken], is_exc
     assert excused([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
 
 
-def test_what_began_after_the_end_is_a_page_of_its_own() -> None:
+def test_condition_starting_after_an_end_is_a_separate_page() -> None:
     anew = taken(1025, began=1024)
 
     assert not excused(
@@ -64,10 +64,10 @@ def test_what_began_after_the_end_is_a_page_of_its_own() -> None:
     )
 
 
-def test_alert_is_not_repeated_by_its_sender_or_while_it_fires() -> None:
+def test_alert_is_not_repeated_by_its_sender_or_while_firing() -> None:
     assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(A, 1003, "firing"))
     assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1012, "firing"))
 
 
-def test_both_may_tell_of_a_beginning_at_the_same_time() -> None:
+def test_both_peers_may_report_a_start_simultaneously() -> None:
     assert excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1002.3, "firing"))

@@ -134,7 +134,7 @@ async def test_a_heartbeat_and_an_answer_of_the_queen_come_back(qr: AsyncQueenri
     assert said[1].id == answer.id
 
 
-async def test_a_breaker_is_reset_whatever_its_name_is(qr: AsyncQueenright, running: Running) -> None:
+async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Running) -> None:
     running.service.breakers.get("tool_execution", "team/looper", "a b?c")
     [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
 
@@ -144,7 +144,7 @@ async def test_a_breaker_is_reset_whatever_its_name_is(qr: AsyncQueenright, runn
     assert await qr.breakers.get(known.name) == done
 
 
-async def test_a_list_is_asked_for_page_by_page_as_far_as_it_is_wanted(running: Running) -> None:
+async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
     for number in range(450):
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
     asked: list[httpx.URL] = []
@@ -168,7 +168,7 @@ async def test_a_list_is_asked_for_page_by_page_as_far_as_it_is_wanted(running: 
     assert [url.params["limit"] for url in asked[-2:]] == ["200", "50"]
 
 
-async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(running: Running) -> None:
+async def test_action_with_a_lost_response_is_retried_and_executed_once(running: Running) -> None:
     keys: list[str] = []
 
     class Broken(httpx.AsyncHTTPTransport):
@@ -193,7 +193,7 @@ async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(r
     ]
 
 
-async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenright) -> None:
+async def test_refusal_has_the_message_and_status_of_the_service(qr: AsyncQueenright) -> None:
     with pytest.raises(RequestRejectedError, match="no ticket 'none'") as unknown:
         await qr.tickets.get("none")
     with pytest.raises(RequestRejectedError) as invalid:
@@ -203,9 +203,7 @@ async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenrig
     assert (invalid.value.status, invalid.value.reason) == (422, "")
 
 
-async def test_a_token_that_is_none_of_the_services_is_refused_and_in_no_words(
-    running: Running, tmp_path: Path
-) -> None:
+async def test_unknown_token_is_refused_without_being_quoted(running: Running, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
     async with AsyncQueenright(running.url, token_file=file) as qr:

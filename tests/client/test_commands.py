@@ -24,7 +24,9 @@ async def queenright(running: Running, *arguments: str, **env: str) -> Completed
     return await asyncio.to_thread(warm.queenright, *arguments, env=environment)
 
 
-async def test_a_ticket_is_shown_and_its_story_and_what_stands_is_not_dismissed(running: Running) -> None:
+async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standing_ticket(
+    running: Running,
+) -> None:
     [ticket] = running.service.tickets.open_tickets()
     shown = await queenright(running, "tickets", "show", ticket.ticket_id)
     plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
@@ -77,9 +79,7 @@ async def test_input_must_be_a_json_object(running: Running, given: str) -> None
     assert (done.returncode, done.stdout) == (2, "")
 
 
-async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
-    running: Running, tmp_path: Path
-) -> None:
+async def test_token_from_file_or_environment_is_never_shown(running: Running, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_nobodys_secret\n")
     by_option = await queenright(running, "breakers", "list", "--token-file", str(file))
@@ -94,7 +94,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
     assert without.returncode == 0
 
 
-async def test_events_of_a_type_that_is_none_are_misuse(running: Running) -> None:
+async def test_events_of_an_unknown_type_are_a_usage_error(running: Running) -> None:
     done = await queenright(running, "events", "--types", "zzz")
 
     assert (done.returncode, done.stdout) == (2, "")

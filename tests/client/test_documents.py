@@ -45,7 +45,7 @@ async def test_its_blocks_run(running: Running) -> None:
     assert said[2][0].startswith("404 ")
 
 
-async def test_it_names_every_call() -> None:
+async def test_client_document_names_every_call() -> None:
     with Queenright("http://here:1") as qr:
         for name, group in vars(qr).items():
             if name.startswith("_"):

@@ -73,7 +73,7 @@ def ticket_of(running: Running, agent: str) -> str:
     return found.ticket_id
 
 
-async def test_what_a_token_does_is_kept_under_its_name(qr: AsyncQueenright, running: Running) -> None:
+async def test_token_actions_are_recorded_under_its_name(qr: AsyncQueenright, running: Running) -> None:
     """And a ticket that a person dismisses is nobody's any more."""
     service = running.service
     # Its last call was a moment ago: a busy machine must not make a stall of it.
@@ -94,7 +94,7 @@ async def test_what_a_token_does_is_kept_under_its_name(qr: AsyncQueenright, run
     assert (dismissed.status, dismissed.triaged_by) == ("dismissed", "ada")
 
 
-async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: Running) -> None:
+async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: Running) -> None:
     ticket = ticket_of(running, "looper")
     made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
     [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
@@ -106,7 +106,7 @@ async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: R
 
 
 @pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
-async def test_what_the_queen_asks_for_is_allowed_or_not(
+async def test_queen_request_is_approved_or_denied(
     qr: AsyncQueenright, running: Running, agent: str, allowed: bool
 ) -> None:
     # As a worker that fetches what it is told.

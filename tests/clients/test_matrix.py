@@ -88,7 +88,7 @@ def test_matrix_in_docs_has_every_row_of_every_client_at_its_pinned_version() ->
     assert empty.splitlines()[0] in DOCUMENT.read_text(encoding="utf-8")
 
 
-def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
+def test_cell_of_a_missing_or_failed_scenario_states_it() -> None:
     failed = {"loop": Watched("loop", error="It took too long.")}
 
     lines = render_matrix({"codex": failed}, {"codex": "1"}).splitlines()
@@ -98,9 +98,7 @@ def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_runs_that_fail_one_after_the_other_since_the_provider_does_open_a_ticket(
-    client: str, tmp_path: Path
-) -> None:
+async def test_consecutive_failed_runs_of_a_provider_open_a_ticket(client: str, tmp_path: Path) -> None:
     """B34: whether a client gives up at the first answer of its provider or tries again."""
     fixture = load_fixture(FOLDER / client / "provider_429.json")
     async with (

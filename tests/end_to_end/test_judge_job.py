@@ -198,7 +198,7 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
     assert (fourth.tickets, fourth.down) == ((), 3), "a process that ended is no page; nobody was in trouble"
 
 
-async def test_a_model_is_asked_about_whom_the_rules_suspect_and_cannot_wave_away_what_binds(
+async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings(
     steady: Stack, tmp_path: Path
 ) -> None:
     judges = TalkingModel(lambda messages, tools: tool_call("set_output", health_verdict="healthy"))
@@ -223,9 +223,7 @@ async def test_a_model_is_asked_about_whom_the_rules_suspect_and_cannot_wave_awa
     assert worker["steps_since_last_accept"] >= 25
 
 
-async def test_a_model_that_gives_no_answer_leaves_unknown_what_does_not_bind(
-    steady: Stack, tmp_path: Path
-) -> None:
+async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_path: Path) -> None:
     bands = {"bands": {"warning": 5, "medium": 10, "high": 100_000, "critical": 1_000_000}}
     dumb = TalkingModel(lambda messages, tools: (_ for _ in ()).throw(RuntimeError("no key")))
     lenient = HealthSettings.model_validate(FAST | bands | {"stall": {"unknown_seconds": 3}})
@@ -261,7 +259,7 @@ async def test_a_model_may_ask_the_same_prometheus_and_only_so_often(steady: Sta
     assert "decide with what you know" in answers[5]
 
 
-async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: Path) -> None:
+async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path) -> None:
     begin = time.time() - 30
 
     def tempo(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -288,7 +286,7 @@ async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: P
     assert ticket.worker_trace_id == "3af7651916cd43dd8448eb211c80319c"
 
 
-async def test_a_tempo_that_is_away_costs_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
+async def test_unavailable_tempo_loses_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
     away = Tempo(StackAddress.parse("http://127.0.0.1:1"))
 
     seen = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
@@ -315,7 +313,7 @@ def once(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["judge", *words])
 
 
-def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> None:
+def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", steady.url.replace("http://", "http://ada:hunter2hunter2@"))
 
     told = once(tmp_path, *at, "--json")
@@ -427,7 +425,7 @@ def active(url: str) -> list[tuple[str, str, str]]:
     return [(a["labels"]["agent"], a["labels"]["cause"], a["labels"]["severity"]) for a in alerts]
 
 
-def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
+def test_run_sends_a_ticket_and_its_end_to_alertmanager(
     stack: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
     arguments = ("--prometheus", stack.url, "--alertmanager", alertmanager, "--interval", "1")
@@ -449,7 +447,7 @@ def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
     assert words.count("critical") == 2, "each is printed once, however many looks there were"
 
 
-def test_run_tells_what_triage_does_not_decide_after_the_bypass_time_and_not_at_the_next_look(
+def test_run_notifies_an_undecided_ticket_after_the_bypass_time(
     steady: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
     no_key = ("--model", "openai/gpt-5-mini", "--interval", "3600")
@@ -496,7 +494,7 @@ def test_undelivered_ticket_is_not_a_success(steady: Stack, tmp_path: Path) -> N
 # -- beside the service ---------------------------------------------------------------------------
 
 
-async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running: Running) -> None:
+async def test_up_connects_judge_and_queen_to_its_prometheus(running: Running) -> None:
     judging = running.service.settings.judging
     assert judging.prometheus_url is not None
     assert judging.prometheus_url.get_secret_value() == running.prometheus_url

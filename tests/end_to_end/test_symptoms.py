@@ -225,7 +225,7 @@ async def send_langgraph(url: str) -> str:
 
 
 @pytest.mark.parametrize("send", [send_claude_code, send_langgraph])
-async def test_symptom_of_an_agent_with_none_of_our_code_in_it_wakes_the_judge(
+async def test_symptom_of_an_uninstrumented_agent_wakes_the_judge(
     hasty: Settings, send: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claude Code whose command hangs, and a graph that falls silent: the card's loop holds for them, too."""

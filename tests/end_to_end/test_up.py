@@ -91,7 +91,7 @@ def gone(url: str, seconds: float = 10) -> bool:
     return True
 
 
-def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> None:
+def test_demo_pages_once_and_ctrl_c_stops_every_process(up: Up) -> None:
     """The readme's first promise."""
     page = up.wait_for(r"Status page\s+(http://\S+)")
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
@@ -112,7 +112,7 @@ def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> N
     assert gone(alertmanager)
 
 
-def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storage: Path) -> None:
+def test_second_service_on_the_same_folder_is_refused(up: Up, storage: Path) -> None:
     up.wait_for("Ctrl-C stops everything")
 
     second = Up(storage, *FREE_PORTS)
@@ -122,7 +122,7 @@ def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storag
     assert str(up.process.pid) in second.printed
 
 
-def test_a_second_one_in_another_folder_learns_who_has_the_port(up: Up, storage: Path) -> None:
+def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, storage: Path) -> None:
     port = up.wait_for(r"Status page\s+http://\S+:(\d+)")
 
     second = Up(storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
@@ -154,7 +154,7 @@ def test_a_secret_file_that_cannot_serve_is_refused_at_start(
     assert "hunter2" not in refused.printed
 
 
-def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
+def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -166,7 +166,7 @@ def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
-def test_killed_outright_it_leaves_no_program_behind(up: Up) -> None:
+def test_killed_service_leaves_no_process(up: Up) -> None:
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
     alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
 
@@ -236,7 +236,7 @@ async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch
     assert stopped == ["the service", "Prometheus", "Alertmanager"]
 
 
-def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up, storage: Path) -> None:
+def test_agents_of_a_killed_demo_are_not_paged_by_the_next(up: Up, storage: Path) -> None:
     up.wait_for("slack firing: researcher")
     up.end(signal.SIGKILL)
 
@@ -264,7 +264,7 @@ def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in refused.printed
 
 
-async def test_without_the_programs_it_says_so_and_works(settings: Settings) -> None:
+async def test_without_the_programs_up_states_it_and_works(settings: Settings) -> None:
     said: list[str] = []
     options = UpOptions(demo=False, receiver_port=0)
 

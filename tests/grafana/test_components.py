@@ -115,7 +115,7 @@ def test_each_line_of_each_component_is_shown(component: str, line: str) -> None
             assert [link["url"] for link in behind] == [f"${{console:raw}}/{where.leads_to[0]}"]
 
 
-def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
+def test_feed_counts_every_kind_of_its_events() -> None:
     [target] = panel(load("interventions"), "Events by type, total")["targets"]
     kinds = re.search(r'type=~"([^"]+)"', target["expr"])
     assert kinds is not None
@@ -133,7 +133,7 @@ def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
         assert re.fullmatch(kinds[1], event)
 
 
-def test_a_link_into_the_console_opens_beside_the_dashboard() -> None:
+def test_console_link_opens_in_a_new_tab() -> None:
     for board in map(load, ("fleet", "agent", "breakers", "interventions")):
         for shown in panels(board):
             for link in links(shown):

@@ -74,7 +74,7 @@ def test_committed_files_are_up_to_date() -> None:
     assert set(committed) == {f"{name}.json" for name in NAMES}
 
 
-def test_check_tells_a_stale_and_a_missing_and_a_leftover_file(
+def test_check_names_stale_missing_and_leftover_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--folder", str(tmp_path)]) == 0
@@ -101,14 +101,14 @@ def test_links_to_a_dashboard_stay_valid() -> None:
     assert set(UIDS) == set(NAMES)
 
 
-def test_each_dashboard_asks_one_question_of_its_own() -> None:
+def test_each_dashboard_has_one_question() -> None:
     said = [load(name)["description"] for name in NAMES]
 
     assert all("?" in each for each in said)
     assert len(set(said)) == len(said)
 
 
-def test_a_dashboard_has_at_most_twenty_panels_with_ids_and_titles_that_do_not_repeat(
+def test_dashboard_has_at_most_twenty_panels_with_unique_ids_and_titles(
     dashboard: Dashboard,
 ) -> None:
     ids = [shown["id"] for shown in dashboard["panels"]]
@@ -139,7 +139,7 @@ def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboar
     assert shown[-1]["type"] in {"timeseries", "table"}
 
 
-def test_links_and_tags_lead_from_one_dashboard_to_the_next_with_variables_and_time(
+def test_dashboards_link_to_each_other_with_variables_and_time(
     dashboard: Dashboard,
 ) -> None:
     others, console = dashboard["links"]
@@ -161,7 +161,7 @@ def test_a_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboa
                 assert "${__url_time_range}" in uid[2]
 
 
-def test_a_value_in_a_link_is_escaped_and_is_one_that_its_row_has(dashboard: Dashboard) -> None:
+def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         for link in data_links(shown):
             for label, how in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
@@ -179,7 +179,7 @@ def test_the_console_is_a_variable_with_an_address_of_its_own(tmp_path: Path) ->
     assert load("fleet")["templating"]["list"][-1]["query"] == "http://127.0.0.1:8420"
 
 
-def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboard) -> None:
+def test_every_metric_and_label_is_emitted(dashboard: Dashboard) -> None:
     for query in queries(dashboard, variables={}):
         labels: set[str] = set()
 
@@ -223,7 +223,7 @@ def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept, shown["title"]
 
 
-def test_every_histogram_over_time_asks_for_exemplars_and_nothing_else_does(dashboard: Dashboard) -> None:
+def test_exactly_the_histograms_over_time_have_exemplars(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         for target in shown["targets"]:
             over_time = "_bucket" in target["expr"] and target.get("range", False)
@@ -239,7 +239,7 @@ def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
                 assert not target.get("range"), shown["title"]
 
 
-def test_bars_miss_nothing_that_comes_between_two_of_them(dashboard: Dashboard) -> None:
+def test_bars_cover_every_interval(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         bars = shown["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
         assert (shown.get("interval") == "1m") == bars, shown["title"]

@@ -46,7 +46,7 @@ def test_current_value_is_an_instant_query(dashboard: Dashboard) -> None:
             assert once == ((True, False) if shown["type"] in OF_NOW else (False, True)), shown["title"]
 
 
-def test_a_number_is_the_last_one_and_none_is_no_data(dashboard: Dashboard) -> None:
+def test_single_value_is_the_last_and_a_missing_one_is_no_data(dashboard: Dashboard) -> None:
     for shown in large(dashboard):
         reduced = shown["options"]["reduceOptions"]
 
@@ -101,7 +101,7 @@ def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> 
     return len(asked) - len(answered)
 
 
-def test_of_a_service_that_is_gone_no_number_of_now_is_shown(tmp_path: Path) -> None:
+def test_unavailable_service_shows_no_current_value(tmp_path: Path) -> None:
     asked = [each for each in ASKED if "5m]" not in each[2] and each[1] not in STAYS]
 
     assert len(asked) >= 14

@@ -89,7 +89,7 @@ def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
     assert lines(panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
 
 
-def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
+def test_rule_threshold_lines_equal_the_alerts(made: Made) -> None:
     settings, boards = made
     rules = settings.rules
 
@@ -106,7 +106,7 @@ def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
     ]
 
 
-def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_pages(made: Made) -> None:
+def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) -> None:
     settings, boards = made
     fastest = SPEEDS[0]
 
@@ -151,7 +151,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_in_words(
+def test_unusable_file_is_refused_with_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
 ) -> None:
     config = tmp_path / "queenright.yaml"

@@ -61,5 +61,5 @@ def test_a_heat_map_is_of_durations() -> None:
 @pytest.mark.parametrize(
     "unit", ["s", "percentunit", TOKENS, "currencyUSD", "ops", "short", "none", "string"]
 )
-def test_every_unit_is_shown_somewhere(unit: str) -> None:
+def test_every_unit_is_used(unit: str) -> None:
     assert unit in {unit for name in NAMES for shown in panels(load(name)) for _, unit in shown_units(shown)}

@@ -62,7 +62,7 @@ def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> 
     assert empty == []
 
 
-def test_what_the_story_moves_is_not_always_zero(story: Story, board: Dashboard) -> None:
+def test_values_moved_by_the_story_are_not_always_zero(story: Story, board: Dashboard) -> None:
     asked = queries(board, variables=variables(story))
 
     still = {query.panel for query in asked if not any(values(story, query))}
@@ -70,13 +70,13 @@ def test_what_the_story_moves_is_not_always_zero(story: Story, board: Dashboard)
     assert still - STILL.keys() == set()
 
 
-def test_what_is_left_still_is_a_panel() -> None:
+def test_allowed_constant_panels_still_exist() -> None:
     titles = {shown["title"] for name in NAMES for shown in panels(load(name))}
 
     assert titles >= STILL.keys()
 
 
-def test_bars_add_up_to_what_happened(story: Story, board: Dashboard) -> None:
+def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
     story = in_whole_bars(story)
     window = Window(story.since, story.until)
     filled = window.variables(bars=True)
@@ -184,7 +184,7 @@ def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
     assert ranks == {agent: STATES[HealthState(state)][0] for agent, state in states.items()}
 
 
-def test_what_never_happened_has_no_age_rather_than_fifty_years(story: Story, board: Dashboard) -> None:
+def test_event_that_never_happened_has_no_age(story: Story, board: Dashboard) -> None:
     ages = [query for query in queries(board, variables=variables(story)) if "time() -" in query.expr]
 
     for query in ages:
@@ -200,7 +200,7 @@ def test_a_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
             assert len(set(rows)) == len(rows), query.expr
 
 
-def test_what_never_went_wrong_is_a_share_of_nothing_rather_than_no_share(story: Story) -> None:
+def test_share_without_events_is_undefined(story: Story) -> None:
     expr = share_of("tool", names.WORKER_TOOL_CALLS, 'outcome="no such outcome"', window=WINDOW)
     for variable in ("$job", "$instance", "$agent"):
         expr = expr.replace(variable, ".+")

@@ -49,7 +49,7 @@ def test_every_package_is_in_the_picture_or_the_table() -> None:
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
-def test_package_in_the_table_imports_what_it_names(row: tuple[str, str]) -> None:
+def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> None:
     name, imports = row
     folder = next(ROOT.glob(f"*/queenright/{name}"))
     found = {

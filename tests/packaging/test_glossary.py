@@ -65,7 +65,7 @@ def descriptions(document: Any) -> Iterator[str]:
             yield from descriptions(value)
 
 
-def test_the_glossary_has_every_term_with_words_that_must_not_be_used() -> None:
+def test_glossary_terms_list_their_forbidden_words() -> None:
     assert tuple(rows()) == TERMS
     assert all(rows().values())
 

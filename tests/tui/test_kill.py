@@ -34,7 +34,7 @@ def told(app: QueenrightApp) -> list[str]:
     ]
 
 
-async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) -> None:
+async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> None:
     """B64: neither what was told just before the kill nor what happened before the terminal was back."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
