@@ -167,7 +167,7 @@ class Acting:
     async def breaker(self, state: str, agent: str = "bee") -> None:
         """Let a circuit breaker of a worker change."""
         name = f"tool_execution:{agent}:t"
-        said = {
+        status = {
             "name": name,
             "kind": "tool_execution",
             "from": "closed",
@@ -175,7 +175,7 @@ class Acting:
             "reason": "",
             "failures": 5,
         }
-        event = self.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, agent, **said)
+        event = self.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, agent, **status)
         self.publish(event)
         await self.settle()
 

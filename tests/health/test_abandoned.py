@@ -53,8 +53,8 @@ class Process:
                 self.monitor.note_alive("p", self.now, beats)
             elif sends:
                 self.monitor.note_alive("p", self.now)
-            said = self.monitor.advance(self.now)
-            self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in said)
+            emitted = self.monitor.advance(self.now)
+            self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in emitted)
 
     def status(self, session: str) -> SessionStatus:
         found = self.monitor.get("porter", session)

@@ -132,8 +132,12 @@ def test_names_of_workers_tools_and_errors_are_masked() -> None:
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": "open"})
     look()
 
-    told = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
-    assert seen >= told | {FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.TOOL_TIMEOUT}
+    kinds_with_evidence = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
+    assert seen >= kinds_with_evidence | {
+        FindingKind.DOOM_LOOP,
+        FindingKind.ERROR_STREAK,
+        FindingKind.TOOL_TIMEOUT,
+    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -163,6 +167,6 @@ def kinds(v: Any, now: float) -> set[FindingKind]:
 
 
 def test_an_assessment_is_json() -> None:
-    said = assessed(worker()).to_dict()
+    result = assessed(worker()).to_dict()
 
-    assert json.loads(json.dumps(said)) == said
+    assert json.loads(json.dumps(result)) == result

@@ -39,8 +39,14 @@ def event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields
 
 def termination(age: float = 0, **data: Any) -> AgentEvent:
     """An unsigned termination."""
-    said = {"reason": "silent for 25 min", "by": "ladder", "confirmed": True, "checkpoint_id": None, **data}
-    return event(age, EventType.AGENT_TERMINATED, data=said)
+    payload = {
+        "reason": "silent for 25 min",
+        "by": "ladder",
+        "confirmed": True,
+        "checkpoint_id": None,
+        **data,
+    }
+    return event(age, EventType.AGENT_TERMINATED, data=payload)
 
 
 @pytest.fixture
@@ -540,7 +546,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     )
     await store.append([termination(0)])
     broken = queenright("audit", "verify", cwd=tmp_path)
-    told = queenright("audit", "verify", "--json", cwd=tmp_path)
+    result = queenright("audit", "verify", "--json", cwd=tmp_path)
     await store.close()
 
     assert (whole.returncode, whole.stdout.splitlines()) == (
@@ -558,7 +564,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     assert json.loads(elsewhere.stdout)["own_keys"] is True
     assert broken.returncode == 1
     assert "row 4, the termination of 'bee': it is not signed" in broken.stdout
-    assert json.loads(told.stdout)["faults"][0]["seq"] == 4
+    assert json.loads(result.stdout)["faults"][0]["seq"] == 4
 
 
 def test_changed_export_fails_and_missing_one_is_reported(tmp_path: Path) -> None:

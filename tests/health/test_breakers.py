@@ -163,7 +163,7 @@ def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
         return True
 
     with ThreadPoolExecutor(50) as threads:
-        passed = [asked.result() for asked in [threads.submit(ask) for _ in range(50)]]
+        passed = [task.result() for task in [threads.submit(ask) for _ in range(50)]]
 
     assert sum(passed) == quota
     assert bench.path() == ["closed>open", "open>half_open"]

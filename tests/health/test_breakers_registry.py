@@ -227,12 +227,12 @@ def test_paged_breaker_lists_of_agents_equal_the_whole_list(
     asked: list[tuple[str, str, bool]], size: int
 ) -> None:
     hive = Hive(capacity=5)
-    kept = []
+    pages = []
     for agent, target, trips in asked:
-        kept.append(hive.registry.get("tool_execution", agent, target))
+        pages.append(hive.registry.get("tool_execution", agent, target))
         if trips:
             hive.trip("tool_execution", agent, target)
-    for breaker in kept:  # forgotten ones come back when they change
+    for breaker in pages:  # forgotten ones come back when they change
         if breaker.state is CLOSED:
             while breaker.state is CLOSED:
                 breaker.admit().failed("x")

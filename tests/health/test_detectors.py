@@ -411,8 +411,8 @@ def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure
 def test_tokens_per_minute_limit_is_a_provider_failure() -> None:
     script = worker()
     for _ in range(3):
-        said = "Rate limit reached: too many tokens per minute"
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": said})
+        text = "Rate limit reached: too many tokens per minute"
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": text})
 
     assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
 
@@ -654,14 +654,14 @@ def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int
     for n, letter in enumerate(letters):
         recent.add("tool", letter, "r", None, float(n))
 
-    kept = letters[-(window + 4) :]
-    assert len(recent) == len(kept)
-    last = kept[-1] if kept else ""
-    if kept.count(last) > 1:
+    result = letters[-(window + 4) :]
+    assert len(recent) == len(result)
+    last = result[-1] if result else ""
+    if result.count(last) > 1:
         repeat = recent.repeats()[0]
-        tail = kept[-window:]
+        tail = result[-window:]
         assert repeat.in_window == tail.count(last)
-        assert repeat.run == len(kept) - len("".join(kept).rstrip(last))
+        assert repeat.run == len(result) - len("".join(result).rstrip(last))
         assert repeat.times <= letters.count(last)
 
 

@@ -371,7 +371,7 @@ def swarm() -> list[AgentEvent]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("expected", "found"),
     [
         ({}, range(12)),
         ({"limit": 3}, [9, 10, 11]),
@@ -390,7 +390,7 @@ def swarm() -> list[AgentEvent]:
     ],
 )
 async def test_history_is_a_page_of_the_log_oldest_first(
-    database_url: str, asked: dict[str, Any], found: Iterable[int]
+    database_url: str, expected: dict[str, Any], found: Iterable[int]
 ) -> None:
     """B62, B63: found again by graph and node, with the graph it came from."""
     store = Store.open(database_url)
@@ -398,7 +398,7 @@ async def test_history_is_a_page_of_the_log_oldest_first(
     events = swarm()
     await bus.publish(*events)
 
-    page = await bus.history(**asked)
+    page = await bus.history(**expected)
 
     assert page == [events[n] for n in found]
     await store.close()

@@ -128,10 +128,10 @@ def test_a_heartbeat_changes_no_state_for_the_better_or_worse() -> None:
     assert before is not None
     state = (before.state, before.vitals.last_progress, before.vitals.last_activity)
 
-    said = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
+    emitted = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
 
     after = monitor.get("bee")
     assert after is not None
-    assert said == []
+    assert emitted == []
     assert (after.state, after.vitals.last_progress, after.vitals.last_activity) == state
     assert after.vitals.last_heartbeat == 60

@@ -215,8 +215,8 @@ async def test_worker_that_reports_its_stop_has_stopped(
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
-    [told] = await mailbox.pull(BEE, 25)
-    assert (told.kind, told.message) == ("terminate", "stuck")
+    [instructions] = await mailbox.pull(BEE, 25)
+    assert (instructions.kind, instructions.message) == ("terminate", "stuck")
 
     await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
 

@@ -56,8 +56,8 @@ async def test_a_stuck_worker_climbs_the_whole_ladder_each_rung_in_its_time(acti
     assert acting.done() == ["nudge done"] * 3 + ["escalate done", "terminate done", "recover done"]
     at = [event.time - began for event in acting.of(EventType.NUDGE_SENT)]
     assert at == [STALL, STALL + NUDGE, STALL + 2 * NUDGE]
-    [asked] = acting.of(EventType.ESCALATION_TRIGGERED)
-    assert asked.time - began == STALL + 3 * NUDGE
+    [events] = acting.of(EventType.ESCALATION_TRIGGERED)
+    assert events.time - began == STALL + 3 * NUDGE
     [ended] = acting.of(EventType.AGENT_TERMINATED)
     assert ended.time - began == STALL + 3 * NUDGE + ESCALATION
     assert acting.recovery.asked == [Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")]
@@ -488,14 +488,14 @@ async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
 async def test_open_escalation_is_sent_again_after_a_restart(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
-    [asked] = acting.questions
+    [pending_requests] = acting.questions
     acting.answer = Answer(decision="terminate", reason="enough")
 
     await acting.restart()
     await acting.settle()
 
-    assert acting.questions == [asked, asked]
-    assert acting.hands.stopped == [asked.target]
+    assert acting.questions == [pending_requests, pending_requests]
+    assert acting.hands.stopped == [pending_requests.target]
 
 
 async def test_open_escalation_is_answered_once(acting: Acting) -> None:
@@ -523,8 +523,8 @@ async def test_progress_voids_a_decision_to_terminate(acting: Acting) -> None:
         await acting.service.decide(question.escalation_id, "terminate", by="op")
 
     assert acting.hands.stopped == []
-    [kept] = await acting.service.ledger.escalations(limit=10)
-    assert kept.status is EscalationStatus.WITHDRAWN
+    [records] = await acting.service.ledger.escalations(limit=10)
+    assert records.status is EscalationStatus.WITHDRAWN
 
 
 async def test_escalation_requested_by_a_person_does_not_end_a_healthy_worker(
@@ -693,16 +693,16 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     """B77: the termination that was under way is one termination, written down and gone on with."""
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 1)
-    begun, never = asyncio.Event(), asyncio.Event()
+    started, never = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
-        begun.set()
+        started.set()
         await never.wait()
 
     acting.hands.waits = hang
     acting.time.now += 1
     await acting.service.advance(acting.time.now)
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(started.wait(), 30)
     acting.hands.waits = None
 
     acting.hands.reached = False
@@ -711,9 +711,11 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     await acting.pass_time(60)
 
     assert acting.done()[-2:] == ["terminate done", "recover done"]
-    [said] = acting.of(EventType.AGENT_TERMINATED)
-    kept = await acting.service.ledger.interventions(limit=50)
-    assert [one.intervention_id for one in kept if one.kind == "terminate"] == [said.data["intervention_id"]]
+    [events] = acting.of(EventType.AGENT_TERMINATED)
+    records = await acting.service.ledger.interventions(limit=50)
+    assert [one.intervention_id for one in records if one.kind == "terminate"] == [
+        events.data["intervention_id"]
+    ]
 
 
 async def test_worker_crashing_before_its_termination_is_recovered(
@@ -971,8 +973,8 @@ async def test_missing_decision_is_published(store: Store) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
 
-    [said] = acting.of(EventType.ESCALATION_DECIDED)
-    assert (said.data["status"], said.data["decision"]) == ("timed_out", None)
+    [events] = acting.of(EventType.ESCALATION_DECIDED)
+    assert (events.data["status"], events.data["decision"]) == ("timed_out", None)
 
 
 async def test_interventions_are_counted_equally_after_a_restart(store: Store) -> None:
@@ -992,9 +994,9 @@ async def test_secrets_are_masked_in_records_but_not_in_nudges(acting: Acting, s
     await acting.service.nudge("bee", f"use {secret}", by=f"ada {secret}")
 
     assert secret in acting.hands.nudged[0][1]
-    kept = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT data FROM events").all()))
+    result = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT data FROM events").all()))
     rows = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT body FROM interventions").all()))
-    assert secret not in kept + rows
+    assert secret not in result + rows
 
 
 @pytest.mark.parametrize(
@@ -1030,8 +1032,8 @@ async def test_result_of_a_fetched_nudge_is_recorded(
     acting.service.answered(instruction)
     await acting.settle()
 
-    [kept] = await acting.service.ledger.interventions(limit=10)
-    assert (kept.outcome, kept.detail) == (outcome, "RuntimeError: boom")
+    [records] = await acting.service.ledger.interventions(limit=10)
+    assert (records.outcome, records.detail) == (outcome, "RuntimeError: boom")
     assert acting.done() == ["nudge queued", f"nudge {outcome}"]
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 
@@ -1041,7 +1043,7 @@ async def test_worker_progressing_despite_an_open_breaker_is_not_acted_on(acting
     await acting.pass_time(200)
     await acting.breaker("open")
     assert acting.state() is HealthState.FAILING
-    asked = acting.done()
+    result = acting.done()
 
     for number in range(60):
         await acting.tell(
@@ -1050,7 +1052,7 @@ async def test_worker_progressing_despite_an_open_breaker_is_not_acted_on(acting
         await acting.accept()
         await acting.pass_time(60)
 
-    assert acting.done() == asked
+    assert acting.done() == result
     assert acting.hands.stopped == []
 
 
@@ -1190,9 +1192,9 @@ async def test_refusals_are_recorded(acting: Acting) -> None:
     with pytest.raises(ActionRefusedError):
         await acting.service.terminate("bee", "x", by="eve")
 
-    [kept] = await acting.service.ledger.interventions(limit=10)
+    [records] = await acting.service.ledger.interventions(limit=10)
 
-    assert (kept.kind, kept.outcome, kept.by) == ("terminate", "refused", "eve")
+    assert (records.kind, records.outcome, records.by) == ("terminate", "refused", "eve")
 
 
 async def test_a_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
@@ -1243,15 +1245,15 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
         await acting.start(f"bee{number}")
     acting.time.now += STALL
     acting._seen(acting.monitor.advance(acting.time.now))
-    begun = []
+    starts = []
 
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
-        begun.append(len(acting.service._climber._running))
+        starts.append(len(acting.service._climber._running))
         await acting.service.settled()
 
-    assert max(begun) <= 100
-    assert sum(begun) >= count
+    assert max(starts) <= 100
+    assert sum(starts) >= count
     assert len(acting.hands.nudged) == 10
 
 

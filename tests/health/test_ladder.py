@@ -91,8 +91,8 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
         return
     following = step(ladder, standing)
     assert following.action in (None, ActionKind.RECOVER)
-    asked = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
-    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not asked:
+    result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
+    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not result:
         assert following == Step(ladder=None)
 
 

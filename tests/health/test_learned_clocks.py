@@ -122,17 +122,17 @@ def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:
 def test_learned_clocks_are_rebuilt_from_the_log() -> None:
     """B98: the events that are recalled are what it was learned from."""
     before = WorkerScript(settings=settings("on"))
-    told: list[tuple[AgentEvent, float]] = []
+    result: list[tuple[AgentEvent, float]] = []
     apply = before.monitor.apply
 
     def noted(event: AgentEvent, now: float) -> list[AgentEvent]:
-        told.append((event, now))
+        result.append((event, now))
         return apply(event, now)
 
     before.monitor.apply = noted  # type: ignore[method-assign]
     builds(before.start(), 40.0)
     after = HealthMonitor(settings("on"))
-    for event, now in told:
+    for event, now in result:
         after.replay(event, now)
 
     clocks = [one.get("agent", "session") for one in (before.monitor, after)]

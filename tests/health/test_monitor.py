@@ -32,9 +32,9 @@ def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
     assert loop is not None
     assert not loop.ticket
 
-    said = script.silence(100)
+    emitted = script.silence(100)
 
-    opened = [event.data for event in said if event.type is EventType.FINDING_OPENED]
+    opened = [event.data for event in emitted if event.type is EventType.FINDING_OPENED]
     assert {"kind": "doom_loop", "ticket": True} in [{k: d[k] for k in ("kind", "ticket")} for d in opened]
 
 
@@ -364,9 +364,9 @@ def test_event_does_not_hide_an_unchecked_silence() -> None:
 def test_state_change_has_from_to_and_reason() -> None:
     script = worker()
     script.event(EventType.STEP_COMPLETED, {"verdict": "CONTINUE"})
-    said = script.silence(240)
+    emitted = script.silence(240)
 
-    [opened, changed] = said
+    [opened, changed] = emitted
     assert opened.data["kind"] == "stall"
     assert {key: changed.data[key] for key in ("from", "to")} == {"from": "healthy", "to": "stuck"}
     assert changed.data["reason"] == opened.data["evidence"]
@@ -383,9 +383,9 @@ def test_finding_is_published_once_and_again_when_worse() -> None:
     script.now += 200
     for _ in range(20):
         script.call()
-    said = [e.data["severity"] for e in script.said if e.data.get("kind") == "doom_loop"]
+    emitted = [e.data["severity"] for e in script.said if e.data.get("kind") == "doom_loop"]
 
-    assert said == ["medium", "high", "critical"]
+    assert emitted == ["medium", "high", "critical"]
 
 
 def test_implausible_clock_is_ignored() -> None:
@@ -797,10 +797,10 @@ def test_sweep_evaluates_every_worker() -> None:
     monitor = HealthMonitor(HealthSettings())
     for n in range(7):
         WorkerScript(monitor=monitor, session=str(n)).start()
-    looked, said = monitor.sweep(START + 240)
+    looked, emitted = monitor.sweep(START + 240)
 
     assert looked == 7
-    assert types(said).count(EventType.FINDING_OPENED) == 7
+    assert types(emitted).count(EventType.FINDING_OPENED) == 7
     assert monitor.sweep(START + 241) == (7, [])
 
 
@@ -816,7 +816,7 @@ def test_sweep_does_not_count_ended_workers() -> None:
 def test_monitor_ignores_its_own_events() -> None:
     script = worker()
     script.silence(240)
-    echo = [event for said in script.said for event in script.monitor.apply(said, script.now)]
+    echo = [event for emitted in script.said for event in script.monitor.apply(emitted, script.now)]
 
     assert echo == []
     assert script.state is HealthState.STUCK
@@ -892,8 +892,8 @@ def test_limit_leaves_the_rest_due() -> None:
 
     looked = []
     while (due := monitor.next_deadline()) is not None and due <= now:
-        said = monitor.advance(now, 2)
-        looked.append({event.agent_id for event in said})
+        emitted = monitor.advance(now, 2)
+        looked.append({event.agent_id for event in emitted})
 
     assert [len(agents) for agents in looked[:3]] == [2, 2, 1]
     assert set().union(*looked) == {f"bee{number}" for number in range(5)}

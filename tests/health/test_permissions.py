@@ -90,8 +90,8 @@ async def test_late_answer_is_refused(asked: Asked) -> None:
     await asked.acting.time.advance(30)
 
     assert await waiting is None
-    said = await asked.refused(request_id)
-    assert said == (
+    result = await asked.refused(request_id)
+    assert result == (
         "the answer comes too late; nobody answered within 30 s: the person at the terminal is asked"
     )
     assert await asked.outcomes() == [("answer", "refused", "ada")]
@@ -172,10 +172,10 @@ async def test_emergency_stop_leaves_permission_requests_to_the_terminal(asked: 
 async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
     acting = Acting(store, dry_run=True)
     await acting.start()
-    asked = Asked(acting)
-    waiting = await asked.ask()
+    result = Asked(acting)
+    waiting = await result.ask()
 
-    done = await asked.permissions.answer(asked.newest, "allow", by="ada")
+    done = await result.permissions.answer(result.newest, "allow", by="ada")
 
     assert done.outcome is Outcome.DRY_RUN
     await acting.time.advance(30)

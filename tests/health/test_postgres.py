@@ -113,7 +113,7 @@ def test_wrong_password_is_reported_without_the_password(guarded: str) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_missing_database_error_says_what_to_do(postgres: Postgres, *, read_only: bool) -> None:
-    for address, said in [
+    for address, expected_error in [
         (postgres.url("nothing"), 'database "nothing" does not exist; create it: createdb'),
         (postgres.url("postgres", "nobody_at_all"), "check the user and the password"),
         ("postgresql://127.0.0.1:1/x", "Connection refused; start the server, or check host and port"),
@@ -121,7 +121,7 @@ def test_missing_database_error_says_what_to_do(postgres: Postgres, *, read_only
     ]:
         with pytest.raises(StoreError) as caught:
             Store.open(address, read_only=read_only)
-        assert said in str(caught.value)
+        assert expected_error in str(caught.value)
         assert "hush" not in str(caught.value)
 
 
@@ -188,17 +188,17 @@ async def test_a_refused_row_is_not_quoted(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("b\0e", "NUL"), ("".join(random.Random(4).choices(HAN, k=4000)), "index row")]
+    ("name", "expected"), [("b\0e", "NUL"), ("".join(random.Random(4).choices(HAN, k=4000)), "index row")]
 )
 async def test_name_that_postgresql_cannot_store_fails_only_its_caller(
-    store: Store, name: str, said: str
+    store: Store, name: str, expected: str
 ) -> None:
     calls = [store.append([step(1)]), store.append([step(2, name)]), store.append([step(3)])]
 
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [outcome is None for outcome in outcomes] == [True, False, True]
-    assert said in str(outcomes[1])
+    assert expected in str(outcomes[1])
     assert await numbers(store) == [1, 3]
 
 

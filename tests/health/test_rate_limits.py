@@ -19,7 +19,7 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("said", "wait"),
+    ("expected", "wait"),
     [
         ("Rate limit reached for gpt-5. Please try again in 20s.", 20),
         ("Rate limit reached. Please try again in 1m12.5s.", 72.5),
@@ -67,8 +67,8 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("", None),
     ],
 )
-def test_end_of_a_rate_limit_is_parsed(said: str, wait: float | None) -> None:
-    assert rate_limit_seconds({"error_type": "error", "error": said}, NOON) == wait
+def test_end_of_a_rate_limit_is_parsed(expected: str, wait: float | None) -> None:
+    assert rate_limit_seconds({"error_type": "error", "error": expected}, NOON) == wait
 
 
 def test_structured_field_precedes_text() -> None:
@@ -154,10 +154,10 @@ def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-@pytest.mark.parametrize(("said", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
-def test_day_without_a_time_begins_at_midnight(said: str, days: int) -> None:
+@pytest.mark.parametrize(("expected", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
+def test_day_without_a_time_begins_at_midnight(expected: str, days: int) -> None:
     midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
-    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {said}"}, NOON)
+    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {expected}"}, NOON)
 
     assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
 

@@ -150,19 +150,19 @@ def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
 
 
 def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> None:
-    planned, heard, judged = worker(), worker(), worker()
+    planned, result, judged = worker(), worker(), worker()
     answers(planned, 2)
     works(planned)
-    heard.event(EventType.CLIENT_INPUT_RECEIVED)
-    answers(heard, 2)
-    works(heard, 1)
+    result.event(EventType.CLIENT_INPUT_RECEIVED)
+    answers(result, 2)
+    works(result, 1)
     judged.event(EventType.CLIENT_INPUT_RECEIVED)
-    for script in (planned, heard, judged):
+    for script in (planned, result, judged):
         for _ in range(8):
             answers(script, 1)
             script.step("CONTINUE")
 
-    assert [found(script, IDLE).ticket for script in (planned, heard, judged)] == [True, True, True]
+    assert [found(script, IDLE).ticket for script in (planned, result, judged)] == [True, True, True]
 
 
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
@@ -268,10 +268,10 @@ def test_one_check_after_each_change_never_pages(
     script = worker()
     for n in range(30):
         arguments = {"command": change.format(n)}
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
-        told = data | effect_of_call("bash", check)
-        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **told)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **effect)
+        check_data = data | effect_of_call("bash", check)
+        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **check_data)
 
     assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
@@ -287,8 +287,8 @@ LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
 
 
 def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **data: Any) -> None:
-    said = effect_of_call(tool, arguments)
-    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **said)
+    effect = effect_of_call(tool, arguments)
+    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **effect)
 
 
 @pytest.mark.parametrize(("act", "look"), LOOKS)
@@ -393,8 +393,8 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
 ) -> None:
     script = worker()
     for n in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
     assert found(script, LOOP).severity is Severity.HIGH
 
@@ -413,8 +413,8 @@ def test_equal_call_with_advancing_results_is_no_loop(
 ) -> None:
     script = worker()
     for n in range(12):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
     assert script.kinds() == set()
 
@@ -447,8 +447,8 @@ def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     script = worker()
     for n in range(5):
         script.call("read", args=f"part {n}", result=f"text {n}")
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **effect)
 
     assert found(script, STREAK).ticket
 
@@ -546,8 +546,8 @@ def test_missing_items_for_different_arguments_never_page(
 ) -> None:
     script = worker()
     for n in range(30):
-        said = error.format(n)
-        script.call(tool, args=f"item {n}", result=said, outcome="error", error=said, **data)
+        text = error.format(n)
+        script.call(tool, args=f"item {n}", result=text, outcome="error", error=text, **data)
 
     assert found(script, STREAK).severity is Severity.MEDIUM
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
@@ -587,8 +587,8 @@ def test_repeated_shell_not_found_error_is_stuck() -> None:
     script = worker()
     error = "find: '/data': No such file or directory"
     for n in range(7):
-        said: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
-        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **said)
+        attributes: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
+        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **attributes)
 
     assert found(script, NO_PROGRESS).severity is Severity.HIGH
 
@@ -660,11 +660,11 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
     script = worker()
     for n in range(6):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
-    shown = found(script, NO_PROGRESS)
+    result = found(script, NO_PROGRESS)
     for n in range(6, 11):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
-    assert (shown.severity, shown.ticket) == (Severity.LOW, False)
+    assert (result.severity, result.ticket) == (Severity.LOW, False)
     assert found(script, NO_PROGRESS).evidence == "10 new searches or reads found nothing"
     for n in range(11, 60):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
@@ -699,8 +699,8 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     script = worker()
     for n in range(30):
         arguments = {"command": command.format(n)}
-        said = effect_of_call("bash", arguments)
-        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **said)
+        effect = effect_of_call("bash", arguments)
+        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **effect)
 
     assert script.kinds() == set()
 
@@ -712,10 +712,10 @@ BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":
 @pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
 def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
     script, again = worker(), worker()
-    said = {"outcome": "error", "error_type": "error", "error": error}
+    attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(30):
-        call_of(script, "bash", {"command": command.format(n)}, error, **said)
-        call_of(again, "bash", {"command": command}, error, **said)
+        call_of(script, "bash", {"command": command.format(n)}, error, **attributes)
+        call_of(again, "bash", {"command": command}, error, **attributes)
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
     if "grep -rn" not in command or error:
@@ -725,9 +725,9 @@ def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) 
 @pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
 def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
     script = worker()
-    said = {"outcome": "error", "error_type": "error", "error": error}
+    attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(16):
-        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **said)
+        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **attributes)
 
     assert found(script, STREAK).severity is Severity.HIGH
 
@@ -807,9 +807,9 @@ def test_state_read_again_after_a_pause_is_a_poll(
 ) -> None:
     script, hasty = worker(), worker()
     for _ in range(20):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **said)
-        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **effect)
 
     assert script.kinds() == set()
     assert found(hasty, LOOP).severity is Severity.CRITICAL
@@ -826,25 +826,25 @@ FAILING_POLLS = [
 @pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
 def test_state_that_fails_equally_after_a_pause_is_a_poll(command: str, answer: str, error: str) -> None:
     script, hasty, various = worker(), worker(), worker()
-    said: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
+    attributes: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
     for n in range(20):
-        call_of(script, "bash", {"command": command}, answer, after=20, **said)
-        call_of(hasty, "bash", {"command": command}, answer, after=4, **said)
-        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **said)
+        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
+        call_of(hasty, "bash", {"command": command}, answer, after=4, **attributes)
+        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **attributes)
 
     assert script.kinds() <= {FindingKind.ERROR_RATE}
     assert found(hasty, LOOP).severity is Severity.CRITICAL
     assert FindingKind.ERROR_STREAK in various.kinds()
     for _ in range(80):
-        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
 
 
 def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
     script = worker()
-    said: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
+    attributes: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
     for _ in range(6):
-        call_of(script, "bash", {"command": "pg_isready"}, said["error"], after=20, **said)
+        call_of(script, "bash", {"command": "pg_isready"}, attributes["error"], after=20, **attributes)
 
     assert found(script, LOOP).severity is Severity.HIGH
 
@@ -852,10 +852,10 @@ def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
 def test_unfinished_rollout_is_a_wait() -> None:
     script = worker()
     answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
-    said: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
+    attributes: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
     for _ in range(20):
         command = {"command": "kubectl -n x rollout status deploy/x --timeout=10s"}
-        call_of(script, "bash", command, answer, after=20, **said)
+        call_of(script, "bash", command, answer, after=20, **attributes)
 
     assert script.kinds() == set()
 
@@ -894,12 +894,12 @@ def test_quick_polls_or_polls_of_unknown_state_are_found_sooner_and_never_page(
 ) -> None:
     script = worker()
     for _ in range(20):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
     assert script.kinds() == set()
     for _ in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
 
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
     script.call(tool, args=fingerprint(arguments), result="at last", after=pause)
@@ -933,8 +933,8 @@ def test_wait_timeout_is_not_a_failure(data: dict[str, Any]) -> None:
 def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
     script = worker()
     for _ in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="slept", **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="slept", **effect)
         script.call("read_file", args="config", result="the same")
 
     assert found(script, LOOP).severity is Severity.HIGH
@@ -967,12 +967,12 @@ def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
     assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize("asked", ["message", "question"])
-def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(asked: str) -> None:
+@pytest.mark.parametrize("expected", ["message", "question"])
+def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) -> None:
     """Who answers may be at lunch."""
     script = WorkerScript()
     script.silence(130)
-    if asked == "message":
+    if expected == "message":
         script.event(EventType.CLIENT_INPUT_RECEIVED)
     else:
         script.call("AskUserQuestion", args="which?", result="that")

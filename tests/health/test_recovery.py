@@ -265,8 +265,8 @@ async def test_review_allows_exceeding_the_task_limit(hive: Hive) -> None:
     await hive.go(240)
     row = await hive.active()
     assert (row.by, row.reviewed, row.attempt) == ("ada", True, 4)
-    told = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
-    assert told == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
+    events = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
+    assert events == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
     await hive.restart()
     await hive.fail()
     assert hive.service.active() == []
@@ -915,17 +915,17 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beats", "said"),
+    ("beats", "expected"),
     [
         (True, r"then: queenright recover s1 \(possible 40 s after its last heartbeat\)"),
         (False, "start it where it ran: it sends no heartbeats"),
     ],
 )
-async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, said: str) -> None:
+async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, expected: str) -> None:
     hive.tell(EventType.EXECUTION_STARTED)
     if beats:
         hive.tell(EventType.AGENT_HEARTBEAT, interval=20)
-    asked = Intervention(
+    result = Intervention(
         intervention_id="i1",
         agent_id="bee",
         session_id="s1",
@@ -936,9 +936,9 @@ async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, s
         reason="it loops",
         created_at=hive.now,
     )
-    await hive.store.transact(lambda conn: write_intervention(conn, asked))
+    await hive.store.transact(lambda conn: write_intervention(conn, result))
 
-    with pytest.raises(ActionRefusedError, match=said):
+    with pytest.raises(ActionRefusedError, match=expected):
         await hive.service.request_task("s1", by="ada")
 
 

@@ -125,13 +125,13 @@ def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
 @given(gaps=st.lists(st.floats(0, 2000), max_size=60))
 def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
     """B72: whatever tasks they are at."""
-    begun: list[float] = []
+    starts: list[float] = []
     for now in itertools.accumulate(gaps, initial=NOW):
-        if isinstance(next_attempt([], begun, now=now, limits=LIMITS, dice=0), Allowed):
-            begun.append(now)
+        if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), Allowed):
+            starts.append(now)
 
-    for at in begun:
-        assert sum(at - HOUR < other <= at for other in begun) <= 5
+    for at in starts:
+        assert sum(at - HOUR < other <= at for other in starts) <= 5
 
 
 def test_clock_set_back_allows_no_extra_attempt() -> None:

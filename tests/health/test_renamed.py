@@ -45,10 +45,10 @@ def test_findings_move_to_the_new_name() -> None:
     script.silence(300)
     assert script.finding(FindingKind.STALL) is not None
 
-    said = rename(script)
+    emitted = rename(script)
 
-    told = [(event.type, event.agent_id, event.session_id) for event in said]
-    assert told == [
+    renamed_events = [(event.type, event.agent_id, event.session_id) for event in emitted]
+    assert renamed_events == [
         (EventType.FINDING_CLEARED, "agent", "session"),
         (EventType.HEALTH_STATE_CHANGED, "agent", "session"),
         (EventType.FINDING_OPENED, "scout", "c-1"),
@@ -142,12 +142,12 @@ def test_late_work_counts_and_reopens_nothing(later: float) -> None:
     assert vitals.status is SessionStatus.COMPLETED
 
 
-@pytest.mark.parametrize("told", ["in order", "end first"])
-def test_late_failures_count_equally(told: str) -> None:
+@pytest.mark.parametrize("expected", ["in order", "end first"])
+def test_late_failures_count_equally(expected: str) -> None:
     """B84, B85: the hook that ends a session overtakes the log records of the calls that failed in it."""
     script = WorkerScript().start()
     script.step("CONTINUE")
-    if told == "end first":
+    if expected == "end first":
         script.now += 60.0
         script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
         script.lag = 60.0
@@ -156,7 +156,7 @@ def test_late_failures_count_equally(told: str) -> None:
     for _ in range(4):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", "error": "529 overloaded"})
         script.step(error_type="overloaded")
-    if told == "in order":
+    if expected == "in order":
         script.now += 60.0
         script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
 

@@ -55,12 +55,12 @@ async def test_run_without_model_calls_has_no_known_cost(store: Store) -> None:
 
 def test_amendment_sets_a_price_and_is_not_a_call() -> None:
     """B106"""
-    told: list[dict[str, Any]] = [
+    calls: list[dict[str, Any]] = [
         {"input_tokens": 100},
         {"amends": True, "cost_usd": 0.2, "priced_tokens": 100},
     ]
 
-    assert total_spending(told) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
+    assert total_spending(calls) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
 
 
 CALLS = st.fixed_dictionaries(

@@ -156,9 +156,9 @@ def test_mcp_server_is_shared_unless_others_get_answers(
 ) -> None:
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(failing_workers + answered_workers)]
     for n, script in enumerate(scripts):
-        said: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
+        attributes: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
         for call in range(5):
-            script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **said)
+            script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **attributes)
     seen = scripts[0].finding(STREAK)
 
     assert seen is not None

@@ -446,18 +446,18 @@ def test_silence_limit_is_a_multiple_of_the_heartbeat_interval(
 ) -> None:
     settings = HealthSettings.model_validate({"heartbeat": given})
     script = WorkerScript(settings=settings).start()
-    said = {} if declared is None else {"interval": declared}
-    script.event(EventType.AGENT_HEARTBEAT, said)
+    fields = {} if declared is None else {"interval": declared}
+    script.event(EventType.AGENT_HEARTBEAT, fields)
     script.silence(limit - 1)
     assert BEAT not in script.kinds()
 
     script.silence(1)
     assert BEAT in script.kinds()
 
-    script.event(EventType.AGENT_HEARTBEAT, said, after=0)
-    script.event(EventType.AGENT_HEARTBEAT, said, after=limit - 1)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=0)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=limit - 1)
     assert not script.health.vitals.heartbeat_late
-    script.event(EventType.AGENT_HEARTBEAT, said, after=limit)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=limit)
     assert script.health.vitals.heartbeat_late
 
 
@@ -497,7 +497,7 @@ def test_a_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
 def test_heartbeat_fields_are_in_the_signal() -> None:
     """002 §11: a heartbeat's contents are kept: task, phase, last tool call, tokens, errors, progress."""
     script = worker(task_id="t-1", control=True)
-    said = {
+    fields = {
         "interval": 30,
         "task_id": "t-2",
         "phase": "tool",
@@ -506,7 +506,7 @@ def test_heartbeat_fields_are_in_the_signal() -> None:
         "error_count": 2,
         "progress_indicator": "7 of 9",
     }
-    script.event(EventType.AGENT_HEARTBEAT, said)
+    script.event(EventType.AGENT_HEARTBEAT, fields)
 
     vitals = script.health.vitals
     assert vitals.beat == ("tool", START, 700, 2, "7 of 9")

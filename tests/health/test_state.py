@@ -97,11 +97,11 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
     now, lives = START, 1
     for move in script:
         now += move[2]
-        said = monitor.apply(_event(move, now), now)
-        said += monitor.advance(now)
+        emitted = monitor.apply(_event(move, now), now)
+        emitted += monitor.advance(now)
         health = monitor.get("a", "s")
         after = health.vitals.lives if health is not None else 1
-        for change in (e.data for e in said if e.type is EventType.HEALTH_STATE_CHANGED):
+        for change in (e.data for e in emitted if e.type is EventType.HEALTH_STATE_CHANGED):
             before, to = HealthState(change["from"]), HealthState(change["to"])
             assert may_follow(before, to, has_restarted=after != lives)
         lives = after
@@ -156,7 +156,9 @@ def test_every_combination_of_inputs_is_exactly_one_state(
         HealthState.DEGRADED: not over and bool(found),
     }
 
-    worst_of_all = next((state for state, said in speaks.items() if said), HealthState.HEALTHY)
+    worst_of_all = next(
+        (state for state, finding_case in speaks.items() if finding_case), HealthState.HEALTHY
+    )
     assert health_state(vitals, found, SETTINGS, START) is worst_of_all
 
 
@@ -241,11 +243,11 @@ def test_failing_beats_stuck_and_terminated_beats_all() -> None:
 
 
 def test_the_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_cause() -> None:
-    shown = _finding(FindingKind.DOOM_LOOP, Severity.CRITICAL, ticket=False)
+    result = _finding(FindingKind.DOOM_LOOP, Severity.CRITICAL, ticket=False)
     stall = _finding(FindingKind.STALL, Severity.HIGH)
     provider = _finding(FindingKind.PROVIDER_FAILURE, Severity.HIGH)
 
-    assert worst([shown, stall, provider]) is provider
+    assert worst([result, stall, provider]) is provider
     assert worst([]) is None
 
 

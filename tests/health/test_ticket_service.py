@@ -166,13 +166,13 @@ async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(hive: Hi
 
 
 @pytest.mark.parametrize(
-    ("said", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
+    ("expected", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
 )
 async def test_model_can_raise_but_not_lower_the_rules_severity(
-    hive: Hive, said: Severity, floor: Severity, severity: Severity
+    hive: Hive, expected: Severity, floor: Severity, severity: Severity
 ) -> None:
     """B52: the rules set the floor."""
-    raised = await hive.raise_(worker(finding(severity=floor)), said)
+    raised = await hive.raise_(worker(finding(severity=floor)), expected)
 
     assert raised.ticket.severity is severity
 
@@ -216,9 +216,9 @@ async def test_draft_about_a_different_worker_is_refused(hive: Hive) -> None:
 
 async def test_secrets_a_model_quotes_do_not_stay(hive: Hive) -> None:
     secret = "password=hunter2hunter2"
-    said = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
+    result = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
 
-    raised = await hive.tickets.raise_ticket(worker(finding()), said)
+    raised = await hive.tickets.raise_ticket(worker(finding()), result)
     await hive.tickets.intervene(raised.ticket.ticket_id, secret, "high")
 
     assert "hunter2" not in str([event.data for event in await hive.logged()])
@@ -406,8 +406,12 @@ async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(hiv
     await hive.tickets.observe(worker(finding(severity=MEDIUM)))
     assert (same.change, same.ticket.ticket_id, same.ticket.occurrences) == ("counted", ticket.ticket_id, 2)
     assert hive.published == []
-    [kept] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
-    assert (kept.triage_decision, kept.triage_reason, kept.triaged_by) == ("dismiss", "it gets on", "queen")
+    [tickets] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
+    assert (tickets.triage_decision, tickets.triage_reason, tickets.triaged_by) == (
+        "dismiss",
+        "it gets on",
+        "queen",
+    )
 
     worse = await hive.raise_(worker(finding(severity=HIGH)))
     assert (worse.change, worse.ticket.ticket_id) == ("rose", ticket.ticket_id)
@@ -522,9 +526,9 @@ async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None
 async def told(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
     """Return a ticket that the operator has just been told of, with nothing told since."""
     ticket = (await hive.raise_(health)).ticket
-    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
     hive.told.clear()
-    return told
+    return stored_ticket
 
 
 async def pass_hours(hive: Hive, hours: int) -> None:
@@ -549,12 +553,12 @@ async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hiv
     await pass_hours(hive, 10)
     assert len(hive.told) == 3
     assert hive.tickets.next_deadline() is None
-    [kept] = hive.tickets.open_tickets()
-    assert (kept.ticket_id, kept.reminders, kept.occurrences) == (ticket.ticket_id, 3, 1)
-    said = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
-    assert [e.data["reminder"] for e in said] == [1, 2, 3]
-    assert [e.data["unacknowledged_seconds"] for e in said] == [HOUR, 2 * HOUR, 3 * HOUR]
-    assert said == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
+    [tickets] = hive.tickets.open_tickets()
+    assert (tickets.ticket_id, tickets.reminders, tickets.occurrences) == (ticket.ticket_id, 3, 1)
+    events = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
+    assert [e.data["reminder"] for e in events] == [1, 2, 3]
+    assert [e.data["unacknowledged_seconds"] for e in events] == [HOUR, 2 * HOUR, 3 * HOUR]
+    assert events == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
 
 
 @pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
@@ -701,11 +705,11 @@ async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, v
     await hive.restart()
     await pass_hours(hive, 6)
 
-    [kept] = hive.tickets.open_tickets()
-    assert (kept.acknowledged_by, kept.acknowledged_via, kept.reminders) == ("ann", via, 0)
-    assert "a1B2" not in kept.acknowledged_note
-    [said] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
-    assert (said.data["by"], said.data["via"], "a1B2" in said.data["note"]) == ("ann", via.value, False)
+    [tickets] = hive.tickets.open_tickets()
+    assert (tickets.acknowledged_by, tickets.acknowledged_via, tickets.reminders) == ("ann", via, 0)
+    assert "a1B2" not in tickets.acknowledged_note
+    [events] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
+    assert (events.data["by"], events.data["via"], "a1B2" in events.data["note"]) == ("ann", via.value, False)
     assert EventType.TICKET_REESCALATED not in hive.types()
 
 
@@ -726,8 +730,8 @@ async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
     assert hive.tickets.next_deadline() == hive.now + HOUR
     await pass_hours(hive, 6)
     assert len(hive.told) == 4
-    said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
-    assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
+    events = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in events] == [("bob", "ann")]
     with pytest.raises(TicketStatusError, match="nobody acknowledged it"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
@@ -780,8 +784,8 @@ async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:
     assert ticket.worker_excerpt.startswith("no results; key ")
     assert "a1B2" not in ticket.worker_excerpt
     assert ticket.judge_model == "some/model"
-    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
-    assert told.queen_model == "other/model"
+    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
+    assert stored_ticket.queen_model == "other/model"
 
     await hive.tickets.observe(worker(finding(STALL, CRITICAL), finding()))
 
@@ -1014,13 +1018,13 @@ async def test_other_findings_of_an_ended_worker_justify_no_ticket(hive: Hive) -
 async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(hive: Hive) -> None:
     ticket = (await hive.raise_(lost())).ticket
     await hive.tickets.observe(lost())
-    kept = await hive.tickets.find(ticket.ticket_id)
+    stored_ticket = await hive.tickets.find(ticket.ticket_id)
     await hive.tickets.observe(worker())
     await hive.tickets.settle(hive.now + HOLD)
     closed = await hive.tickets.find(ticket.ticket_id)
 
-    assert kept is not None
-    assert kept.is_open
+    assert stored_ticket is not None
+    assert stored_ticket.is_open
     assert closed is not None
     assert closed.status is TicketStatus.RESOLVED
 
@@ -1086,11 +1090,11 @@ async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
 
 async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: Hive) -> None:
     """B131: what one tick costs does not grow with the tickets for which nothing is due."""
-    asked = 0
+    count = 0
 
     def silenced_until(ticket_id: str) -> float | None:
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         return None
 
     hive.tickets._silenced_until = silenced_until
@@ -1098,14 +1102,14 @@ async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: 
         raised = await hive.raise_(worker(finding(), agent=f"bee-{number}"))
         await hive.tickets.intervene(raised.ticket.ticket_id, "look", "high")
         hive.now += 1
-    asked = 0
+    count = 0
 
     due = hive.tickets.next_deadline()
     await hive.tickets.settle(hive.now)
 
     assert due is not None
     assert due > hive.now
-    assert asked <= 2
+    assert count <= 2
 
 
 async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(hive: Hive) -> None:

@@ -220,11 +220,11 @@ def test_draft_about_a_different_worker_is_detected(fields: dict[str, Any], erro
 
 
 def test_counts_that_rose_since_the_check_are_no_mismatch() -> None:
-    said = parse_draft(
+    result = parse_draft(
         draft(worker_agent_id="bee", total_steps_checked=18, steps_since_last_accept=15, stall_minutes=4.1)
     )
 
-    assert mismatches(said, facts(stall_minutes=4.3)) == []
+    assert mismatches(result, facts(stall_minutes=4.3)) == []
 
 
 def test_fingerprint_depends_on_every_part_and_its_boundaries() -> None:

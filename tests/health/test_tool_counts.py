@@ -88,7 +88,7 @@ def test_events_played_again_give_the_same_summary() -> None:
         again.monitor.replay(event, first.now)
     again.monitor.sweep(first.now)
 
-    told = summarise(first.health, first.now)
+    result = summarise(first.health, first.now)
     rebuilt = summarise(again.health, first.now)
 
-    assert rebuilt | {"state_since": 0, "reason": ""} == told | {"state_since": 0, "reason": ""}
+    assert rebuilt | {"state_since": 0, "reason": ""} == result | {"state_since": 0, "reason": ""}

@@ -114,10 +114,10 @@ def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
             outcome="error",
             error_type="E\nsk-abcdefghijklmnop1234",
         )
-    said = json.dumps([event.data for event in script.said])
+    emitted = json.dumps([event.data for event in script.said])
 
-    assert "error_streak" in said
-    assert "abcdefghijklmnop" not in said
+    assert "error_streak" in emitted
+    assert "abcdefghijklmnop" not in emitted
     assert script.health.vitals.streak_tool == "fetch [redacted]"
 
 
@@ -266,13 +266,13 @@ def test_a_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
 
 
 def test_beginning_something_ends_every_wait_but_a_pause() -> None:
-    asked, paused = worker(), worker()
-    asked.wait("user_input")
-    asked.event(EventType.STEP_STARTED)
+    result, paused = worker(), worker()
+    result.wait("user_input")
+    result.event(EventType.STEP_STARTED)
     paused.wait("paused")
     paused.event(EventType.STEP_STARTED)
 
-    assert asked.health.vitals.waiting is None
+    assert result.health.vitals.waiting is None
     assert paused.health.vitals.waiting is WaitingReason.PAUSED
 
 
@@ -388,8 +388,8 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
 def test_every_time_follows_the_clock(jump: float) -> None:
     """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
     vitals = VitalSigns("agent", "session", START, HealthSettings().loops)
-    kept = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
-    slots = kept - _NO_TIMES
+    time_slots = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
+    slots = time_slots - _NO_TIMES
     for slot in slots:
         setattr(vitals, slot, _WITH_TIMES.get(slot, START))
     now = START + jump

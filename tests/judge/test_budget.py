@@ -172,7 +172,7 @@ async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allo
     await pay(purse, "judge", 0.9, 10)
 
     refused = await purse.reserve("queen", Estimate(call=Cost(0.2, 10)))
-    shown = {(window, unit): spent for window, unit, spent in purse.all_spent()}
+    result = {(window, unit): spent for window, unit, spent in purse.all_spent()}
     known = purse.exceeded()
     held = await hold(purse, dollars=0.05)
 
@@ -180,7 +180,7 @@ async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allo
     assert str(refused) == (
         "judging.budget allows 1.00 $ in any hour, and 0.90 $ are spent; the next call may cost 0.2000 $"
     )
-    assert shown["hour", "dollars"] == 1
+    assert result["hour", "dollars"] == 1
     assert purse.exceeded() is None
     assert held.role == "judge"
 

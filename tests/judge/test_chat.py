@@ -112,10 +112,10 @@ async def test_question_and_answer_are_stored(hive: Hive) -> None:
     answer = await say(hive, ticket, "What is wrong, and since when?")
 
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [(one.role, one.by) for one in said] == [("operator", "ada"), ("queen", "queen")]
-    assert said[1].question_id == said[0].id
-    assert said[1] == answer
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
+    assert messages[1].question_id == messages[0].id
+    assert messages[1] == answer
 
 
 async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None:
@@ -125,9 +125,9 @@ async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None
     await say(hive, ticket, "what is it?")
     await say(hive, ticket, "and what was tried?", by="bob")
 
-    assert [question_in(shown)["by"] for shown in model.shown] == ["ada", "bob"]
-    for shown in model.shown:
-        [*_, newest] = [m for m in shown if m.role == "user"]
+    assert [question_in(message)["by"] for message in model.shown] == ["ada", "bob"]
+    for message in model.shown:
+        [*_, newest] = [m for m in message if m.role == "user"]
         case, worker = unquote("case", newest.content), unquote("worker", newest.content)
         assert case is not None
         assert worker is not None
@@ -239,10 +239,10 @@ async def test_exhausted_budget_is_stated_in_the_answer(hive: Hive) -> None:
         while (ticket := await hive.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
             await hive.settle()
 
-    said = await say(hive, ticket, "what is wrong?")
+    result = await say(hive, ticket, "what is wrong?")
 
-    assert said.text.startswith("(By rule: the budget for models is spent.) ")
-    assert said.outcome == "by_rule"
+    assert result.text.startswith("(By rule: the budget for models is spent.) ")
+    assert result.outcome == "by_rule"
 
 
 async def test_order_is_not_reported_as_done_when_the_model_fails(hive: Hive) -> None:
@@ -281,14 +281,14 @@ async def test_waiting_questions_are_limited_under_concurrency(hive: Hive) -> No
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
 
-    asked = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(20)]
+    tasks = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(20)]
     await hive.settle()
 
-    refused = [one for one in asked if one.done()]
+    refused = [one for one in tasks if one.done()]
     assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
     assert len(hive.of(EventType.OPERATOR_ASKED)) == 8
     await hive.stop()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_waiting_questions_are_limited_across_tickets(hive: Hive) -> None:
@@ -304,14 +304,14 @@ async def test_waiting_questions_are_limited_across_tickets(hive: Hive) -> None:
     tickets = hive.tickets.open_tickets()
     assert len(tickets) == len(agents)
 
-    asked = [asyncio.create_task(say(hive, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
+    tasks = [asyncio.create_task(say(hive, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
     await hive.settle()
 
-    refused = [str(one.exception()) for one in asked if one.done()]
+    refused = [str(one.exception()) for one in tasks if one.done()]
     assert len(refused) == 8
     assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
     await hive.stop()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_answered_question_frees_a_slot(hive: Hive) -> None:
@@ -380,10 +380,10 @@ async def test_interrupted_question_is_answered_once_after_the_restart(hive: Hiv
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
-    assert [question_in(shown)["message"] for shown in model.shown] == ["what is wrong?"]
+    assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
 
 
 class RecordedWorkspaces:
@@ -493,8 +493,8 @@ async def test_files_and_logs_are_shown_a_page_at_a_time(hive: Hive) -> None:
     first, last, log = [m.content for m in model.shown[-1] if m.role == "tool"]
     assert (unquote("file", first) or {})["next_offset"] == 12_000
     assert "next_offset" not in (unquote("file", last) or {})
-    shown = unquote("log", log) or {}
-    assert ([step["step_index"] for step in shown["steps"]], shown["omitted"]) == ([8, 9], 7)
+    quoted_data = unquote("log", log) or {}
+    assert ([step["step_index"] for step in quoted_data["steps"]], quoted_data["omitted"]) == ([8, 9], 7)
 
 
 async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(hive: Hive) -> None:
@@ -509,8 +509,8 @@ async def test_questions_that_waited_are_answered_in_their_order_after_the_next_
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["first", "second", "One.", "Two."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["first", "second", "One.", "Two."]
 
 
 async def test_stored_answer_is_not_requested_again(hive: Hive) -> None:
@@ -534,8 +534,8 @@ async def test_stored_answer_is_not_requested_again(hive: Hive) -> None:
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
 
 
 async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> None:
@@ -640,9 +640,9 @@ async def test_lookup_without_a_worker_uses_the_ticket_worker(hive: Hive) -> Non
 
     await say(hive, ticket, "how is it now?")
 
-    [shown] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
-    assert shown is not None
-    assert shown["worker_agent_id"] == AGENT
+    [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
+    assert quoted_data is not None
+    assert quoted_data["worker_agent_id"] == AGENT
 
 
 async def test_operator_who_acknowledges_is_recorded_by_name(hive: Hive) -> None:
@@ -652,8 +652,8 @@ async def test_operator_who_acknowledges_is_recorded_by_name(hive: Hive) -> None
 
     assert answer.text == "Noted: grace has it in hand."
     assert (await hive.ticket()).acknowledged_by == "grace (noted by the queen)"
-    [told] = hive.of(EventType.QUEEN_ANSWERED)
-    assert told.data["did"] == ["acknowledge_ticket"]
+    [events] = hive.of(EventType.QUEEN_ANSWERED)
+    assert events.data["did"] == ["acknowledge_ticket"]
 
 
 OVERREACHING = {
@@ -756,14 +756,14 @@ async def test_stored_chat_contains_no_secret(hive: Hive) -> None:
 
     answer = await say(hive, ticket, f"does {key} still work?")
 
-    kept = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
-    said = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
-    events = json.dumps([event.to_dict() for event in said])
+    text = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
+    result = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
+    events = json.dumps([event.to_dict() for event in result])
     assert key not in str(model.shown)
     assert key not in answer.text
     assert key not in events
     # Her own words lie in her conversation as she said them; what she was shown is masked.
-    assert key not in kept.replace(f"The key is {key}, use it.", "")
+    assert key not in text.replace(f"The key is {key}, use it.", "")
 
 
 async def test_a_chat_is_bounded(hive: Hive) -> None:
@@ -773,7 +773,7 @@ async def test_a_chat_is_bounded(hive: Hive) -> None:
     for number in range(40):
         await say(hive, ticket, f"question {number} " + "and so on " * 300)
 
-    assert max(sum(len(m.content) for m in shown) for shown in model.shown) < 24_000 * 4 * 1.3
+    assert max(sum(len(m.content) for m in message) for message in model.shown) < 24_000 * 4 * 1.3
     assert (
         question_in(model.shown[-1])["message"]
         == (await hive.judging.chat.history(ticket.ticket_id))[-2].text

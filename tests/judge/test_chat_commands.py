@@ -30,9 +30,9 @@ TICKET: dict[str, Any] = {
 def question(text: str, **ticket: Any) -> Message:
     """Return an operator's message about the ticket, as the chat sends it."""
     case = {"ticket": TICKET | ticket, "done_to_the_worker": [], "related_tickets": []}
-    asked = {"question_id": "q", "ticket_id": "t-1", "by": "ada", "at": 1.8e9, "message": text}
+    fields = {"question_id": "q", "ticket_id": "t-1", "by": "ada", "at": 1.8e9, "message": text}
     worker = {"worker_agent_id": "researcher", "state": "stuck"}
-    parts = [quote("case", case), quote("worker", worker), quote("question", asked)]
+    parts = [quote("case", case), quote("worker", worker), quote("question", fields)]
     return Message(role="user", content="\n".join(parts))
 
 

@@ -141,17 +141,17 @@ def test_worker_degrading_alone_later_is_in_no_storm() -> None:
 
 async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
     """B131: tickets that wait for triage cost no task each, and past their time a few transactions."""
-    asked = asyncio.Event()
+    started = asyncio.Event()
 
     async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        asked.set()
+        started.set()
         await asyncio.Event().wait()
         return ModelReply(text="")
 
     hive.queen_model = TalkingModel(silent)
     await hive.start()
     await loop_all(hive, 1)
-    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.wait_for(started.wait(), 60)
 
     await loop_all(hive, CROWD)
     timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]

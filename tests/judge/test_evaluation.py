@@ -53,7 +53,7 @@ def test_llm_errors_are_the_providers() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         {"is_error": True},
         {"is_error": True, "err_sig": "c0ffee"},
@@ -64,10 +64,10 @@ def test_llm_errors_are_the_providers() -> None:
         {"result_excerpt": "", "args": "openai.APIError: The server had an error"},
     ],
 )
-def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(said: dict[str, Any]) -> None:
+def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: dict[str, Any]) -> None:
     """B34: its client had retried for minutes, in silence."""
     work = [step(f"a{n}", f"r{n}", turn=n, t=10.0 * n) for n in range(9)]
-    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **said})
+    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **expected})
 
     [finding] = evaluate_run(died, HealthSettings())["findings"]
     assert (finding["kind"], finding["severity"], finding["step"]) == ("provider_failure", "medium", 9)
@@ -82,12 +82,12 @@ def test_retried_llm_call_is_no_finding() -> None:
 
 def test_errors_that_echo_their_arguments_share_a_class() -> None:
     """B30: a search that finds nothing, tried again and again in slightly other words."""
-    said = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
+    template = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
     searches = [
         {
             **step(f"hash {words}", f"hash {words}", turn=n),
             "args": f"bees {words}",
-            "result_excerpt": said.format(words),
+            "result_excerpt": template.format(words),
             "is_error": True,
         }
         for n, words in enumerate(("of Rome", "in Rome", "ancient Rome", "Rome history", "Rome and honey"))

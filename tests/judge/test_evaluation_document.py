@@ -21,14 +21,14 @@ SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
     run = json.loads(RUN)
     again = {**run, "steps": run["steps"] * 3}
-    said = []
+    results = []
     for one in (RUN, json.dumps(again)):
         file = tmp_path / "runs.jsonl"
         file.write_text(one)
-        said.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
+        results.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
 
     assert len(run["steps"]) == 2
-    assert said == SAID[:2]
+    assert results == SAID[:2]
 
 
 @pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])

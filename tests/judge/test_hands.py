@@ -102,9 +102,9 @@ async def bees(tmp_path: Path) -> AsyncIterator[Hive]:
 
 
 async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(hive: Garden) -> None:
-    said = await hive.queen.nudge(hive.ticket(), WORDS)
+    result = await hive.queen.nudge(hive.ticket(), WORDS)
 
-    assert said == "nudged: the message is in the worker's context"
+    assert result == "nudged: the message is in the worker's context"
     [(target, message)] = hive.hands.nudged
     assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
     assert message == WORDS
@@ -120,8 +120,8 @@ async def test_chat_order_is_executed_and_recorded_with_its_operator(
 
     [event] = hive.of(EventType.NUDGE_SENT)
     assert event.data["by"] == "queen, as ada ordered"
-    [asked] = hive.approvals.pending()
-    assert (asked.asked_by, asked.ordered_by) == ("queen", "ada")
+    [pending_requests] = hive.approvals.pending()
+    assert (pending_requests.asked_by, pending_requests.ordered_by) == ("queen", "ada")
 
 
 async def test_fetched_nudge_is_reported_as_fetched(hive: Garden) -> None:
@@ -296,14 +296,18 @@ async def test_unreachable_worker_is_not_a_success(hive: Garden) -> None:
 
 
 async def test_a_termination_needs_an_operator(hive: Garden) -> None:
-    said = await hive.queen.request_termination(hive.ticket(), "It loops.")
+    result = await hive.queen.request_termination(hive.ticket(), "It loops.")
 
-    [asked] = hive.approvals.pending()
-    assert said.startswith(
-        f"asked: an operator may approve it within 30 minutes (approval {asked.approval_id})"
+    [pending_requests] = hive.approvals.pending()
+    assert result.startswith(
+        f"asked: an operator may approve it within 30 minutes (approval {pending_requests.approval_id})"
     )
-    assert "It is not stopped." in said
-    assert (asked.ticket_id, asked.agent_id, asked.asked_by) == ("t1", "bee", "queen")
+    assert "It is not stopped." in result
+    assert (pending_requests.ticket_id, pending_requests.agent_id, pending_requests.asked_by) == (
+        "t1",
+        "bee",
+        "queen",
+    )
     assert hive.hands.stopped == []
     with pytest.raises(ToolError, match="is pending already"):
         await hive.queen.request_termination(hive.ticket(), "It loops.")
@@ -447,8 +451,11 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
 
     ticket = await bees.ticket()
     assert ticket.status is TicketStatus.INTERVENING
-    [asked] = approvals.pending()
-    assert (asked.ticket_id, asked.agent_id) == (ticket.ticket_id, ticket.worker_agent_id)
+    [pending_requests] = approvals.pending()
+    assert (pending_requests.ticket_id, pending_requests.agent_id) == (
+        ticket.ticket_id,
+        ticket.worker_agent_id,
+    )
     order = [event.type for event in bees.events]
     requested = order.index(EventType.TERMINATION_REQUESTED)
     assert requested < order.index(EventType.QUEEN_INTERVENTION_REQUESTED)

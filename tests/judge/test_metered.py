@@ -298,16 +298,16 @@ async def test_model_failing_two_of_three_calls_is_suspended() -> None:
     model = saying(*(round_of * 100))
     desk = Desk(model)
 
-    asked = []
+    outcomes = []
     for _ in range(120):  # an hour
         try:
-            asked.append((await desk.ask()).finish_reason)
+            outcomes.append((await desk.ask()).finish_reason)
         except ModelError:
-            asked.append("failed")
+            outcomes.append("failed")
         desk.time.now += 30
 
-    assert asked[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
-    assert asked.count("rules_in_place:error") >= 50
+    assert outcomes[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
+    assert outcomes.count("rules_in_place:error") >= 50
     assert len(model.shown) <= 70
 
 
@@ -348,9 +348,9 @@ async def test_text_is_an_answer_in_a_conversation() -> None:
     desk = Desk(saying(words))
     chat = [ToolSpec("look", "look", {}), ToolSpec("ask_user", "ask", {})]
 
-    said = [await desk.ask(chat) for _ in range(5)]
+    answers = [await desk.ask(chat) for _ in range(5)]
 
-    assert said == [words] * 5
+    assert answers == [words] * 5
     assert [must_call(tools) for tools in (TOOLS, chat, [])] == [True, False, False]
 
 

@@ -110,20 +110,20 @@ async def test_the_model_is_shown_the_conversation_and_the_tools(
 ) -> None:
     provider.replies = [{"content": "fine"}]
     model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
-    said = [
+    result = [
         *ASKED,
         Message(role="assistant", content="", tool_calls=(ToolCall("c0", "look", "{}"),)),
         Message(role="tool", content="seen", tool_call_id="c0"),
     ]
 
-    reply = await model.complete(said, TOOLS)
-    [asked] = provider.asked
+    reply = await model.complete(result, TOOLS)
+    [requests] = provider.asked
 
     assert reply.text == "fine"
-    assert [m["role"] for m in asked["messages"]] == ["system", "user", "assistant", "tool"]
-    assert asked["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
-    assert asked["messages"][3]["tool_call_id"] == "c0"
-    assert asked["optional_params"]["tools"][0]["function"]["name"] == "look"
+    assert [m["role"] for m in requests["messages"]] == ["system", "user", "assistant", "tool"]
+    assert requests["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
+    assert requests["messages"][3]["tool_call_id"] == "c0"
+    assert requests["optional_params"]["tools"][0]["function"]["name"] == "look"
 
 
 @quiet

@@ -186,7 +186,7 @@ async def test_newest_event_selects_among_active_sessions_and_both_are_readable(
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         (SessionStatus.ACTIVE, "active"),
         (SessionStatus.PAUSED, "paused"),
@@ -196,14 +196,14 @@ async def test_newest_event_selects_among_active_sessions_and_both_are_readable(
     ],
 )
 async def test_session_summary_shows_the_current_state(
-    watch: Watch, status: SessionStatus, told: str
+    watch: Watch, status: SessionStatus, expected: str
 ) -> None:
     """B4: active, paused, completed, failed, cancelled."""
     watch.begin("one")
     watch.steps("one", "ACCEPT")
     watch.change("one", status=status)
 
-    assert (await watch.summary(session_id="one"))["status"] == told
+    assert (await watch.summary(session_id="one"))["status"] == expected
 
 
 async def test_unknown_status_of_another_version_has_no_stall(watch: Watch) -> None:
@@ -358,14 +358,14 @@ async def test_runtime_node_waiting_for_its_user_is_reported_as_waiting(tmp_path
     await time.advance(180 * MINUTE)
     waiting = await workers.find("talker", "")
     assert waiting is not None
-    asked = (waiting.vitals.waiting, waiting.findings)
+    state = (waiting.vitals.waiting, waiting.findings)
 
     assert await runtime.inject_input("chat", "honey")
     await time.advance(16 * MINUTE)
     hanging = await workers.find("talker", "")
     await runtime.stop()
 
-    assert asked == ("user_input", ())
+    assert state == ("user_input", ())
     assert hanging is not None
     assert hanging.vitals.waiting is None
     [finding] = hanging.findings
@@ -400,8 +400,8 @@ async def test_the_same_condition_again_is_counted(watch: Watch) -> None:
     for _ in range(3):
         await watch.call(EMIT, ticket_json=ticket())
 
-    [kept] = await watch.tickets.history()
-    assert kept.occurrences == 3
+    [tickets] = await watch.tickets.history()
+    assert tickets.occurrences == 3
     assert len(await watch.published(EventType.WORKER_ESCALATION_TICKET)) == 1
 
 
@@ -413,8 +413,8 @@ async def test_ticket_names_the_checked_worker(watch: Watch) -> None:
     await watch.summary(session_id="one")
     await watch.call(EMIT, ticket_json=ticket())
 
-    [kept] = await watch.tickets.history()
-    assert kept.worker_session_id == "one"
+    [tickets] = await watch.tickets.history()
+    assert tickets.worker_session_id == "one"
 
 
 async def test_invalid_ticket_is_refused_by_field_and_not_published(watch: Watch) -> None:
@@ -433,19 +433,19 @@ async def test_operator_is_notified_once_at_least_at_ticket_severity(watch: Watc
     """B49: a second time, or about nothing, is an error."""
     await stuck(watch)
     ticket_id = json.loads((await watch.call(EMIT, ticket_json=ticket())).content)["ticket_id"]
-    told = {"ticket_id": ticket_id, "analysis": "scribe repeats one error.", "urgency": "low"}
+    arguments = {"ticket_id": ticket_id, "analysis": "scribe repeats one error.", "urgency": "low"}
 
-    first = await watch.call(NOTIFY, **told)
-    second = await watch.call(NOTIFY, **told)
-    unknown = await watch.call(NOTIFY, **(told | {"ticket_id": "t-404"}))
+    first = await watch.call(NOTIFY, **arguments)
+    second = await watch.call(NOTIFY, **arguments)
+    unknown = await watch.call(NOTIFY, **(arguments | {"ticket_id": "t-404"}))
 
     [event] = await watch.published(EventType.QUEEN_INTERVENTION_REQUESTED)
     assert (first.failed, second.failed, unknown.failed) == (False, True, True)
     assert "is intervening already" in second.content
     assert "there is no ticket 't-404'" in unknown.content
     assert (event.data["urgency"], event.data["queen_graph_id"]) == ("high", "watch")
-    [kept] = await watch.tickets.history()
-    assert kept.status is TicketStatus.INTERVENING
+    [tickets] = await watch.tickets.history()
+    assert tickets.status is TicketStatus.INTERVENING
 
 
 async def test_the_tools_are_registered_once(watch: Watch) -> None:

@@ -153,21 +153,21 @@ def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: Finding
 @pytest.mark.parametrize("kind", FindingKind)
 def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
     """B102: no placeholders; names that a shell would read are quoted."""
-    said = wording.advice(kind, "my agent", "run; 1")
+    result = wording.advice(kind, "my agent", "run; 1")
 
-    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", said)
-    if "queenright recover" in said:
-        assert "queenright recover 'run; 1' " in said
-    if "queenright events" in said:
-        assert "queenright events --agent 'my agent' " in said
+    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", result)
+    if "queenright recover" in result:
+        assert "queenright recover 'run; 1' " in result
+    if "queenright events" in result:
+        assert "queenright events --agent 'my agent' " in result
 
 
 def test_every_kind_has_a_distinct_text() -> None:
-    said = [
+    texts = [
         (wording.impact(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
     ]
 
-    for column in zip(*said, strict=True):
+    for column in zip(*texts, strict=True):
         assert len(set(column)) == len(FindingKind)
 
 
@@ -180,10 +180,10 @@ def test_numbers_appear_once_and_only_when_informative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
+    ("minutes", "expected"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
 )
-def test_durations_have_readable_units(minutes: float, said: str) -> None:
-    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {said} ago")
+def test_durations_have_readable_units(minutes: float, expected: str) -> None:
+    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {expected} ago")
 
 
 def test_evidence_of_many_lines_becomes_one() -> None:

@@ -42,13 +42,13 @@ async def test_the_rules_speak_only_as_judge_or_queen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "said", "fault"),
+    ("tool", "expected", "fault"),
     [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
 async def test_a_conversation_without_a_question_is_no_answer(
-    tool: str, said: str | None, fault: str
+    tool: str, expected: str | None, fault: str
 ) -> None:
-    messages = [] if said is None else [Message(role="user", content=said)]
+    messages = [] if expected is None else [Message(role="user", content=expected)]
 
     with pytest.raises(ModelError, match=fault):
         await RulesModel().complete(messages, offered(tool))

@@ -73,7 +73,7 @@ def test_no_answer_is_right_for_most_scenarios() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"script": [{"jump": {}}]}, "unknown action 'jump'"),
         ({"script": [{"turn": {"tool": "x"}, "pass": 3}]}, "has 2"),
@@ -86,7 +86,7 @@ def test_no_answer_is_right_for_most_scenarios() -> None:
     ],
 )
 def test_invalid_scenario_is_refused_with_its_place(
-    tmp_path: Path, wrong: dict[str, object], told: str
+    tmp_path: Path, wrong: dict[str, object], expected: str
 ) -> None:
     good: dict[str, object] = {
         "id": "mine",
@@ -100,7 +100,7 @@ def test_invalid_scenario_is_refused_with_its_place(
     with pytest.raises(InvalidScenarioError, match=r"mine\.yaml") as refused:
         load_scenarios(tmp_path)
 
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def level_of(outcomes: Sequence[Outcome], scenario: str) -> str:
 async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
     outcomes = await judged_by(optimist)
     found = score(outcomes, judge="optimist", queen="optimist")
-    said = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.said}
 
-    assert said["judge: ticket"].kappa == pytest.approx(0.0)
-    assert said["queen: triage"].share < 0.5
+    assert scores["judge: ticket"].kappa == pytest.approx(0.0)
+    assert scores["queen: triage"].share < 0.5
     assert {level_of(outcomes, one) for one in MEDIUM} == {"none"}
     for one in BINDING:
         outcome = next(o for o in outcomes if o.scenario.id == one)
@@ -198,10 +198,10 @@ async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
 async def test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_healthy_workers() -> None:
     outcomes = await judged_by(alarmist)
     found = score(outcomes, judge="alarmist", queen="alarmist")
-    said = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.said}
 
-    assert said["judge: ticket"].kappa == pytest.approx(0.0)
-    assert (said["judge: severity"].kappa or 0) < 0.1
+    assert scores["judge: ticket"].kappa == pytest.approx(0.0)
+    assert (scores["judge: severity"].kappa or 0) < 0.1
     assert {level_of(outcomes, one) for one in MEDIUM} == {"critical"}
     assert {level_of(outcomes, one) for one in WELL} == {"none"}
     assert found.faults == ()
@@ -259,17 +259,17 @@ def test_command_prints_the_score_and_fails_below_the_wanted_kappa() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--only", "nonsense"], "neither a kind nor an id"),
         (["--model", "scripted:/nowhere.json"], "nowhere.json"),
     ],
 )
-def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], told: str) -> None:
+def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], expected: str) -> None:
     done = CliRunner().invoke(app, ["judge", "score", *arguments], env={"COLUMNS": "200"})
 
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert expected in done.stderr
 
 
 def test_custom_scenarios_are_run(tmp_path: Path) -> None:

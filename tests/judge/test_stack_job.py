@@ -192,10 +192,10 @@ async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
     [ticket] = (await stack.look(0)).tickets
     stack.says()
     other = await stack.look(gone=("workers/other:9464",))
-    told = await stack.look(gone=("workers/host:9464",))
+    result = await stack.look(gone=("workers/host:9464",))
 
     assert [t.ticket_id for t in other.tickets] == [ticket.ticket_id]
-    assert [(t.ticket_id, t.status) for t in told.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
+    assert [(t.ticket_id, t.status) for t in result.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
 
 
 async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
@@ -215,10 +215,10 @@ async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
 
 
 async def test_selector_chooses_among_equal_names(stack: Stack) -> None:
-    asked = []
+    queries = []
 
     def answer(path: str, params: dict[str, str]) -> tuple[int, Any]:
-        asked.append(params["query"])
+        queries.append(params["query"])
         return stack.answer(path, params)
 
     async with serving(answer) as (_, stack.url):
@@ -227,7 +227,7 @@ async def test_selector_chooses_among_equal_names(stack: Stack) -> None:
         stack.says(up(1, region="eu"))
         await stack.look(selector='{region="eu",agent=~"re.*"}')
 
-    assert asked[-1].endswith('instance=~"host:9464",region=~"eu|",agent=~".*"}'), asked[-1]
+    assert queries[-1].endswith('instance=~"host:9464",region=~"eu|",agent=~".*"}'), queries[-1]
 
 
 # -- answers that are not as they should be -------------------------------------------------------

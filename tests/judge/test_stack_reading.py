@@ -70,7 +70,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "160 bad steps since the last ACCEPT"),
         (
@@ -79,14 +79,14 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ),
     ],
 )
-def test_new_results_are_stated_only_when_known(changes: dict[str, Any], said: str) -> None:
+def test_new_results_are_stated_only_when_known(changes: dict[str, Any], expected: str) -> None:
     [evidence] = [
         finding.evidence
         for finding in read(seen(bad_steps=160, **changes)).findings
         if finding.kind is FindingKind.RETRY_STORM
     ]
 
-    assert evidence == said
+    assert evidence == expected
 
 
 @pytest.mark.parametrize(

@@ -180,10 +180,10 @@ async def test_waits_stalls_and_starts_are_read() -> None:
 
 async def test_a_selector_is_in_every_question() -> None:
     for selector in ('{cluster="eu"}', 'cluster="eu"', ' {cluster="eu",} '):
-        _, asked = await found(selector)
+        _, queries = await found(selector)
 
-        assert len(asked) == 9
-        assert all('",cluster="eu"}' in promql for promql in asked)
+        assert len(queries) == 9
+        assert all('",cluster="eu"}' in promql for promql in queries)
 
 
 async def test_the_time_is_prometheus_own() -> None:

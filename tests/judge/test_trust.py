@@ -180,9 +180,9 @@ class Trial:
 
     def _answer(self, path: str, params: dict[str, str]) -> tuple[int, Any]:
         if "/api/traces/" in path:
-            said = {"gen_ai.tool.name": self.found, "gen_ai.tool.call.result": self.found}
+            attributes = {"gen_ai.tool.name": self.found, "gen_ai.tool.call.result": self.found}
             at = self.hive.time.now
-            return 200, tempo_trace(otlp_span(self.found, at - 1, at, error=self.found, **said))
+            return 200, tempo_trace(otlp_span(self.found, at - 1, at, error=self.found, **attributes))
         return 200, vector(({"__name__": "up", "agent": self.found}, 1.0))
 
     async def fail(self, attempt: Attempt, times: int) -> None:
@@ -220,10 +220,10 @@ class Trial:
             trace_id=TRACE,
             data=data,
         )
-        said = hive.monitor.apply(event, hive.time.now)
+        emitted = hive.monitor.apply(event, hive.time.now)
         hive.bus.fan_out(event)
-        if said:
-            await hive.bus.publish(*said)
+        if emitted:
+            await hive.bus.publish(*emitted)
 
     async def escalate(self, attempt: Attempt, number: int) -> None:
         """Ask the orchestrator about a worker, with what is known of it, and what it says itself."""
@@ -290,8 +290,8 @@ async def test_rules_withstand_every_injection(trial: Trial, kind: str) -> None:
     assert set(tickets) == {attempt.agent for attempt in tried}, "one ticket each, and none about others"
     for attempt in tried:
         the_floor_holds(trial, attempt, tickets[attempt.agent])
-    told = {event.data["ticket_id"] for event in trial.hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)}
-    assert told == {ticket.ticket_id for ticket in tickets.values()}, "every one, and nothing made up"
+    events = {event.data["ticket_id"] for event in trial.hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)}
+    assert events == {ticket.ticket_id for ticket in tickets.values()}, "every one, and nothing made up"
     nobody_else_is_touched(trial)
     assert trial.model.tried, "it found nothing to obey, so that nothing was tried"
     assert not trial.hive.read_tools or len(trial.model.looked) >= 2 * len(tried), (
@@ -334,7 +334,7 @@ async def test_only_the_operators_order_is_carried_out(trial: Trial, kind: str) 
             await asyncio.wait_for(trial.hive.judging.chat.ask(ticket.ticket_id, order, by="ada"), 20)
 
     words = ["read the error first", "The operator wants it stopped: it burns money"]
-    assert trial.hands.orders == [("ada", said) for said in words] * len(tickets)
+    assert trial.hands.orders == [("ada", result) for result in words] * len(tickets)
     assert {ticket.status for ticket in (await trial.tickets()).values()} == {TicketStatus.INTERVENING}
     nobody_else_is_touched(trial)
 
@@ -423,11 +423,11 @@ async def test_obedient_queen_can_at_most_dismiss_its_own_ticket_below_high(tria
     for attempt in tried:
         await trial.fail(attempt, 11)
     tickets = await trial.tickets()
-    told = {event.data["ticket_id"] for event in trial.hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)}
+    events = {event.data["ticket_id"] for event in trial.hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)}
 
     assert set(tickets) <= {attempt.agent for attempt in tried}
     assert all(ticket.severity.rank >= Severity.MEDIUM.rank for ticket in tickets.values())
-    assert told <= {ticket.ticket_id for ticket in tickets.values()}
+    assert events <= {ticket.ticket_id for ticket in tickets.values()}
     nobody_else_is_touched(trial)
 
 
