@@ -130,18 +130,18 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-@pytest.mark.parametrize(("kind", "data", "said"), SAID)
-def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("kind", "data", "expected"), SAID)
+def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], expected: str) -> None:
     line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 
-    assert said in line.text
+    assert expected in line.text
     assert line.kind
 
 
 def test_line_names_its_worker_once() -> None:
     target = Target(agent_id="bee", session_id="s", incarnation_id="i")
     detail = f"nobody can reach worker {target}: it fetches no instructions"
-    said = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
+    record = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
 
     line = event_line(
         AgentEvent(
@@ -150,7 +150,7 @@ def test_line_names_its_worker_once() -> None:
             agent_id="bee",
             session_id="s",
             incarnation_id="i",
-            data=said,
+            data=record,
         )
     )
 
@@ -158,13 +158,13 @@ def test_line_names_its_worker_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "attempt", "shown"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
+    ("kind", "attempt", "expected"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
 )
-def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, shown: bool) -> None:
+def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, expected: bool) -> None:
     data = {"kind": kind, "outcome": "unreachable", "attempt": attempt}
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data=data)
 
-    assert has_feed_line(event.type, event.data) is shown
+    assert has_feed_line(event.type, event.data) is expected
 
 
 @pytest.mark.parametrize("agent", ["w" * 255, "bee"])
@@ -299,7 +299,7 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
     [question] = service.interventions.ledger.pending.values()
     [ladder] = service.interventions.ledger.ladders.values()
 
-    shown = acting_view(
+    pending_requests = acting_view(
         stop=Switch(),
         storm=service.remediation.storm,
         budget=service.interventions.budget,
@@ -312,8 +312,8 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
         now=question.deadline + 1,
     )
 
-    assert shown.escalations[0].when == "waits its turn"
-    assert shown.ladders[0].when == "waits its turn"
+    assert pending_requests.escalations[0].when == "waits its turn"
+    assert pending_requests.ladders[0].when == "waits its turn"
 
 
 async def test_page_shows_the_emergency_stop_first(running: Running, page: Page) -> None:
@@ -338,7 +338,7 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: boo
         acted_at=5.0,
         delivered=delivered,
     )
-    shown = acting_view(
+    pending_requests = acting_view(
         stop=Switch(),
         storm=StormWatch(HealthSettings().intervention.storm, ids=lambda: "storm"),
         budget=ActionBudget(10),
@@ -351,4 +351,4 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: boo
         now=9.0,
     )
 
-    assert [row.what for row in shown.ladders] == [what]
+    assert [row.what for row in pending_requests.ladders] == [what]

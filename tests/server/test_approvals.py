@@ -52,8 +52,8 @@ async def suggested(service: Service) -> str:
 async def stop_on_request(running: Running) -> None:
     """Be the worker that fetches, stops and says so."""
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 

@@ -122,14 +122,14 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
         capture_output=True,
         check=False,
     )
-    said = await texts_after_start(settings, ticket.ticket_id)
+    result = await texts_after_start(settings, ticket.ticket_id)
     again = await texts_after_start(settings, ticket.ticket_id)
 
     assert died.returncode == -9, died.stderr
-    assert [one["role"] for one in said] == ["operator", "queen"]
-    assert "`nudge it: TEXT`" in said[1]["text"]
-    assert said[1]["question_id"] == said[0]["id"]
-    assert again == said
+    assert [one["role"] for one in result] == ["operator", "queen"]
+    assert "`nudge it: TEXT`" in result[1]["text"]
+    assert result[1]["question_id"] == result[0]["id"]
+    assert again == result
 
 
 async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
@@ -137,12 +137,13 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
     await service.start()
     try:
         for _ in range(3000):
-            said = await service.judging.chat.history(ticket_id)
-            if len(said) > 1:
+            messages = await service.judging.chat.history(ticket_id)
+            if len(messages) > 1:
                 break
             await asyncio.sleep(0.02)
         return [
-            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id} for one in said
+            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id}
+            for one in messages
         ]
     finally:
         await service.stop()
@@ -242,9 +243,9 @@ def test_terminal_chat_shows_history_first_without_control_characters() -> None:
 
     converse(Console(file=out, width=100), ticket, talk, read=read)
 
-    shown = out.getvalue()
+    text = out.getvalue()
     assert talk.asked == ["what is wrong?"]
-    assert "high, doom loop, intervening, 3 min" in shown
-    assert "round and round [/]" in shown
-    assert shown.index("[bold]is it[/bold] alive?") < shown.index("It is [red]stuck[/red].")
-    assert not {"\x1b", "\x07"} & set(shown)
+    assert "high, doom loop, intervening, 3 min" in text
+    assert "round and round [/]" in text
+    assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
+    assert not {"\x1b", "\x07"} & set(text)

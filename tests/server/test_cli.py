@@ -157,10 +157,10 @@ def test_run_shows_progress_and_outcome(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    begun, *middle, kept = done.stdout.splitlines()
+    output, *middle, result = done.stdout.splitlines()
     assert middle == ["add: done", "completed", "  sum: 3"]
-    session = begun.removeprefix("session ")
-    assert kept == f"Session {session} in here/sessions/{session}"
+    session = output.removeprefix("session ")
+    assert result == f"Session {session} in here/sessions/{session}"
     assert (tmp_path / "here" / "sessions" / session / "state.json").is_file()
 
 
@@ -193,7 +193,7 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["nowhere"], "There is no agent at nowhere"),
         (["agent", "--input", "{"], "--input is not JSON"),
@@ -216,7 +216,7 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
         (["agent", "--resume", "b", "--input", "{}"], "are for a new run"),
     ],
 )
-def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
     adder(tmp_path / "agent")
     for name, depth in (("deep", 900), ("deeper", 100_000)):
         (tmp_path / f"{name}.json").write_text('{"a":' * depth + "1" + "}" * depth, encoding="utf-8")
@@ -224,7 +224,7 @@ def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], said: 
     done = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "here").exists()
 
@@ -242,11 +242,11 @@ def test_run_of_an_unknown_agent_or_session_exits_with_1(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("option", ["--resume", "--session"])
 @pytest.mark.parametrize(
-    ("session", "said"),
+    ("session", "expected"),
     [("session_x", "There is no session 'session_x'"), ("../x", "Session id '../x' is refused")],
 )
 def test_unknown_session_is_one_line_without_a_resume_command(
-    tmp_path: Path, option: str, session: str, said: str
+    tmp_path: Path, option: str, session: str, expected: str
 ) -> None:
     adder(tmp_path / "agent")
 
@@ -254,7 +254,7 @@ def test_unknown_session_is_one_line_without_a_resume_command(
 
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"queenright: {said}")
+    assert line.startswith(f"queenright: {expected}")
 
 
 def test_client_facing_node_prints_messages_and_reads_answers(tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     command = ("run", "agent", "--storage", "here", "--json")
     with Talking(*command, cwd=tmp_path) as running:
-        shown = b""
-        while not shown.endswith(b"> "):
-            shown += os.read(running.stderr.fileno(), 4096)
+        text = b""
+        while not text.endswith(b"> "):
+            text += os.read(running.stderr.fileno(), 4096)
         running.send_signal(signal.SIGINT)
         rest, result = running.stderr.read().decode(), json.loads(running.stdout.read())
         code = running.wait()
@@ -309,8 +309,8 @@ def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Pat
     with Talking(*command, cwd=tmp_path) as running:
         pid = (path / "pid").read_text(encoding="utf-8")
         running.send_signal(signal.SIGINT)
-        said = running.stderr.read().decode()
+        output = running.stderr.read().decode()
 
     assert running.wait() == 1
-    assert said == "queenright: Stopped before the agent started; nothing was run.\n"
+    assert output == "queenright: Stopped before the agent started; nothing was run.\n"
     assert not Path(f"/proc/{pid}").exists()

@@ -85,8 +85,8 @@ async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(runnin
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
@@ -121,8 +121,8 @@ async def test_unconfirmed_termination_has_the_next_command(running: Running) ->
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "failed", "detail": "busy"})
 
@@ -175,9 +175,9 @@ async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) ->
         service.interventions.budget.spend(now)
 
     listed = await queenright(running, "list")
-    asked = await queenright(running, "escalations")
+    result = await queenright(running, "escalations")
 
-    for done in (listed, asked):
+    for done in (listed, result):
         storm, budget = done.err.splitlines()
         assert storm.startswith("A storm since ")
         assert "6 workers" in storm
@@ -202,8 +202,8 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
-        asked = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
-    escalation = asked.json()["escalation_id"]
+        response = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
+    escalation = response.json()["escalation_id"]
 
     listed = await queenright(running, "escalations", "list")
     bare = await queenright(running, "escalations")
@@ -211,7 +211,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
         running, "escalations", "decide", escalation, "more_time", "--minutes", "30", "--reason", "slow"
     )
     again = await queenright(running, "escalations", "decide", escalation, "terminate")
-    kept = await queenright(running, "escalations", "list", "--all", "--json")
+    result = await queenright(running, "escalations", "list", "--all", "--json")
 
     assert none.out == "No pending escalations.\n"
     assert listed.out.split()[0] == escalation
@@ -220,7 +220,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     assert (decided.code, decided.out) == (0, "looper: more time.\n")
     assert again.code == 1
     assert "more_time" in again.err
-    assert kept.json[0]["more_time_seconds"] == 1800
+    assert result.json[0]["more_time_seconds"] == 1800
 
 
 async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
@@ -291,7 +291,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
         running, "tickets", "resolve", ticket, "--reason", "written by hand", "--by", "ada"
     )
     left = await queenright(running, "tickets")
-    kept = await queenright(running, "tickets", "--all", "--json")
+    result = await queenright(running, "tickets", "--all", "--json")
     listed = await queenright(running, "tickets", "list", "--all", "--json")
 
     assert plain.out.split()[-1] == ticket
@@ -300,7 +300,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
     assert "ada acknowledged it already" in again.err
     assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
     assert left.out == "No open tickets.\n"
-    assert [(t["status"], t["closed_reason"]) for t in kept.json] == [("resolved", "ada: written by hand")]
+    assert [(t["status"], t["closed_reason"]) for t in result.json] == [("resolved", "ada: written by hand")]
     assert [t["ticket_id"] for t in listed.json] == [ticket]
 
 

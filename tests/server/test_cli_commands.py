@@ -41,11 +41,11 @@ def test_command_table_equals_the_help_texts(name: str) -> None:
 
 @pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
 def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: Any) -> None:
-    said = example(command)
+    result = example(command)
 
     assert command.help
-    assert said.startswith(f"queenright {' '.join(words)}"), said
-    command.make_context(words[-1], shlex.split(said)[1 + len(words) :])
+    assert result.startswith(f"queenright {' '.join(words)}"), result
+    command.make_context(words[-1], shlex.split(result)[1 + len(words) :])
     for parameter in command.params:
         assert getattr(parameter, "help", ""), f"{parameter.name} has no help"
 
@@ -66,7 +66,7 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["rules", "check", "--service-selector", "x("], "--service-selector"),
         (["rules", "export", "-o", "-", "--format", "kubernetes"], "standard output"),
@@ -79,7 +79,7 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
     ],
 )
 def test_invalid_combination_exits_with_2(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from queenright.cli import main
 
@@ -89,7 +89,7 @@ def test_invalid_combination_exits_with_2(
         main()
 
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_the_page_lists_every_command() -> None:

@@ -133,13 +133,13 @@ def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> Non
     env = {**os.environ, "SHELL": f"/bin/{shell}", "HOME": str(tmp_path)}
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
 
-    shown = queenright("--show-completion", cwd=tmp_path, env=env)
+    result = queenright("--show-completion", cwd=tmp_path, env=env)
     first, second = (queenright("--install-completion", cwd=tmp_path, env=env) for _ in range(2))
 
-    assert shown.stdout == SCRIPTS[shell].strip() + "\n"
-    assert (shown.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
+    assert result.stdout == SCRIPTS[shell].strip() + "\n"
+    assert (result.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
     file = Path(first.stdout.split(f"completion for {shell} in ")[1].partition(";")[0])
-    assert file.read_text() == shown.stdout
+    assert file.read_text() == result.stdout
     if shell != "fish":
         startup = (tmp_path / f".{shell}rc").read_text()
         assert startup.count("# queenright") == 1

@@ -44,14 +44,14 @@ def hook(*words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = N
 @contextmanager
 def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
     """Serve one connection with an answer, or with none at all; yield where, and what was asked."""
-    asked: list[bytes] = []
+    calls: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         over = threading.Event()
 
         def serve() -> None:
             connection = listener.accept()[0]
             with connection:
-                asked.append(connection.recv(1 << 16))
+                calls.append(connection.recv(1 << 16))
                 if answer is None:
                     over.wait(60)
                 else:
@@ -60,7 +60,7 @@ def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", calls
         finally:
             over.set()
             thread.join(60)
@@ -93,13 +93,13 @@ async def test_a_call_reaches_the_service(running: Running, client: str, path: s
 def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("honey\n")
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, calls):
         out, _ = hook("codex", "--otlp-url", f"{url}/base/", "--token-file", token, call=b'{"a": 1}')
 
     assert json.loads(out) == {"continue": False}
-    assert asked[0].startswith(b"POST /base/hooks/codex?user=")
-    assert b"\r\nAuthorization: Bearer honey\r\n" in asked[0]
-    assert asked[0].endswith(b'\r\n\r\n{"a": 1}')
+    assert calls[0].startswith(b"POST /base/hooks/codex?user=")
+    assert b"\r\nAuthorization: Bearer honey\r\n" in calls[0]
+    assert calls[0].endswith(b'\r\n\r\n{"a": 1}')
 
 
 @pytest.mark.parametrize(

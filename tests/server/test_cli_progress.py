@@ -34,10 +34,10 @@ def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> No
         printed = out.read()
 
     os.close(theirs)
-    shown = b"".join(read_to_end(ours))
+    text = b"".join(read_to_end(ours))
     os.close(ours)
     assert code == 0
-    assert b"Evaluating runs" in shown
+    assert b"Evaluating runs" in text
     assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]
 
 

@@ -74,18 +74,18 @@ def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
     result = queenright("rules", "check", "-c", slower, *words, "--json")
 
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["faults"] == []
-    assert told["promtool"] is True
+    output = json.loads(result.stdout)
+    assert output["faults"] == []
+    assert output["promtool"] is True
     table = (ROOT / "docs" / "alerts.md").read_text()
     named = re.findall(r"^\| `(Queenright\w+)`", table, re.MULTILINE)
-    assert (told["alerts"], told["alert_rules"]) == (len(set(named)), len(named))
+    assert (output["alerts"], output["alert_rules"]) == (len(set(named)), len(named))
 
 
 def test_alerts_are_counted_by_name_and_by_rule() -> None:
-    said = queenright("rules", "check").stdout
-    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", said)
-    assert read is not None, said
+    output = queenright("rules", "check").stdout
+    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", output)
+    assert read is not None, output
     assert int(read[1]) < int(read[2])
 
 
@@ -116,7 +116,7 @@ def test_invalid_selector_is_refused(matchers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "matchers", "said"),
+    ("option", "matchers", "expected"),
     [
         ("--service-selector", 'job=~"("', "not a regular expression"),
         ("--service-selector", '__name__="x"', "select the metrics themselves"),
@@ -125,9 +125,9 @@ def test_invalid_selector_is_refused(matchers: str) -> None:
     ],
 )
 def test_a_selector_that_prometheus_would_not_take_writes_nothing(
-    tmp_path: Path, option: str, matchers: str, said: str
+    tmp_path: Path, option: str, matchers: str, expected: str
 ) -> None:
-    with pytest.raises(QueenrightError, match=said):
+    with pytest.raises(QueenrightError, match=expected):
         queenright("rules", "export", "-o", str(tmp_path / "out"), option, matchers)
     assert not (tmp_path / "out").exists()
 
@@ -206,7 +206,7 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--format", "kubernetes", "-o", "-"), "not standard output"),
         (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "not a Kubernetes label"),
@@ -214,8 +214,8 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
         (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
     ],
 )
-def test_failed_export_has_a_reason(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(QueenrightError, match=said):
+def test_failed_export_has_a_reason(words: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(QueenrightError, match=expected):
         queenright("rules", "export", *words)
 
 
@@ -288,10 +288,10 @@ def test_changed_thresholds_are_listed(tmp_path: Path, slower: str) -> None:
     runbooks = ("--runbooks", "https://w.example")
     queenright("rules", "export", "-o", str(tmp_path / "one"), *runbooks)
     queenright("rules", "export", "-o", str(tmp_path / "two"), "-c", slower, *runbooks)
-    said = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
+    output = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
 
-    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: duplicate" in said
-    assert ">= 1200" in said
+    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: duplicate" in output
+    assert ">= 1200" in output
 
 
 def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:

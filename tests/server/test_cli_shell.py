@@ -76,7 +76,7 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("/nope", "Unknown command /nope; /help lists"),
         ("/graph", "the argument is missing: /graph ID"),
@@ -89,13 +89,13 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
         ("/help", "/unload"),
     ],
 )
-def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: str, said: str) -> None:
+def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: str, expected: str) -> None:
     adder(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
 
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    assert expected in done.stdout
     assert done.stdout.endswith("sum: 3\n")
 
 
@@ -155,16 +155,16 @@ def test_ctrl_c_pauses_the_run_and_the_session_can_be_resumed(tmp_path: Path) ->
         while b"session session_" not in (line := running.stdout.readline()):
             assert line
         running.send_signal(signal.SIGINT)
-        shown = ""
-        while "Resume with" not in shown:
+        text = ""
+        while "Resume with" not in text:
             line = running.stdout.readline()
-            assert line, shown
-            shown += line.decode()
+            assert line, text
+            text += line.decode()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 1
 
-    assert "paused" in shown
-    assert "Resume with: /resume session_" in shown
+    assert "paused" in text
+    assert "Resume with: /resume session_" in text
 
 
 BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
@@ -274,9 +274,9 @@ async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
     """004: the same, while somebody is there."""
     await workshop.inject_input("code", "hello")
 
-    with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+    with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
-        event = await asked.within(20)
+        event = await question.within(20)
 
     assert event.data["question"] == "sorter fails. Mend it?"
 

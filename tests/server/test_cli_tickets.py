@@ -87,13 +87,13 @@ async def test_unknown_ticket_id_names_the_list_command(running: Running) -> Non
 
 async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> None:
     service = running.service
-    begun = list(looping(service.clock(), times=1))
+    result = list(looping(service.clock(), times=1))
     ended = AgentEvent(
         type=EventType.EXECUTION_COMPLETED,
         time=service.clock(),
-        **{key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
+        **{key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
     )
-    await service.ingest([*begun, ended])
+    await service.ingest([*result, ended])
 
     short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
 
@@ -111,9 +111,9 @@ async def test_ended_session_is_shown_with_its_outcome(
 ) -> None:
     """B103: it is neither terminated nor healthy, and waits for nobody, by API, command and page."""
     service = running.service
-    begun = list(looping(service.clock(), times=1))
-    who = {key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
-    await service.ingest([*begun, AgentEvent(type=end, time=service.clock(), **who)])
+    result = list(looping(service.clock(), times=1))
+    who = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
+    await service.ingest([*result, AgentEvent(type=end, time=service.clock(), **who)])
 
     [row] = (await http.get("/api/agents")).json()["agents"]
     listed = (await queenright(running, "list", "--all")).out

@@ -69,13 +69,13 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
     watching = Command(*command, env=env, streams=(theirs, theirs, theirs))
     os.close(theirs)
     os.set_blocking(ours, False)
-    shown = b""
+    result = b""
 
     def has(text: bytes) -> bool:
-        nonlocal shown
+        nonlocal result
         with contextlib.suppress(OSError):
-            shown += os.read(ours, 65536)
-        return text in shown
+            result += os.read(ours, 65536)
+        return text in result
 
     await until(lambda: has(b"looper-session"), "a table")
     os.write(ours, b"q")
@@ -83,7 +83,7 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
     os.close(ours)
 
     assert watching.wait() == 0
-    assert b"1 agents: " in shown
+    assert b"1 agents: " in result
 
     with Talking(*command, "--json") as lines:
         line = await asyncio.to_thread(lines.stdout.readline)
@@ -118,5 +118,5 @@ def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[st
     lines.show_agents([agent("a", "healthy", findings=[])])
     lines.show_agents([agent("a", "stuck")])
 
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in shown] == ["healthy", "stuck"]
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in output] == ["healthy", "stuck"]

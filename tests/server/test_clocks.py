@@ -292,10 +292,10 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
         async with Life(settings, clock) as service:
             await until(lambda: bool(service.recent) or not service.pipeline.pending, "it is heard")
             clock.now += 1
-            told = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
+            events = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
             history = await service.health.get_health_history("bee", HOUR)
 
-    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in told] == [
+    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in events] == [
         ("bee", "healthy", "terminated")
     ]
     assert history[-1].state is HealthState.TERMINATED
@@ -312,8 +312,8 @@ async def test_published_events_are_not_repeated(settings: Settings, clock: Cloc
         assert service.pipeline.pending == []
         after = await service.store.history(limit=1000, types={one.type for one in before})
 
-    told = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
-    assert [one.id for one in after if one.type in told] == [one.id for one in before if one.type in told]
+    types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
+    assert [one.id for one in after if one.type in types] == [one.id for one in before if one.type in types]
 
 
 # -- the service's own clock ------------------------------------------------------------------------
@@ -361,10 +361,10 @@ async def test_clock_jump_renews_pending_deadlines(
 async def test_recovery_waits_for_the_quiet_time(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    requested: list[bool] = []
 
     async def advance(now: float, *, begin: bool) -> None:
-        asked.append(begin)
+        requested.append(begin)
 
     quiet = settings.health_monitoring.intervention.quiet_seconds
     async with Life(settings, clock) as service:
@@ -375,7 +375,7 @@ async def test_recovery_waits_for_the_quiet_time(
         await service.remediation.advance(clock.now + quiet)
         await asyncio.sleep(0)
 
-    assert asked[:2] == [False, True]
+    assert requested[:2] == [False, True]
 
 
 async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(

@@ -291,9 +291,9 @@ async def test_bad_request_does_not_break_the_preceding_response() -> None:
 @pytest.mark.parametrize("whole", [0, 1, 2])
 async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
     """B128: requests before one whose body is no body are answered."""
-    asked = ASK.replace(b"/ ", b"/slow ") + ASK * whole
+    result = ASK.replace(b"/ ", b"/slow ") + ASK * whole
     async with served() as (app, connect):
-        reader, _ = await connect(asked + CHUNKED + b"no chunk\r\n\r\n" + ASK)
+        reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + ASK)
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):

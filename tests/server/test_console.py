@@ -74,8 +74,8 @@ async def obey_until_stopped(running: Running) -> None:
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         kind = ""
         while kind != "terminate":
-            told = await http.get(path, params=WORKER | {"wait": 30})
-            for one in told.json()["instructions"]:
+            response = await http.get(path, params=WORKER | {"wait": 30})
+            for one in response.json()["instructions"]:
                 kind = one["kind"]
                 answer = WORKER | {"outcome": "done"}
                 if kind == "terminate":

@@ -78,7 +78,7 @@ def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> 
             data=data,
         )
 
-    begun = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
+    start = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
     call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     calls = [
         one
@@ -89,7 +89,7 @@ def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> 
         )
     ]
     clock.now += seconds
-    return [begun, *calls]
+    return [start, *calls]
 
 
 async def live(
@@ -218,9 +218,9 @@ async def test_crash_loop_of_one_agent_is_no_storm(service: Service, clock: Cloc
 
 async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock) -> None:
     """B71: so many sessions of one agent at once are one incident, too."""
-    begun = clock.now
+    start = clock.now
     for number in range(6):
-        clock.now = begun
+        clock.now = start
         ticket = await live(service, clock, number)
     assert ticket.storm_id
 
@@ -451,15 +451,15 @@ async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
     later = await alerts(service)
     assert len(later) == len(before) + 1
     assert "bee fails run after run, and now it is in a loop" in later[-1][1]
-    told = service.tickets.get(ticket.ticket_id)
-    assert told is not None
-    assert (told.requests, told.reminders) == (1, 0)
+    stored_ticket = service.tickets.get(ticket.ticket_id)
+    assert stored_ticket is not None
+    assert (stored_ticket.requests, stored_ticket.reminders) == (1, 0)
 
     # What comes on top of it is folded into the ticket, as it is into any other.
-    kinds = [FindingKind.RETRY_STORM, *told.related_kinds]
-    after = told.model_copy(update={"related_kinds": kinds})
-    assert has_new_trouble(ticket, told)
-    assert not has_new_trouble(told, after)
+    kinds = [FindingKind.RETRY_STORM, *stored_ticket.related_kinds]
+    after = stored_ticket.model_copy(update={"related_kinds": kinds})
+    assert has_new_trouble(ticket, stored_ticket)
+    assert not has_new_trouble(stored_ticket, after)
 
 
 def is_clear(service: Service) -> bool:

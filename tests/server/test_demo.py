@@ -141,8 +141,8 @@ def test_surveyor_waits_for_a_message_and_continues() -> None:
         take_nudges=inbox.take,
     )
 
-    told = [turn for turn, said in enumerate(seen) if "What takes so long?" in str(said)]
-    assert 0 < told[0] < len(seen) - 1
+    turns = [turn for turn, seen_messages in enumerate(seen) if "What takes so long?" in str(seen_messages)]
+    assert 0 < turns[0] < len(seen) - 1
     assert verdicts["accept"] > 30
 
 
@@ -161,13 +161,13 @@ async def test_stopped_fleet_leaves_no_failed_worker(running: Running, tmp_path:
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
     ended = [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED]
-    told: list[AgentEvent] = []
+    failures: list[AgentEvent] = []
     async with asyncio.timeout(60):
-        while len(told) < len(running.service.workers()):
-            told = await running.service.store.history(types=ended)
+        while len(failures) < len(running.service.workers()):
+            failures = await running.service.store.history(types=ended)
             await asyncio.sleep(0.05)
 
-    assert {event.type for event in told} == {EventType.EXECUTION_COMPLETED}
+    assert {event.type for event in failures} == {EventType.EXECUTION_COMPLETED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

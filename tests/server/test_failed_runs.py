@@ -154,11 +154,15 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
             clock.now += 100
         for number in range(4):
             service.monitor.is_stopping = lambda key, incarnation: True
-            begun, ended = job(clock, f"stopped-{number}", end)
+            run_start, ended = job(clock, f"stopped-{number}", end)
             terminated = replace(
-                begun, id=f"terminated-{number}", type=EventType.AGENT_TERMINATED, time=ended.time, data={}
+                run_start,
+                id=f"terminated-{number}",
+                type=EventType.AGENT_TERMINATED,
+                time=ended.time,
+                data={},
             )
-            await service.ingest([begun])
+            await service.ingest([run_start])
             if told_first is EventType.AGENT_TERMINATED:
                 await service.bus.publish(terminated)
                 await service.ingest([ended])
@@ -182,9 +186,9 @@ async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings
     async with Life(settings, clock) as service:
         runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
         for turn in range(2):
-            for begun, ended in runs:
+            for run_start, ended in runs:
                 again = replace(ended, id=f"{ended.session_id}-{turn}", time=clock.now)
-                await service.ingest([begun, again] if turn == 0 else [again])
+                await service.ingest([run_start, again] if turn == 0 else [again])
                 clock.now += 100
         assert service.monitor.failed_runs("nightly").count == 2
     for gap in (3600.0, 2 * DAY):
@@ -272,7 +276,7 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
     monitor = HealthMonitor(HealthSettings())
 
     def tell(kind: EventType, number: int, **data: object) -> AgentEvent:
-        told = AgentEvent(
+        result = AgentEvent(
             type=kind,
             time=now,
             agent_id="nightly",
@@ -280,9 +284,9 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
             incarnation_id=f"run-{number}-{lives[number]}" if with_incarnations else "",
             data=data,
         )
-        log.append(told)
-        monitor.apply(told, now)
-        return told
+        log.append(result)
+        monitor.apply(result, now)
+        return result
 
     for action, number, seconds in steps:
         now += seconds

@@ -80,11 +80,11 @@ def test_third_equal_call_and_result_warns_the_model() -> None:
     watching = guard()
 
     before = observe(watching, loop(2))
-    [said, *_] = observe(watching, loop(1, start=2))
+    [emitted, *_] = observe(watching, loop(1, start=2))
 
     assert before == []
-    assert (said.kind, said.stop) == ("doom_loop", False)
-    assert "search was called 3 times with the same arguments and result" in said.evidence
+    assert (emitted.kind, emitted.stop) == ("doom_loop", False)
+    assert "search was called 3 times with the same arguments and result" in emitted.evidence
 
 
 def test_continuing_loop_stops_the_visit() -> None:
@@ -121,8 +121,8 @@ def test_repeated_error_with_any_arguments_warns_then_stops() -> None:
 
 def answer(n: int, verdict: str = "CONTINUE") -> list[AgentEvent]:
     """A turn in words alone."""
-    said = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
-    return [said, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
+    result = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
+    return [result, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
 
 
 def test_turns_without_tool_calls_warn_the_model_and_stop_the_visit() -> None:
@@ -139,9 +139,11 @@ def test_turns_without_tool_calls_warn_the_model_and_stop_the_visit() -> None:
 def test_visit_with_user_messages_is_not_idle() -> None:
     watching = guard()
     observe(watching, turn(0))
-    heard = [event(EventType.CLIENT_INPUT_RECEIVED, n + 0.7) for n in range(1, 101)]
+    user_messages = [event(EventType.CLIENT_INPUT_RECEIVED, n + 0.7) for n in range(1, 101)]
 
-    assert observe(watching, (each for n in range(1, 101) for each in [*answer(n), heard[n - 1]])) == []
+    assert (
+        observe(watching, (each for n in range(1, 101) for each in [*answer(n), user_messages[n - 1]])) == []
+    )
 
 
 def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
@@ -224,9 +226,9 @@ def test_clock_set_back_changes_no_verdict(backwards: float) -> None:
     for late in events[2:]:
         late.time += backwards
 
-    [said, *_] = observe(guard(), events)
+    [emitted, *_] = observe(guard(), events)
 
-    assert said.kind == "doom_loop"
+    assert emitted.kind == "doom_loop"
 
 
 @given(

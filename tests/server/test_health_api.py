@@ -98,8 +98,8 @@ async def test_history_lists_failed_interventions(running: Running, http: httpx.
     found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
 
     assert (unreached.json()["outcome"], refused.status_code) == ("unreachable", 409)
-    told = [one["data"] for one in found if one["type"] == "intervention_recorded"]
-    assert [(one["kind"], one["outcome"], one["by"]) for one in told][-2:] == [
+    interventions = [one["data"] for one in found if one["type"] == "intervention_recorded"]
+    assert [(one["kind"], one["outcome"], one["by"]) for one in interventions][-2:] == [
         ("nudge", "unreachable", "ada"),
         ("terminate", "refused", "bob"),
     ]
@@ -182,10 +182,10 @@ async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
     nudged = (await http.post("/api/agents/looper/nudge")).json()
 
     status = await answered(http, nudged["intervention_id"], incarnation_id="two")
-    told = await pull(http, incarnation_id="two")
+    instructions = await pull(http, incarnation_id="two")
 
     assert status == 409
-    assert told == []
+    assert instructions == []
 
 
 async def test_an_answer_to_nothing_is_a_404(http: httpx.AsyncClient) -> None:

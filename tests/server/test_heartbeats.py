@@ -83,19 +83,21 @@ async def test_heartbeat_after_a_run_ended_starts_a_new_session(hive: Hive) -> N
     assert (await hive.service.health.get_agent_health("bee")).session_id == "nectar"
 
 
-@pytest.mark.parametrize("said", [{}, {"task_id": "run"}])
-async def test_heartbeat_sent_before_the_run_ended_starts_nothing(hive: Hive, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("expected", [{}, {"task_id": "run"}])
+async def test_heartbeat_sent_before_the_run_ended_starts_nothing(
+    hive: Hive, expected: dict[str, Any]
+) -> None:
     await hive.say(EventType.EXECUTION_STARTED)
     await hive.say(EventType.EXECUTION_COMPLETED)
     ended = hive.now
 
-    await hive.beat(after=59, **said)
+    await hive.beat(after=59, **expected)
     assert hive.beats() == {}
 
-    await hive.beat(after=1, timestamp=ended - 5, **said)
+    await hive.beat(after=1, timestamp=ended - 5, **expected)
     assert hive.beats() == {}
 
-    await hive.beat(**said)
+    await hive.beat(**expected)
     assert list(hive.beats().values()) == [0.0]
 
 
@@ -135,8 +137,8 @@ async def test_task_and_phase_are_stored_without_control_characters(hive: Hive) 
 
     [worker] = hive.service.monitor.of_agent("bee")
     assert worker.vitals.beat is not None
-    said = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
-    assert all(text.isprintable() for text in (*said, worker.vitals.beat.progress_indicator)), said
+    fields = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
+    assert all(text.isprintable() for text in (*fields, worker.vitals.beat.progress_indicator)), fields
     assert worker.vitals.task_id == "t"
 
 

@@ -89,12 +89,12 @@ async def test_empty_folder_is_not_part_of_the_name(
 
 async def test_session_goes_on_under_its_name_after_a_restart(tmp_path: Path) -> None:
     """B84: what comes first then may know less of the name, or be from another folder."""
-    told = [record for record in records("healthy") if record.path != "/v1/metrics"]
-    half = len(told) // 2
-    for record in told[half:]:
+    remaining_records = [record for record in records("healthy") if record.path != "/v1/metrics"]
+    half = len(remaining_records) // 2
+    for record in remaining_records[half:]:
         if record.path.startswith("/hooks/"):
             record.body["cwd"] = "/home/user/elsewhere"
-    for part in (told[:half], told[half:]):
+    for part in (remaining_records[:half], remaining_records[half:]):
         async with (
             serving(settings_for(tmp_path)) as running,
             httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client,
@@ -279,9 +279,9 @@ async def test_hostile_content_is_data_and_secrets_are_masked(
         await ask(telemetry, call)
 
     [worker] = running.service.monitor.of_agent(AGENT)
-    told = json.dumps([event.to_dict() for event in running.service.recent])
+    events = json.dumps([event.to_dict() for event in running.service.recent])
     assert worker.vitals.error_count == 1
-    assert secret not in told
+    assert secret not in events
 
 
 class Slow:

@@ -156,12 +156,12 @@ async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_jo
     """B41, B123: its alert, which was held open for the next life, ends; that life pages."""
     before = await between_lives(service, clock, "resolved")
     assert await firing(service) == []
-    told = await alerts(service)
+    result = await alerts(service)
 
     third = await live(service, clock, 3)
     assert (third.status, third.acknowledged_by, third.incident_id) == (TicketStatus.INTERVENING, "", "")
     assert third.incident != before.incident
-    assert [turn for turn, _ in (await alerts(service))[len(told) :]] == [""]
+    assert [turn for turn, _ in (await alerts(service))[len(result) :]] == [""]
 
 
 async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays_acknowledged(
@@ -169,13 +169,13 @@ async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays
 ) -> None:
     """B41, B123: the next life's ticket is in the same hand, and nobody is reminded of it."""
     before = await between_lives(service, clock, "acknowledged")
-    told = await alerts(service)
+    result = await alerts(service)
 
     third = await live(service, clock, 3)
     assert (third.status, third.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
     assert third.incident == before.incident
     await pass_minutes(service, clock, 62)
-    assert await alerts(service) == told
+    assert await alerts(service) == result
 
 
 async def test_pagerduty_resolve_closes_the_incident_for_any_owner(service: Service, clock: Clock) -> None:
@@ -257,11 +257,11 @@ async def test_abandoned_work_is_not_acknowledged_by_the_owner_of_a_closed_ticke
         ticket = await given_up(service, clock, number)
         clock.now += MINUTE
     await service.tickets.acknowledge(ticket.ticket_id, by="ada")
-    begun = of_session(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
+    start = of_session(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
     clock.now += 20
     accepted = of_session(EventType.STEP_COMPLETED, clock.now, 2, "again", index=0, verdict="ACCEPT")
     completed = of_session(EventType.EXECUTION_COMPLETED, clock.now, 2, "again")
-    await service.ingest([begun, accepted, completed])
+    await service.ingest([start, accepted, completed])
     await until(lambda: service.tickets.open_for("bee", "bee-2") is None, "the end of session 2")
     assert (await found(service, ticket)).acknowledged_by == "ada"
     clock.now += 30

@@ -114,8 +114,8 @@ class Counting(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.wanted.append(str(record.msg))
-        if (said := self._once.filter_record(record)) is not None:
-            self.said.append(logging.Formatter().format(said))
+        if (result := self._once.filter_record(record)) is not None:
+            self.said.append(logging.Formatter().format(result))
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ async def test_repeated_retry_is_logged_once(tmp_path: Path, log: Counting) -> N
                 "it tries again",
             )
 
-    [said] = [one for one in log.said if "findings and states, retrying" in one]
-    assert "retrying: cannot write to" in said
+    [result] = [one for one in log.said if "findings and states, retrying" in one]
+    assert "retrying: cannot write to" in result
     assert not any("Traceback" in one for one in log.said)
 
 
@@ -172,8 +172,8 @@ def first_words_of_serve(folder: Path) -> str:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("Status page ")
         running.terminate()
-        _, said = running.communicate(timeout=30)
-    return said
+        _, output = running.communicate(timeout=30)
+    return output
 
 
 def test_serve_logs_the_database_first_and_no_tools(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def report(records: list[Record], **changed: Any) -> Record:
     log = body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     later = changed.pop("later", 0.0)
     log["timeUnixNano"] = str(int(log["timeUnixNano"]) + int(later * 1e9))
-    kept = [each for each in log["attributes"] if each["key"] not in changed]
-    log["attributes"] = kept + [
+    attributes = [each for each in log["attributes"] if each["key"] not in changed]
+    log["attributes"] = attributes + [
         {"key": key, "value": {"stringValue": value}} for key, value in changed.items()
     ]
     return Record(found.at, found.path, body)

@@ -157,13 +157,13 @@ async def test_deliveries_are_shown_only_where_known(running: Running, http: htt
 async def test_rendering_does_not_query_the_store(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await loop(running)
     await until(lambda: taken(running), "the peer has it")
-    asked: list[object] = []
-    monkeypatch.setattr(running.service.store, "read_now", asked.append)
+    queries: list[object] = []
+    monkeypatch.setattr(running.service.store, "read_now", queries.append)
 
     for _ in range(10):
         shown(running)
 
-    assert asked == []
+    assert queries == []
 
 
 @pytest.mark.parametrize(

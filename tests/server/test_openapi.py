@@ -111,7 +111,7 @@ async def test_every_operation_has_a_name_description_model_example_and_errors(
         if reference := model.get("$ref"):
             model = document["components"]["schemas"][reference.rpartition("/")[2]]
         bodies = operation.get("requestBody", {}).get("content", {}).values()
-        said = {
+        required = {
             "an operation id": operation.get("operationId"),
             "a summary": operation.get("summary"),
             "a description": operation.get("description"),
@@ -125,7 +125,7 @@ async def test_every_operation_has_a_name_description_model_example_and_errors(
                 one.get("description") for one in operation.get("parameters", ())
             ),
         }
-        faults += [f"{name} has not {what}" for what, there in said.items() if not there]
+        faults += [f"{name} has not {what}" for what, there in required.items() if not there]
     assert not faults, "\n".join(faults)
 
 
@@ -190,11 +190,13 @@ async def test_polled_operations_document_304(http: httpx.AsyncClient, document:
 async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
     bare = []
     for name, operation in operations(document):
-        for media, said in success(operation)[1].get("content", {}).items():
-            reference = said.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        for media, result in success(operation)[1].get("content", {}).items():
+            reference = result.get("schema", {}).get("$ref", "").rpartition("/")[2]
             model = document["components"]["schemas"].get(reference)
-            shown = {"example", "examples"} & said.keys() or (model and _exemplified(document, model))
-            if not shown:
+            example_keys = {"example", "examples"} & result.keys() or (
+                model and _exemplified(document, model)
+            )
+            if not example_keys:
                 bare.append(f"{name}: {media}")
     assert not bare, "\n".join(bare)
 

@@ -56,14 +56,14 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
     await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
     [question] = service.interventions.ledger.pending.values()
-    told = await firing(service)
-    assert told.labels != before.labels, "equal labels would be no news for Alertmanager"
-    assert told.labels["severity"] == "critical"
-    action = told.annotations["suggested_action"]
+    alerts = await firing(service)
+    assert alerts.labels != before.labels, "equal labels would be no news for Alertmanager"
+    assert alerts.labels["severity"] == "critical"
+    action = alerts.annotations["suggested_action"]
     assert f"queenright escalations decide {question.escalation_id} more_time" in action
     assert "Decide until" in action
     until_then = wording.clock_time(question.deadline)
-    title = told.annotations["summary"]
+    title = alerts.annotations["summary"]
     assert title.endswith(f"Decide until {until_then}: more time, hand off or terminate.")
     assert "reminder" not in title
     assert [ticket.reminders for ticket in service.tickets.open_tickets()] == [0]
@@ -132,9 +132,9 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path
             return now is not None and now.severity is Severity.HIGH
 
         await until(risen, "the ticket is high")
-        told = await firing(service)
-        assert told.labels["severity"] == "critical"
-        assert "Decide until" in told.annotations["suggested_action"]
+        alerts = await firing(service)
+        assert alerts.labels["severity"] == "critical"
+        assert "Decide until" in alerts.annotations["suggested_action"]
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 

@@ -214,9 +214,9 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
     await webhook.close()
 
     assert refused.value.__cause__ is None
-    for said in (str(refused.value), repr(webhook), caplog.text):
-        assert TOKEN not in said
-        assert "honeypot" not in said
+    for text in (str(refused.value), repr(webhook), caplog.text):
+        assert TOKEN not in text
+        assert "honeypot" not in text
     assert "127.0.0.1" in str(refused.value)
 
 

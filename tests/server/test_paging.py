@@ -135,8 +135,8 @@ async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
         await told(number)
     found = await pages(http, LISTS["history"], "history", 2, lambda: told(100))
 
-    said = [[one["reason"] for one in page] for page in found]
-    assert said == [["3", "4"], ["1", "2"], ["0"]]
+    reasons = [[one["reason"] for one in page] for page in found]
+    assert reasons == [["3", "4"], ["1", "2"], ["0"]]
 
 
 async def test_breakers_are_listed_by_name_and_filtered_by_state(

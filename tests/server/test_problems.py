@@ -90,15 +90,15 @@ async def test_invalid_json_body_is_400(http: httpx.AsyncClient) -> None:
 
 
 async def test_missing_json_content_type_is_415_with_a_remedy(http: httpx.AsyncClient) -> None:
-    said = '{"by": "ada"}'
+    text = '{"by": "ada"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
-        refused = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        refused = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
         assert refused.status_code == 415
         assert refused.headers["content-type"] == "application/problem+json"
         assert kind.partition(";")[0] in refused.json()["title"]
         assert "Content-Type: application/json" in refused.json()["title"]
     for kind in ("application/json", "application/json; charset=utf-8", "application/merge-patch+json"):
-        taken = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        taken = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
         assert taken.status_code == 404
     document = (await http.get("/openapi.json")).json()
     assert "415" in document["paths"]["/api/agents/{agent_id}/nudge"]["post"]["responses"]

@@ -90,9 +90,9 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
 
 async def test_heard_incarnation_is_alive_a_day_later(store: Store) -> None:
     ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
-    begun = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
+    result = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
     step = event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
-    await store.append([*LIFE, ended, BROUGHT_BACK, begun, step])
+    await store.append([*LIFE, ended, BROUGHT_BACK, result, step])
 
     worker = rebuilt(store, since=600, now=1000).get("bee", "s")
     assert worker is not None

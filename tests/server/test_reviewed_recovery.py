@@ -102,14 +102,14 @@ async def test_review_by_a_person_allows_exceeding_the_task_limit(
     assert (let.code, let.out.startswith("Attempt 3 starts")) == (0, True)
     await until(lambda: not recovery.active(), "the try has ended")
 
-    begun = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
-    assert [(each["by"], each["reviewed"]) for each in begun] == [
+    body = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
+    assert [(each["by"], each["reviewed"]) for each in body] == [
         ("bob", True),
         ("ada", True),
         ("ada", False),
     ]
-    told = await service.store.history(types=[EventType.RECOVERY_INITIATED])
-    assert [(event.data["by"], event.data["reviewed"]) for event in told][-1] == ("bob", True)
+    events = await service.store.history(types=[EventType.RECOVERY_INITIATED])
+    assert [(event.data["by"], event.data["reviewed"]) for event in events][-1] == ("bob", True)
     listed = await queenright(running, "recoveries")
     assert "attempt 3 from the start" in listed.out
     await until(lambda: service.recoveries.latest[0].attempt == 3, "the page has heard of it")

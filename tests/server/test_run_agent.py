@@ -29,11 +29,11 @@ RUN = ("run", "agent", "--storage", "here")
 def test_killed_run_resumes_where_it_was(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     with Talking(*RUN, cwd=tmp_path) as running:
-        shown = b""
-        while not shown.endswith(b"> "):
-            shown += os.read(running.stdout.fileno(), 4096)
+        text = b""
+        while not text.endswith(b"> "):
+            text += os.read(running.stdout.fileno(), 4096)
         running.send_signal(signal.SIGKILL)
-    session = shown.decode().splitlines()[0].removeprefix("session ")
+    session = text.decode().splitlines()[0].removeprefix("session ")
 
     done = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
@@ -52,9 +52,9 @@ def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
     done = run(tmp_path)
 
     parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
-    told = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
+    result = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
     assert done.returncode == 1
-    assert "double was called 3 times with the same arguments and result" in told[0]
+    assert "double was called 3 times with the same arguments and result" in result[0]
     assert "work: escalated: " in done.stdout
     assert 15 < done.stdout.count("work: double ok") < 30
 
@@ -143,14 +143,14 @@ def streamed(
         err: The same for stderr; 1: to where stdout leads.
         file_bytes: How long a file may get.
     """
-    kept = [tmp_path / "out", tmp_path / "err"]
-    with kept[0].open("wb") as first, kept[1].open("wb") as second, open(os.devnull, "rb") as nothing:
+    files = [tmp_path / "out", tmp_path / "err"]
+    with files[0].open("wb") as first, files[1].open("wb") as second, open(os.devnull, "rb") as nothing:
         usual = {1: first.fileno() if out == 1 else out, 2: second.fileno(), None: None}
         streams = (nothing.fileno(), usual.get(out, out), usual.get(err, err))
         command = (*RUN, "--no-telemetry", *arguments)
         code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
-    said, errors = (path.read_text(encoding="utf-8") for path in kept)
-    return code, said, errors
+    text, errors = (path.read_text(encoding="utf-8") for path in files)
+    return code, text, errors
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_unusable_storage_is_reported_without_a_traceback(
         # A pipe: what is printed counts as no file, and has no limit.
         code, _, _ = streamed(tmp_path, *given, out=theirs, err=theirs, file_bytes=limit)
         os.close(theirs)
-        said = reading.read()
+        result = reading.read()
 
     assert code == 1
-    assert "Traceback" not in said
-    assert f"cannot use the storage {storage}: {why}" in said
-    assert "--resume" not in said
+    assert "Traceback" not in result
+    assert f"cannot use the storage {storage}: {why}" in result
+    assert "--resume" not in result
 
 
 PRINTS = """
@@ -250,15 +250,15 @@ def test_closed_reader_does_not_change_the_run(
         read = pool.submit(reader, ours)
         if reader is nothing:
             read.result()
-        done, _, said = streamed(
+        done, _, output = streamed(
             tmp_path, *as_json, "--input", json.dumps({"a": 1, "b": b}), out=theirs, err=theirs if both else 2
         )
         os.close(theirs)
-        said += read.result()
+        output += read.result()
 
     assert done == code
-    assert "Broken" not in said
-    assert "Traceback" not in said
+    assert "Broken" not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
@@ -266,10 +266,12 @@ def test_result_lost_on_a_full_disk_is_a_failure(tmp_path: Path, as_json: tuple[
     adder(tmp_path / "agent")
 
     with open("/dev/full", "wb") as full:
-        code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
+        code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
 
     assert code == 1
-    assert said.splitlines()[-1] == ("queenright: cannot write the result to stdout: No space left on device")
+    assert output.splitlines()[-1] == (
+        "queenright: cannot write the result to stdout: No space left on device"
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,10 +283,10 @@ def test_closed_stream_does_not_change_the_run(
 ) -> None:
     adder(tmp_path / "agent")
 
-    code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
+    code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
 
     assert code == 0
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(("redirected", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)])
@@ -310,7 +312,7 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
 
 
 @pytest.mark.parametrize(
-    ("replies", "judges", "said"),
+    ("replies", "judges", "expected"),
     [
         ([], "", "node 'work' got no answer: scripted: the script is exhausted, replies given: 0"),
         (
@@ -331,7 +333,7 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
     ],
 )
 def test_outcome_of_a_node_is_printed_once(
-    tmp_path: Path, replies: list[dict[str, Any]], judges: str, said: str
+    tmp_path: Path, replies: list[dict[str, Any]], judges: str, expected: str
 ) -> None:
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
@@ -341,7 +343,7 @@ def test_outcome_of_a_node_is_printed_once(
 
     status, why, session = done.stdout.splitlines()[-3:]
     name = session.split()[1]
-    assert (done.returncode, status, why) == (1, "failed", f"  {said}")
+    assert (done.returncode, status, why) == (1, "failed", f"  {expected}")
     assert done.stderr == (
         f"Retry from where it stopped with: queenright run agent --resume {name} --storage here\n"
     )
@@ -370,15 +372,15 @@ def test_second_signal_exits_immediately_with_a_resume_command(
         for word in (b"begun\n", b"not yet\n"):
             assert running.stderr.readline() == word
             running.send_signal(number)
-        said = running.stderr.read().decode()
+        output = running.stderr.read().decode()
     [session] = (tmp_path / "here" / "sessions").iterdir()
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
-    again = said.rpartition(": ")[2].split()[2:]
+    again = output.rpartition(": ")[2].split()[2:]
     done = run(tmp_path, *again[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
-    assert said == f"Stopped without pausing; the session can be resumed: {resume}\n"
+    assert output == f"Stopped without pausing; the session can be resumed: {resume}\n"
     assert "  sum: 3" in done.stdout.splitlines(), done.stderr
 
 
@@ -481,7 +483,7 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
 
 
 @pytest.mark.parametrize(
-    ("shown", "line"),
+    ("expected", "line"),
     [
         (event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="ok"), "work: search ok\n"),
         (
@@ -507,10 +509,10 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
         (event(EventType.NODE_LOOP_COMPLETED, outcome="no_answer", error="429"), "work: no answer: 429\n"),
     ],
 )
-def test_event_is_at_most_one_line(shown: AgentEvent, line: str) -> None:
+def test_event_is_at_most_one_line(expected: AgentEvent, line: str) -> None:
     out = io.StringIO()
 
-    RunProgress(out, "g").handle_event(shown)
+    RunProgress(out, "g").handle_event(expected)
 
     assert out.getvalue() == line
 

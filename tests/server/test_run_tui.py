@@ -34,7 +34,7 @@ def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: st
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ((), "This needs a terminal. Leave --tui out to run the agent in a pipe."),
         (("--json",), "--tui and --json exclude each other"),
@@ -42,14 +42,14 @@ def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: st
     ],
 )
 def test_interface_needs_a_terminal_and_names_conflicting_options(
-    tmp_path: Path, more: tuple[str, ...], said: str
+    tmp_path: Path, more: tuple[str, ...], expected: str
 ) -> None:
     talker(tmp_path / "agent")
 
     done = queenright(*RUN, "--tui", *more, cwd=tmp_path)
 
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    assert expected in " ".join(done.stderr.split())
 
 
 async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path: Path) -> None:

@@ -217,20 +217,20 @@ async def test_session_status_follows_its_run(watched: Watched) -> None:
         return str(summarise(watched.health, watched.time.now)["status"])
 
     await watched.run()
-    told = [status()]
+    result = [status()]
     watched.model.replies = [watched.hangs(600)] * 3
     execution = await watched.begin()
-    told.append(status())
+    result.append(status())
     await watched.runtime.pause_execution(execution)
-    told.append(status())
+    result.append(status())
     watched.time.now += 1
     await watched.runtime.resume(watched.health.vitals.session_id)
     await watched.time.settle()
-    told.append(status())
+    result.append(status())
     await watched.runtime.cancel_execution(execution)
-    told.append(status())
+    result.append(status())
 
-    assert told == ["completed", "active", "paused", "active", "cancelled"]
+    assert result == ["completed", "active", "paused", "active", "cancelled"]
 
 
 async def test_run_that_fails_has_failed_and_is_not_failing(watched: Watched) -> None:
@@ -404,10 +404,10 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: 
 
     watched.time.now += 1
     watched.open()
-    shown: list[str] = []
+    prompts: list[str] = []
 
     async def listen() -> ModelReply:
-        shown.append("asked")
+        prompts.append("asked")
         await asyncio.sleep(0)
         return using("look")
 
@@ -417,8 +417,8 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: 
     await watched.time.settle()
 
     conversation = watched.path / "sessions" / session / "conversations" / "work" / "parts"
-    said = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
+    text = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
     assert before == []
-    assert shown == ["asked"]
+    assert prompts == ["asked"]
     assert FindingKind.DOOM_LOOP in watched.found
-    assert "look was called 3 times with the same arguments and result" in said[-1]
+    assert "look was called 3 times with the same arguments and result" in text[-1]

@@ -83,12 +83,12 @@ async def test_ticket_page_has_each_sentence_once(
 
 
 def test_repeated_sentences_are_removed_from_a_text() -> None:
-    shown = ["bee has been going in circles: search 5 times (6 bad steps). Stop the run."]
+    result = ["bee has been going in circles: search 5 times (6 bad steps). Stop the run."]
 
-    assert without_repeats("Stop the run.", shown) == "Stop the run."
-    assert without_repeats("bee has been going in circles: search 5 times.", shown) == ""
-    assert without_repeats("It has been slow. Bee has been going in circles.", shown) == "It has been slow."
-    assert without_repeats("line one\n  line two", shown) == "line one\n  line two"
+    assert without_repeats("Stop the run.", result) == "Stop the run."
+    assert without_repeats("bee has been going in circles: search 5 times.", result) == ""
+    assert without_repeats("It has been slow. Bee has been going in circles.", result) == "It has been slow."
+    assert without_repeats("line one\n  line two", result) == "line one\n  line two"
 
 
 def test_activity_is_an_enum_and_never_an_outcome() -> None:

@@ -93,8 +93,8 @@ async def test_escalations_are_signed_with_the_secret_of_the_file(
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
 
     [(headers, body)] = orchestrator.got
-    said = headers[TIMESTAMP].encode() + b"." + body
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", said, hashlib.sha256).hexdigest()
+    text = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("command", [["serve", "--storage", "there"], ["config", "check"]], ids=" ".join)
@@ -103,7 +103,7 @@ def test_service_with_a_missing_secret_does_not_start_and_fails_the_check(
     tmp_path: Path, block: str, command: list[str]
 ) -> None:
     prefix = "QUEENRIGHT_HEALTH_MONITORING__" + block.upper().replace(".", "__")
-    said = {
+    variables = {
         "QUEENRIGHT_HTTP__PORT": "0",
         "QUEENRIGHT_OTLP__PORT": "0",
         f"{prefix}__WEBHOOK_URL": "http://127.0.0.1:9/hook",
@@ -113,7 +113,7 @@ def test_service_with_a_missing_secret_does_not_start_and_fails_the_check(
         ),
     }
 
-    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | said)
+    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | variables)
 
     assert done.returncode == 1
     assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in done.stderr

@@ -74,12 +74,12 @@ async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Runn
 async def test_service_reports_version_settings_and_log(running: Running, http: httpx.AsyncClient) -> None:
     """One service for all of this: to start one costs a second."""
     version = (await http.get("/api/version")).json()
-    said = (await http.get("/api/settings")).json()
+    body = (await http.get("/api/settings")).json()
 
     assert version["schema_revision"] == SCHEMA_REVISION
     assert version["started_at"] == running.service.started_at
-    assert said["settings"]["health_monitoring"]["bands"]["warning"] == 30
-    assert "health_monitoring.bands" in said["reloadable"]
+    assert body["settings"]["health_monitoring"]["bands"]["warning"] == 30
+    assert "health_monitoring.bands" in body["reloadable"]
 
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
@@ -121,9 +121,9 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
     assert worker.state is HealthState.HEALTHY
 
     file.write(warning=2, hold=7, judge=60, runbooks="https://b.example")
-    said = (await http.post("/-/reload")).json()
+    body = (await http.post("/-/reload")).json()
 
-    assert said == {
+    assert body == {
         "applied": [
             "alerting.runbook_url",
             "health_monitoring.bands.warning",
@@ -136,8 +136,8 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
     assert worker.state is not HealthState.HEALTHY
     assert service.settings.alerting.runbooks == "https://b.example"
     assert service.settings.health_monitoring.judge.interval_seconds == 3600
-    shown = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
-    assert (shown["bands"]["warning"], shown["tickets"]["hold_seconds"]) == (2, 7)
+    result = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
+    assert (result["bands"]["warning"], result["tickets"]["hold_seconds"]) == (2, 7)
 
     # What waits for a restart is named until there is one; what was applied is not applied again.
     again = (await http.post("/-/reload")).json()

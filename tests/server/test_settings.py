@@ -260,11 +260,11 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [("a: [", "not valid YAML"), ("- a", "holds a list"), ("http: 3", r"http: 3 is refused")],
 )
-def test_file_that_is_not_a_mapping_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=said):
+def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(written(text))
 
 
@@ -446,7 +446,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
         ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
@@ -458,10 +458,10 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )
-def test_an_override_that_no_breaker_would_find_is_refused(name: str, said: str) -> None:
+def test_an_override_that_no_breaker_would_find_is_refused(name: str, expected: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
-    with pytest.raises(InvalidSettingsError, match=said):
+    with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
 
 
@@ -542,7 +542,7 @@ def test_settings_are_read_from_a_pipe_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "http: {port: 4318}",
         "otlp: {port: 8420}",
@@ -550,10 +550,10 @@ def test_settings_are_read_from_a_pipe_once() -> None:
         "{http: {port: 7, host: localhost}, otlp: {port: 7}}",
     ],
 )
-def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, said: str) -> None:
+def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, expected: str) -> None:
     """`config check` refuses what `serve` could not listen on."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(said, encoding="utf-8")
+    file.write_text(expected, encoding="utf-8")
 
     with pytest.raises(
         InvalidSettingsError, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"
@@ -562,12 +562,12 @@ def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    "said", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
+    "expected", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
 )
-def test_two_listeners_on_distinct_addresses_are_accepted(tmp_path: Path, said: str) -> None:
+def test_two_listeners_on_distinct_addresses_are_accepted(tmp_path: Path, expected: str) -> None:
     """Any free port, or one port on two addresses."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(said, encoding="utf-8")
+    file.write_text(expected, encoding="utf-8")
 
     settings = load_settings(file)
 

@@ -40,7 +40,7 @@ async def test_shadow_findings_are_shown_and_counted_without_effect(
     [agent] = (await http.get("/api/agents")).json()["agents"]
     health = (await http.get("/api/agents/looper/health")).json()
     metrics = (await http.get("/metrics")).text
-    told = {event.type for event in service.recent}
+    events = {event.type for event in service.recent}
     worker = service.monitor.get("looper")
 
     assert {row["kind"] for row in agent["shadow_findings"]} >= LOOKED_FOR
@@ -48,7 +48,7 @@ async def test_shadow_findings_are_shown_and_counted_without_effect(
     assert {row["shadow"] for row in health["shadow_findings"]} == {True}
     assert 'queenright_shadow_findings_total{kind="doom_loop",severity="high"} 1.0' in metrics
     assert 'queenright_findings_total{kind="doom_loop",severity="high"} 0.0' in metrics
-    assert told.isdisjoint({EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED})
+    assert events.isdisjoint({EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED})
     assert service.tickets.open_tickets() == []
     assert worker is not None
     assert worker.state is HealthState.HEALTHY

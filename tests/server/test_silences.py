@@ -43,7 +43,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """The service, and a real Alertmanager that it tells."""
     monkeypatch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
     ours = demo_settings(tmp_path / "storage")
-    async with people() as told, real_alertmanager(tmp_path / "am", told) as alertmanager:
+    async with people() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
         more = {"alertmanager_urls": (alertmanager.url,)}
         settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
         async with (
@@ -64,15 +64,15 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     nothing = await stack.queenright("silences", "list")
     made = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
     again = await stack.queenright("silences", "list", "--json")
-    shown = await stack.queenright("silences")
+    result = await stack.queenright("silences")
 
     assert (nothing.exit_code, nothing.output) == (0, "No silences.\n")
-    assert (made.exit_code, shown.exit_code) == (0, 0), made.output
+    assert (made.exit_code, result.exit_code) == (0, 0), made.output
     [silence] = json.loads(again.output)["silences"]
     assert silence["silence_id"] in made.output
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
-    for said in ("2 h left", 'agent="looper"', ticket_id):
-        assert said in shown.output
+    for expected_part in ("2 h left", 'agent="looper"', ticket_id):
+        assert expected_part in result.output
     for row in (
         await stack.get(f"/api/tickets/{ticket_id}"),
         (await stack.get("/api/tickets"))["tickets"][0],
@@ -98,10 +98,12 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     assert (await stack.http.post("/api/silences", json=body)).status_code == 502
 
 
-@pytest.mark.parametrize("said", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
-async def test_unexpected_answer_of_a_peer_is_reported(tmp_path: Path, peer: ServedPeer, said: bytes) -> None:
+@pytest.mark.parametrize("expected", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
+async def test_unexpected_answer_of_a_peer_is_reported(
+    tmp_path: Path, peer: ServedPeer, expected: bytes
+) -> None:
     """Where a login stands before an Alertmanager, say."""
-    peer.peer.says = said
+    peer.peer.says = expected
     ours = demo_settings(tmp_path)
     more = {"alertmanager_urls": (peer.url,)}
     settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})

@@ -390,8 +390,10 @@ def test_sender_is_notified_again_after_an_hour() -> None:
         source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
-    told = [bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)]
-    assert told == [True, False, False, True, False]
+    notices = [
+        bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)
+    ]
+    assert notices == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

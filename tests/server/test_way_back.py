@@ -86,7 +86,7 @@ async def clicks(http: httpx.AsyncClient, running: Running, body: bytes) -> http
 
 def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **more: Any) -> bytes:
     """Return what PagerDuty posts."""
-    said = {
+    fields = {
         "id": f"01EVENT{number:03}",
         "event_type": f"incident.{kind}",
         "resource_type": "incident",
@@ -95,7 +95,7 @@ def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **m
         "client": None,
         "data": {"id": "PGR0VU2", "type": "incident", "incident_key": dedup_key(key)},
     }
-    return json.dumps({"event": said | more}).encode()
+    return json.dumps({"event": fields | more}).encode()
 
 
 def by_secrets(body: bytes, *secrets: str) -> dict[str, str]:
@@ -136,8 +136,8 @@ async def test_slack_click_acknowledges_and_names_the_person(
 
     answer = await clicks(http, running, click(ticket_id))
 
-    said = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
-    assert (answer.status_code, answer.json()) == (200, said)
+    result = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
+    assert (answer.status_code, answer.json()) == (200, result)
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
         "acknowledged",
@@ -299,13 +299,13 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
     body = click("t")
     headers = signed(body, service.clock())
 
-    said, _ = await hasty.slack(
+    result, _ = await hasty.slack(
         body,
         timestamp=headers["X-Slack-Request-Timestamp"],
         signature=headers["X-Slack-Signature"],
     )
 
-    assert "could not be recorded" in said["text"]
+    assert "could not be recorded" in result["text"]
 
 
 # -- PagerDuty --------------------------------------------------------------------------------------
@@ -499,8 +499,8 @@ async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line
     forged = await http.post(f"{path}/acknowledge", json={"via": "slack"})
 
     assert (again.status_code, forged.status_code) == (409, 422)
-    said = [e for e in running.service.recent if e.type is EventType.TICKET_UNACKNOWLEDGED]
-    assert [(e.data["by"], e.data["was"]) for e in said] == [("ada", "ada"), ("ada", "ada")]
+    events = [e for e in running.service.recent if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in events] == [("ada", "ada"), ("ada", "ada")]
 
 
 # -- who was told -----------------------------------------------------------------------------------
@@ -513,15 +513,15 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     await tell(http, ticket_id, "unknown", "\0", receiver="slack")
     await tell(http, ticket_id, status="resolved")
 
-    told = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
-    assert {(one["receiver"], one["status"]) for one in told} == {
+    body = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    assert {(one["receiver"], one["status"]) for one in body} == {
         ("slack-and-pagerduty", "firing"),
         ("slack", "firing"),
         ("slack-and-pagerduty", "resolved"),
     }
-    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in told)
+    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in body)
     [listed] = (await http.get("/api/tickets")).json()["tickets"]
-    assert listed["told"] == told
+    assert listed["told"] == body
 
 
 async def test_repeated_notifications_keep_first_and_last_time(
@@ -531,9 +531,9 @@ async def test_repeated_notifications_keep_first_and_last_time(
     await tell(http, ticket_id)
     await tell(http, ticket_id)
 
-    [told] = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    [body] = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
 
-    assert told["first_at"] < told["at"]
+    assert body["first_at"] < body["at"]
 
 
 async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refused(

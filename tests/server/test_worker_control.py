@@ -207,17 +207,22 @@ async def test_foreign_worker_may_poll_with_its_raw_name(running: Running, http:
         "/api/heartbeats",
         json={"agent_id": "new\nline\x1b\u2028", "session_id": "s\n", "incarnation_id": "\ti"},
     )
-    asked = {"session_id": "s\n", "incarnation_id": "\ti"}
-    assert (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json() == {"instructions": []}
+    parameters = {"session_id": "s\n", "incarnation_id": "\ti"}
+    assert (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json() == {
+        "instructions": []
+    }
     nudged = await http.post("/api/agents/new%20line/nudge", json={"message": "What blocks you?"})
-    [told] = (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json()["instructions"]
+    [instructions] = (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json()[
+        "instructions"
+    ]
     answered = await http.post(
-        f"/api/agents/{raw}/instructions/{told['instruction_id']}/answer", json={**asked, "outcome": "done"}
+        f"/api/agents/{raw}/instructions/{instructions['instruction_id']}/answer",
+        json={**parameters, "outcome": "done"},
     )
     health = await http.get(f"/api/agents/{raw}/health")
 
     assert (beat.status_code, beat.json()) == (202, {"agent_id": "new line"})
-    assert (nudged.status_code, told["message"]) == (202, "What blocks you?")
+    assert (nudged.status_code, instructions["message"]) == (202, "What blocks you?")
     assert answered.status_code == 204
     assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
 

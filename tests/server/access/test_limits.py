@@ -66,9 +66,9 @@ def test_a_household_of_ipv6_is_one_caller() -> None:
     assert network_of("") == ""
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
-def test_a_pause_is_whole_seconds(seconds: float, said: str) -> None:
-    assert retry_after(seconds) == said
+@pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
+def test_a_pause_is_whole_seconds(seconds: float, expected: str) -> None:
+    assert retry_after(seconds) == expected
 
 
 def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,11 @@ def test_audit_name_is_the_token_name() -> None:
         return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
 
     assert who(asked(""), "bob") == "bob"
-    assert [who(asked("ada"), said) for said in ("operator", "ada", "bob")] == ["ada", "ada", "ada (as bob)"]
+    assert [who(asked("ada"), result) for result in ("operator", "ada", "bob")] == [
+        "ada",
+        "ada",
+        "ada (as bob)",
+    ]
     assert actor_of(asked("ada")) == "ada (operator, 192.0.2.7)"
     assert actor_of(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
     longest = actor_of(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)

@@ -124,11 +124,11 @@ def test_probes_are_open_and_details_need_a_viewer(
     with service.client() as anybody, service.client("viewer") as viewer:
         assert anybody.get("/healthz").text == "ok\n"
         service.running.service.faults.append("the cellar is under water")
-        hidden, told = anybody.get("/readyz"), viewer.get("/readyz")
+        hidden, result = anybody.get("/readyz"), viewer.get("/readyz")
         service.running.service.faults.clear()
 
     assert (hidden.status_code, hidden.json()) == (503, {"ready": False, "missing": []})
-    assert "the cellar is under water" in told.json()["missing"]
+    assert "the cellar is under water" in result.json()["missing"]
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
     """It is looked at whenever something is sent, after a while: here, every time."""
     monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
-    shown = {"Authorization": f"Bearer {words}"}
-    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=shown) as stream:
+    headers = {"Authorization": f"Bearer {words}"}
+    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=headers) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("data: ")
         revoke(service.settings, "watcher")
@@ -231,13 +231,13 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
 
 
 def test_foreign_origin_gets_no_cors_permission(service: Guarded) -> None:
-    asked = {
+    headers = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization",
     }
     with service.client() as http, service.client("viewer") as viewer:
-        answers = [http.options("/api/status", headers=asked), viewer.get("/api/status", headers=asked)]
+        answers = [http.options("/api/status", headers=headers), viewer.get("/api/status", headers=headers)]
 
     assert answers[0].status_code in (401, 405)
     for answer in answers:
@@ -356,11 +356,11 @@ def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
 def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
     with service.client() as http:
         sent_on = http.get("/breakers?name=a%20b", headers=PAGE)
-        asked = http.get(sent_on.headers["location"], headers=PAGE)
+        response = http.get(sent_on.headers["location"], headers=PAGE)
 
     assert sent_on.status_code == 303
-    assert 'name="next" value="/breakers?name=a%20b"' in asked.text
-    assert 'type="password"' in asked.text
+    assert 'name="next" value="/breakers?name=a%20b"' in response.text
+    assert 'type="password"' in response.text
 
 
 def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded) -> None:
@@ -387,10 +387,10 @@ def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) ->
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
-        kept = http.cookies[COOKIE]
+        cookie = http.cookies[COOKIE]
         assert http.post("/logout", headers=ours).status_code == 303
     with service.client() as http:
-        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={kept}"})
+        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={cookie}"})
     assert after.status_code == 401
 
 
@@ -462,7 +462,7 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("host", "said", "needed"),
+    ("host", "expected", "needed"),
     [
         ("127.0.0.1", False, False),
         ("::1", False, False),
@@ -473,9 +473,9 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
     ],
 )
 def test_token_is_required_on_reachable_addresses(
-    tmp_path: Path, host: str, said: bool, needed: bool
+    tmp_path: Path, host: str, expected: bool, needed: bool
 ) -> None:
-    assert Access(guarded(tmp_path, required=said)).is_token_required(host) is needed
+    assert Access(guarded(tmp_path, required=expected)).is_token_required(host) is needed
 
 
 async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> None:

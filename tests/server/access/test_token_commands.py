@@ -39,11 +39,11 @@ def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     assert abs(found.expires_at - time.time() - 90 * DAY) < 60
 
 
-@pytest.mark.parametrize(("said", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
-def test_token_expires_at_the_given_time(tmp_path: Path, said: str, days: float | None) -> None:
+@pytest.mark.parametrize(("expected", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
+def test_token_expires_at_the_given_time(tmp_path: Path, expected: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
-    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", said, "--json", file=file)
+    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", expected, "--json", file=file)
 
     made = json.loads(out)
     assert made["token"].startswith("qrt_")

@@ -110,13 +110,13 @@ def test_written_file_keeps_its_mode_and_its_earlier_text(folder: Path) -> None:
     files = files_of(folder)
     (folder / "prompts" / "talk.md").chmod(0o640)
 
-    kept = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
+    result = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
 
     assert files.read("prompts/talk.md") == "Listen.\n"
     assert (folder / "prompts" / "talk.md").stat().st_mode & 0o777 == 0o640
-    assert kept == folder.parents[1] / "versions" / "20260101T000000Z-prompts-talk.md"
-    assert kept.read_text(encoding="utf-8") == "Talk.\n"
-    assert kept.stat().st_mode & 0o777 == 0o600
+    assert result == folder.parents[1] / "versions" / "20260101T000000Z-prompts-talk.md"
+    assert result.read_text(encoding="utf-8") == "Talk.\n"
+    assert result.stat().st_mode & 0o777 == 0o600
     assert sorted(os.listdir(folder / "prompts")) == ["talk.md"]
 
 
@@ -154,6 +154,6 @@ def test_only_the_newest_versions_are_kept(folder: Path) -> None:
     for number in range(KEPT_VERSIONS + 5):
         files.write("tools.py", f"{number}", expected=files.read("tools.py"), version=f"{number:04}")
 
-    kept = sorted(os.listdir(folder.parents[1] / "versions"))
+    result = sorted(os.listdir(folder.parents[1] / "versions"))
 
-    assert (len(kept), kept[0]) == (KEPT_VERSIONS, "0005-tools.py")
+    assert (len(result), result[0]) == (KEPT_VERSIONS, "0005-tools.py")

@@ -51,10 +51,10 @@ async def test_delete_api_agents__id(home: House) -> None:
     await home.ask("DELETE", "/api/agents/third?by=ada", status=204)
     gone = await home.ask("POST", "/api/agents/third/trigger", status=404)
     await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
-    kept = await home.ask("GET", f"/api/agents/third/sessions/{session}")
+    body = await home.ask("GET", f"/api/agents/third/sessions/{session}")
 
     assert "`queenright agents load`" in gone["title"]
-    assert kept["status"] == "paused"
+    assert body["status"] == "paused"
     resumed = await home.ask("POST", "/api/agents/third/resume", json={"session_id": session}, status=202)
     assert await home.waits("third", resumed["execution_id"]) == session
     await home.ask("DELETE", "/api/agents/third", status=204)
@@ -181,8 +181,8 @@ async def test_post_api_agents__id__chat(home: House) -> None:
         first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs"})
     session = await home.waits("guide", first["execution_id"])
     other, elsewhere = await home.begun()
-    said = {"message": "Ada", "session_id": session}
-    second = await home.ask("POST", "/api/agents/guide/chat", json=said)
+    body = {"message": "Ada", "session_id": session}
+    second = await home.ask("POST", "/api/agents/guide/chat", json=body)
 
     assert first["status"] == "started"
     assert second == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
@@ -318,8 +318,8 @@ async def test_post_api_agents__id__replay(home: House) -> None:
     assert started["execution_id"] != run
     assert started["session_id"] != session
     assert await home.waits("guide", started["execution_id"]) == started["session_id"]
-    said = {"message": "Ada", "session_id": started["session_id"]}
-    await home.ask("POST", "/api/agents/guide/chat", json=said)
+    body = {"message": "Ada", "session_id": started["session_id"]}
+    await home.ask("POST", "/api/agents/guide/chat", json=body)
     ended = await home.over("guide", started["execution_id"])
     assert (ended["status"], ended["outputs"]) == ("completed", {"greeting": "Ada: all about bees"})
     assert await home.ask("GET", f"/api/agents/guide/sessions/{session}") == before
@@ -453,9 +453,9 @@ async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
     newest = await home.ask("GET", f"{path}?limit=2")
     older = await home.ask("GET", f"{path}?cursor={newest['next']}")
 
-    said = [(one["kind"], one["text"]) for one in older["messages"] + newest["messages"]]
-    assert said[1:3] == [("assistant", "Who are you?"), ("user", "Ada")]
-    assert said[-1][0] == "tool"
+    messages = [(one["kind"], one["text"]) for one in older["messages"] + newest["messages"]]
+    assert messages[1:3] == [("assistant", "Who are you?"), ("user", "Ada")]
+    assert messages[-1][0] == "tool"
     assert older["next"] is None
     assert (await home.ask("GET", f"{path}?conversation=none"))["messages"] == []
 
@@ -496,8 +496,8 @@ async def test_delete_api_agents__id__graphs__gid(home: House) -> None:
     assert "other" in gone["title"]
     assert "primary" in stays["title"]
     async with beside(home, "other"):
-        kept = await home.ask("GET", f"{graphs}/other/sessions/{session}")
-        assert kept["status"] == "paused"
+        body = await home.ask("GET", f"{graphs}/other/sessions/{session}")
+        assert body["status"] == "paused"
 
 
 async def test_get_api_agents__id__active_graph(home: House) -> None:
@@ -513,10 +513,10 @@ async def test_put_api_agents__id__active_graph(home: House) -> None:
         await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
         run, session = await home.begun(graph_id="second")
         await home.begun(graph_id="guide")
-        heard = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
+        body = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
 
         assert after == await home.ask("GET", active) == {"graph_id": "second"}
-        assert (heard["graph_id"], heard["session_id"]) == ("second", session)
+        assert (body["graph_id"], body["session_id"]) == ("second", session)
         assert (await home.over("guide", run))["status"] == "completed"
     assert await home.ask("GET", active) == {"graph_id": "guide"}
 
@@ -657,10 +657,10 @@ async def test_get_api_agents__id__events(home: House) -> None:
             await later.until(lambda: mine[-1] in _asked(later), "the same again")
     await home.ask("DELETE", "/api/agents/second", status=204)
 
-    for told in (stream, later):
-        assert _asked(told) == mine
-        assert others not in told.text
-        assert {one.data["agent_id"] for one in told.events} == {"guide", "second"}
+    for stream_end in (stream, later):
+        assert _asked(stream_end) == mine
+        assert others not in stream_end.text
+        assert {one.data["agent_id"] for one in stream_end.events} == {"guide", "second"}
 
 
 def _asked(stream: Follower) -> list[str]:
@@ -790,8 +790,8 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     await home.ask("POST", f"{at}/stop", json=where)
     resumed = await home.ask("POST", f"{at}/resume", json=where, status=202)
     await home.waits("third", resumed["execution_id"])
-    said = {"node_id": "talk", "content": "my name is a secret"} | where
-    await home.ask("POST", f"{at}/inject", json=said)
+    body = {"node_id": "talk", "content": "my name is a secret"} | where
+    await home.ask("POST", f"{at}/inject", json=body)
     await home.over("third", resumed["execution_id"])
     [_, checkpoint, *_] = (await home.ask("GET", f"{at}/sessions/{session}/checkpoints"))["checkpoints"]
     again = {"checkpoint_id": checkpoint["checkpoint_id"]} | where
@@ -809,8 +809,8 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     # Refused: nothing was done.
     await home.ask("DELETE", f"{at}?by=eve", status=404)
 
-    asked = {"type": "agent_operated", "agent_id": "third", "limit": 12}
-    found = (await home.ask("GET", "/api/audit", params=asked))["events"]
+    fields = {"type": "agent_operated", "agent_id": "third", "limit": 12}
+    found = (await home.ask("GET", "/api/audit", params=fields))["events"]
     done = [(one["data"]["what"], one["data"]["by"]) for one in reversed(found)]
 
     assert done == [

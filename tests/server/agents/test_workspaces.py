@@ -62,9 +62,9 @@ class QueenChat:
     @property
     def results(self) -> list[str]:
         """What the tools returned for the newest question."""
-        shown = self.model.shown[-1]
-        newest = max(at for at, one in enumerate(shown) if one.role == "user")
-        return [one.content for one in shown[newest:] if one.role == "tool"]
+        requests = self.model.shown[-1]
+        newest = max(at for at, one in enumerate(requests) if one.role == "user")
+        return [one.content for one in requests[newest:] if one.role == "tool"]
 
     def operated(self, *what: str) -> Sequence[dict[str, Any]]:
         return [
@@ -101,8 +101,8 @@ async def queen_chat(
         judging={"queen": {"model": "scripted:chatting.json"}},
         auth={"required": True},
     ) as home:
-        service, heard = home.service, list[AgentEvent]()
-        service.bus.subscribe(heard.append, name="test")
+        service, result = home.service, list[AgentEvent]()
+        service.bus.subscribe(result.append, name="test")
         home.http.headers["Authorization"] = f"Bearer {tokens[Role.ADMIN]}"
         started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
         await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
@@ -114,7 +114,7 @@ async def queen_chat(
             ticket.worker_session_id,
             started["execution_id"],
             tokens,
-            heard,
+            result,
         )
 
 
@@ -173,11 +173,11 @@ async def test_admin_has_a_file_changed_and_the_agent_restarted(chat: QueenChat)
     )
 
     assert chat.tools_py() == before.replace(OLD, NEW)
-    [kept] = (chat.home.roots.parent / "kept" / "looper" / "versions").iterdir()
-    assert kept.read_text(encoding="utf-8") == before
+    [versions] = (chat.home.roots.parent / "kept" / "looper" / "versions").iterdir()
+    assert versions.read_text(encoding="utf-8") == before
     assert f"-    return {OLD}\n+    return {NEW}" in answer
     changed, restarted = chat.results
-    assert kept.name in changed
+    assert versions.name in changed
     assert f"Runs that were paused: 1 ({chat.session})" in restarted
     assert "queenright agents resume looper" in restarted
     assert [(one["what"], one["by"]) for one in chat.operated("change_file", "reload")] == [
@@ -259,8 +259,8 @@ async def test_unrequested_changes_are_not_made(chat: QueenChat, text: str, act:
 
     await chat.say(text, call("read_agent_file", path="README.md"), chat.write(), DONE, act=act)
 
-    shown, refused = chat.results
-    assert "<question>" not in shown
+    result, refused = chat.results
+    assert "<question>" not in result
     assert refused.startswith("error: write_agent_file: ")
     assert OLD in chat.tools_py()
 

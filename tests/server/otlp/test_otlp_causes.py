@@ -264,9 +264,9 @@ def test_cause_7_failure_is_recognised_in_every_record_format(kind: Any, failed:
     assert (ended["error_type"], ended["error"]) == ("ApiError", "503 overloaded")
 
 
-@pytest.mark.parametrize("said", ["false", "", "None"])
-def test_cause_7_attribute_without_an_error_is_not_a_failure(said: str) -> None:
-    [call] = calls(decode(tool(2, 1, attributes={"error": said})))
+@pytest.mark.parametrize("expected", ["false", "", "None"])
+def test_cause_7_attribute_without_an_error_is_not_a_failure(expected: str) -> None:
+    [call] = calls(decode(tool(2, 1, attributes={"error": expected})))
 
     assert (call["outcome"], "error_type" in call) == ("ok", False)
 
@@ -475,16 +475,16 @@ def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[
 def test_cause_10_span_that_was_dropped_leaves_no_open_work() -> None:
     """B88: the record of its end stands for it, if it has not come within a minute."""
     memory = Assembler()
-    begun = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
+    result = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
     at_once = take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
     later = take(ExportLogsServiceRequest(), memory, NOW + 61)
     after = decode(tool(2, 1, start=1, end=3), memory=memory)
 
-    assert [event.type.value for event in begun] == ["execution_started", "tool_call_started"]
+    assert [event.type.value for event in result] == ["execution_started", "tool_call_started"]
     assert (at_once, after.events) == ([], [])
     [ended] = later
     assert (ended.type.value, ended.data["outcome"]) == ("tool_call_completed", "ok")
-    assert ended.data["call_id"] == begun[1].data["call_id"]
+    assert ended.data["call_id"] == result[1].data["call_id"]
     assert ended.time == pytest.approx(NOW - 97)
 
 
@@ -504,9 +504,13 @@ def test_cause_10_span_that_arrives_after_the_record_of_its_end_counts_once() ->
 
 def test_cause_10_root_that_was_dropped_ends_its_run() -> None:
     memory = Assembler()
-    said = {names.OPEN_SPAN_KIND: "agent", names.OPEN_SPAN_OUTCOME: "error", names.ERROR_TYPE: "ApiError"}
-    take(record(names.EVENT_SPAN_STARTED, 1, 0, 1, **said), memory, NOW)
-    take(record(names.EVENT_SPAN_ENDED, 1, 0, 3, **said), memory, NOW)
+    attributes = {
+        names.OPEN_SPAN_KIND: "agent",
+        names.OPEN_SPAN_OUTCOME: "error",
+        names.ERROR_TYPE: "ApiError",
+    }
+    take(record(names.EVENT_SPAN_STARTED, 1, 0, 1, **attributes), memory, NOW)
+    take(record(names.EVENT_SPAN_ENDED, 1, 0, 3, **attributes), memory, NOW)
 
     [ended] = take(ExportLogsServiceRequest(), memory, NOW + 61)
 

@@ -432,15 +432,15 @@ def test_span_without_an_end_is_open_work() -> None:
     """B89: a zero end time is no end, so that a hang in the first call of a run is seen."""
     memory = Assembler()
 
-    begun = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
+    result = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
     again = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
     ended = decode(tool(2, 1, **NAMED, end=5), memory=memory)
     late = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
 
-    assert [e.type.value for e in begun.events] == ["execution_started", "tool_call_started"]
-    assert "outcome" not in begun.events[1].data
+    assert [e.type.value for e in result.events] == ["execution_started", "tool_call_started"]
+    assert "outcome" not in result.events[1].data
     assert [e.type.value for e in ended.events] == ["tool_call_completed"]
-    assert ended.events[0].data["call_id"] == begun.events[1].data["call_id"]
+    assert ended.events[0].data["call_id"] == result.events[1].data["call_id"]
     assert (again.events, late.events) == ([], [])
 
 

@@ -117,7 +117,7 @@ def test_resource_and_circuit_breaker_records_are_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         (AnyValue(bool_value=True), {"control": True}),
         (text("true"), {"control": True}),
@@ -125,7 +125,9 @@ def test_resource_and_circuit_breaker_records_are_events() -> None:
         (text("perhaps"), {}),
     ],
 )
-def test_start_reports_whether_the_worker_accepts_instructions(value: AnyValue, said: dict[str, Any]) -> None:
+def test_start_reports_whether_the_worker_accepts_instructions(
+    value: AnyValue, expected: dict[str, Any]
+) -> None:
     event = decode(names.EVENT_AGENT_STARTED, control=value, task__id=text("forage"))
 
-    assert event.data == {"start_records": True, "task_id": "forage", **said}
+    assert event.data == {"start_records": True, "task_id": "forage", **expected}

@@ -180,10 +180,10 @@ def test_cause_6_span_after_its_reported_call_counts_once() -> None:
     """B84: exporters try for minutes."""
     memory = Assembler()
     decode(*CONVERSATION, memory=memory)
-    told = decode_spans(request(), memory, NOW + 20)
+    result = decode_spans(request(), memory, NOW + 20)
     late = decode(tool(5, 1, start=1, end=2, attributes={"gen_ai.tool.call.id": "c-1"}), memory=memory)
 
-    assert types_of([*told.events, *late.events]).count("tool_call_completed") == 2
+    assert types_of([*result.events, *late.events]).count("tool_call_completed") == 2
 
 
 def test_cause_7_late_records_correct_the_outcome() -> None:

@@ -40,17 +40,17 @@ class Counted(EventLoopShare):
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
         def counting(is_over: Callable[[], bool]) -> T:
-            asked = 0
+            count = 0
 
             def ask() -> bool:
-                nonlocal asked
-                asked += 1
+                nonlocal count
+                count += 1
                 return is_over()
 
             try:
                 return work(ask)
             finally:
-                self.slices.append(asked)
+                self.slices.append(count)
 
         return await super().run(counting)
 

@@ -89,8 +89,8 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> N
 def test_turn_that_ended_waits_for_its_user() -> None:
     """B95: also where only its log records are seen, which say no end of the session."""
     for given_records in (records("healthy", without=HOOKS), records("healthy")[:-2]):
-        told = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
-        assert told[-1] == "worker_waiting"
+        event_types = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
+        assert event_types[-1] == "worker_waiting"
 
 
 def test_permission_request_is_a_wait_from_its_start() -> None:

@@ -32,10 +32,10 @@ def test_run_is_independent_of_the_client_clock(path: Path, seconds: int) -> Non
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
 def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(client: str) -> None:
     """B93: what was logged with a later time does not make the request late, and the run a stall."""
-    told, questions = Told(), set[str]()
+    result, questions = Told(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
-        told.tell([record])
-        questions |= {one.vitals.question for one in told.monitor.workers()}
+        result.tell([record])
+        questions |= {one.vitals.question for one in result.monitor.workers()}
 
     assert any("touch new.txt" in question for question in questions)

@@ -83,11 +83,13 @@ def test_command_exiting_while_polled_ends(is_late: bool) -> None:
         "arguments": '{"session_id": 7, "chars": ""}',
         "output": "Chunk ID: b\nWall time: 5.0 seconds\nProcess exited with code 2\nOutput:\nno\n",
     }
-    told = [CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))]
+    observations = [
+        CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))
+    ]
     session = Session(Run("a", "s", "s"))
     changes = [
         change
-        for one in (told[::-1] if is_late else told)
+        for one in (observations[::-1] if is_late else observations)
         if one
         for change in session.apply(one, one.end or one.start)
     ]

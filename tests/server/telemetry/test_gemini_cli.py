@@ -98,10 +98,12 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
 def test_lost_hook_calls_lose_no_tool_call(path: Path, seed: int) -> None:
     """B84: hooks fail open, so any of them may be missing; the log tells of the calls that ended."""
     chance = Random(seed)
-    kept = [record for record in load_fixture(path).records if record.path != HOOKS or chance.random() < 0.7]
+    remaining = [
+        record for record in load_fixture(path).records if record.path != HOOKS or chance.random() < 0.7
+    ]
     logs = [record for record in load_fixture(path).records if record.path == "/v1/logs"]
 
-    assert result(replay(kept))["tools"].total() == result(replay(logs))["tools"].total()
+    assert result(replay(remaining))["tools"].total() == result(replay(logs))["tools"].total()
 
 
 def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> None:

@@ -18,14 +18,14 @@ def test_late_decision_ends_its_wait() -> None:
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
     hooks = [one for one in records if "/hooks/" in one.path]
     names = [one.body["hook_event_name"] for one in hooks]
-    asked = hooks[: names.index("PermissionRequest") + 1]
+    result = hooks[: names.index("PermissionRequest") + 1]
     [decided] = [part for one in records for part in split(one) if decision_of(part)]
-    before = asked[-2].body
+    before = result[-2].body
     aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
-    told = Told()
+    session = Told()
 
-    told.tell([*asked, Record(13.9, asked[-2].path, aside)])
-    waited = told.waits()
-    told.tell([Record(14.0, decided.path, decided.body)])
+    session.tell([*result, Record(13.9, result[-2].path, aside)])
+    waited = session.waits()
+    session.tell([Record(14.0, decided.path, decided.body)])
 
-    assert (waited, told.waits()) == (["user_input"], [None])
+    assert (waited, session.waits()) == (["user_input"], [None])

@@ -39,9 +39,9 @@ def vitals_of(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns
 
 
 def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
-    said |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
-    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": said | attributes}
+    result: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+    result |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
+    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": result | attributes}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def cost_in(record: Record) -> float | None:
     if record.path != "/v1/logs":
         return None
     [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
-    said = {one["key"]: one["value"] for one in log["attributes"]}
-    is_call = said.get("event.name", {}).get("stringValue") == "api_request"
-    return said["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in said else None
+    attributes = {one["key"]: one["value"] for one in log["attributes"]}
+    is_call = attributes.get("event.name", {}).get("stringValue") == "api_request"
+    return attributes["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in attributes else None
