@@ -214,8 +214,8 @@ def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox,
 def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
     worker = bee(control=True)
     mailbox.tell("nudge", "n1", "Go on.")
-    asked = len(mailbox.asked())
-    mailbox.asked(asked + 1)
+    count = len(mailbox.asked())
+    mailbox.asked(count + 1)
 
     worker.close()
 

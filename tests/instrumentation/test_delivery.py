@@ -118,11 +118,11 @@ def test_rejected_items_are_counted_and_not_retried() -> None:
 
     delivery.put_record("bad")
     delivery.flush(5)
-    asked = sender.asked
+    requests = sender.asked
     delivery.flush(5)
 
     assert DROPPED.count_of("logs") - before == 1
-    assert sender.asked == asked == 1
+    assert sender.asked == requests == 1
     delivery.close()
 
 
@@ -199,8 +199,8 @@ def test_end_of_run_reaches_a_restarting_service() -> None:
     delivery.put_span("end")
     closing = threading.Thread(target=delivery.close, kwargs={"timeout": 60.0})
     closing.start()
-    asked = sender.asked
-    assert eventually(lambda: sender.asked > asked + 2), "it is tried again"
+    requests = sender.asked
+    assert eventually(lambda: sender.asked > requests + 2), "it is tried again"
 
     sender.answer = SendResult.DELIVERED
     closing.join(60)

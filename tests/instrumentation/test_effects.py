@@ -161,12 +161,12 @@ def test_effect_never_raises(tool: str, arguments: object) -> None:
 
 def test_result_that_repeats_its_argument_is_nothing_new() -> None:
     """B97: a sentence that comes back as it went in, whatever the sentence."""
-    said = "All tests pass and the feature is complete."
-    echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (said, said * 2)]
+    result = "All tests pass and the feature is complete."
+    echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (result, result * 2)]
 
-    assert result_fingerprint(said, {"message": said}) == NOTHING_NEW
-    assert result_fingerprint(f'"{said}"', said) == NOTHING_NEW
-    assert result_fingerprint(f"Done: {said}", {"message": said}) != NOTHING_NEW
+    assert result_fingerprint(result, {"message": result}) == NOTHING_NEW
+    assert result_fingerprint(f'"{result}"', result) == NOTHING_NEW
+    assert result_fingerprint(f"Done: {result}", {"message": result}) != NOTHING_NEW
     assert len(set(echoed)) == 1
 
 

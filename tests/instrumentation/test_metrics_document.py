@@ -60,14 +60,14 @@ def test_documented_label_values_are_the_emitted_ones(row: str, values: list[str
 def test_every_span_and_attribute_and_start_record_is_documented() -> None:
     wire = constants("gen_ai.", "queenright.", "error.", "service.")
     spans = {value for name, value in vars(names).items() if name.startswith("SPAN_")} | set(names.Operation)
-    said = set(quoted(DOCUMENT))
+    mentions = set(quoted(DOCUMENT))
 
-    assert wire <= said
-    assert spans == {span.split(" {")[0] for span in said if " {" in span}
+    assert wire <= mentions
+    assert spans == {span.split(" {")[0] for span in mentions if " {" in span}
 
 
 def test_documented_attributes_are_written() -> None:
     written = constants("gen_ai.", "queenright.")
-    said = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
+    attributes = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
 
-    assert said - {"queenright.instrumentation.names"} <= written
+    assert attributes - {"queenright.instrumentation.names"} <= written

@@ -94,7 +94,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
     """B88: the first model call of the first run never ends; nothing was exported so far."""
     run = watch.start("invoke_agent bee", AGENT)
     call = watch.start("chat gpt-4o", CHAT, under=run)
-    begun = watch.now
+    result = watch.now
 
     watch.after(GRACE)
     watch.after(INTERVAL)
@@ -109,7 +109,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
         ("open", "chat gpt-4o"),
     ]
     started, beat = watch.memory.records[1], watch.memory.records[5]
-    assert (started.time_ns, beat.time_ns) == (begun, watch.now)
+    assert (started.time_ns, beat.time_ns) == (result, watch.now)
     assert started.span == beat.span == call.get_span_context()
     assert started.attributes == beat.attributes
     assert started.attributes == {
@@ -117,7 +117,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
         names.OPEN_SPAN_NAME: "chat gpt-4o",
         names.OPEN_SPAN_SCOPE: "lib",
         names.OPEN_SPAN_PARENT_ID: f"{run.get_span_context().span_id:016x}",
-        names.OPEN_SPAN_START: begun,
+        names.OPEN_SPAN_START: result,
         names.GEN_AI_REQUEST_MODEL: "gpt-4o",
         names.HEARTBEAT_INTERVAL: INTERVAL,
     }
@@ -219,7 +219,7 @@ def test_end_swallowed_by_another_processor_is_noticed(watch: Watch, then: str) 
 
 
 def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
-    kept = [
+    attributes = [
         watch.start("GET /chat", {"http.request.method": "GET"}),
         watch.start("embeddings ada", {"gen_ai.operation.name": "embeddings"}),
         watch.start(
@@ -231,7 +231,7 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
     watch.after(GRACE)
     watch.after(INTERVAL)
 
-    assert len(kept) == 4
+    assert len(attributes) == 4
     assert watch.told() == []
 
 
@@ -409,23 +409,23 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
 
     child = os.fork()
     if child == 0:
-        said = "failed"
+        text = "failed"
         try:
             run.end()
             call = watch.start("chat in child", CHAT)
             watch.after(GRACE)
-            said = json.dumps([*watch.told(), watch.pulse.joined]) if call.is_recording() else said
+            text = json.dumps([*watch.told(), watch.pulse.joined]) if call.is_recording() else text
         finally:
-            os.write(write, said.encode())
+            os.write(write, text.encode())
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as heard:
-        said = json.loads(heard.read())
+    with os.fdopen(read) as result:
+        text = json.loads(result.read())
     os.waitpid(child, 0)
 
     # The child's copy of what the parent had sent before, then its own.
-    assert said[-2:] == [["started", "chat in child"], 2]
-    assert ["ended", "invoke_agent bee"] not in said
+    assert text[-2:] == [["started", "chat in child"], 2]
+    assert ["ended", "invoke_agent bee"] not in text
     run.end()
     assert watch.told() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
 
@@ -448,7 +448,11 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
     watch.after(INTERVAL)
     watch.after(GRACE)
 
-    assert [told for told, _ in watch.told()] == ["started", *(["open"] if event == "open" else []), "ended"]
+    assert [emitted for emitted, _ in watch.told()] == [
+        "started",
+        *(["open"] if event == "open" else []),
+        "ended",
+    ]
     assert watch.memory.records[-1].time_ns == START + 7
     assert watch.memory.records[-1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
@@ -541,7 +545,7 @@ def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case
 
     watch.after(GRACE)
 
-    told = [
+    result = [
         (
             record.attributes.get(names.OPEN_SPAN_KIND, ""),
             record.attributes.get(names.GEN_AI_AGENT_NAME)
@@ -551,12 +555,12 @@ def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case
         for record in watch.records()
     ]
     assert (
-        told
+        result
         == EXPECTED[case["library"].split(" ")[0] + "/" + case["library"].split(" ")[-2], case["hangs_in"]]
     )
-    said = json.dumps([dict(record.attributes) for record in watch.records()])
-    assert "hive" not in said  # what the tool was called with
-    assert '"hi' not in said  # what the user asked
+    actual = json.dumps([dict(record.attributes) for record in watch.records()])
+    assert "hive" not in actual  # what the tool was called with
+    assert '"hi' not in actual  # what the user asked
 
 
 EXPECTED: Final[dict[tuple[str, str], list[tuple[str, str]]]] = {

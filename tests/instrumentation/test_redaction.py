@@ -158,8 +158,8 @@ def test_values_of_secret_looking_names_are_hidden() -> None:
     )
 
     assert redact("comb-of-7-cells, nectar.of.9.limes") == f"{MASK}, {MASK}"
-    kept = "mode-of-5-words ordinaryword layout-of-8-keys /etc/hive/credentials-1"
-    assert redact(kept) == kept
+    text = "mode-of-5-words ordinaryword layout-of-8-keys /etc/hive/credentials-1"
+    assert redact(text) == text
 
 
 def test_values_are_hidden_by_many_threads_at_once() -> None:

@@ -247,8 +247,8 @@ def test_wait_is_reported_at_start_and_end(
         after = registry.get_sample_value("queenright_worker_waiting", labels)
 
     telemetry.flush()
-    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
-    assert said == ["user_input", ""]
+    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert reasons == ["user_input", ""]
     assert (during, after) == (1, 0)
 
 
@@ -257,8 +257,8 @@ def test_the_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memor
         pass
 
     telemetry.flush()
-    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
-    assert said == ["children", "backoff", "children", ""]
+    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert reasons == ["children", "backoff", "children", ""]
 
 
 def test_checkpoints_and_heartbeats_are_reported(

@@ -202,9 +202,9 @@ def test_worker_series_remain_while_another_run_lives(
     with Worker("bee", telemetry=telemetry, registry=registry) as other:
         with other.step("forager") as step:
             step.verdict("ACCEPT")
-        shown = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
+        result = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
 
-    assert shown == 3, "the worst run is shown"
+    assert result == 3, "the worst run is shown"
     assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 

@@ -62,7 +62,7 @@ class Bee:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         await asyncio.sleep(0)
-        said = {m.content for m in messages}
+        contents = {m.content for m in messages}
         made = sum(len(m.tool_calls) for m in messages)
 
         def calling(*calls: tuple[str, dict[str, Any]]) -> ModelReply:
@@ -78,17 +78,17 @@ class Bee:
 
         match messages[0].content:
             case "Plan.":
-                if "bees" in said:
+                if "bees" in contents:
                     return calling(("set_output", {"topic": "bees"}))
                 return calling(("ask_user", {"question": "Which topic?"}))
             case "Look.":
                 # Exceed the context limit, so that early observations are in a summary.
-                missing = [n for n in range(LOOKS) if not any(f"saw {n}" in words for words in said)]
+                missing = [n for n in range(LOOKS) if not any(f"saw {n}" in words for words in contents)]
                 if 0 not in missing and 4 in missing and self._busy(len(messages)):
                     raise TransientModelError("the hive is busy")
                 if missing:
                     return calling(*(("look", {"n": n}) for n in missing[:2]))
-                again = any("Again." in words for words in said)
+                again = any("Again." in words for words in contents)
                 return calling(("set_output", {"seen": str(LOOKS) if again else "?"}))
             case "Note.":
                 return calling(("set_output", {"noted": "yes"}))
@@ -179,10 +179,10 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
 
 async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -> str | None:
     """Start or resume a graph's run; return None if it has ended."""
-    begun = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
-    if begun is None:
+    result = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
+    if result is None:
         return await runtime.trigger("start", {"message": "go"}, graph_id=graph_id, session_id=session)
-    if begun.status is SessionStatus.COMPLETED:
+    if result.status is SessionStatus.COMPLETED:
         return None
     return await runtime.resume(session, graph_id)
 
@@ -282,9 +282,9 @@ def check_kill(folder: Path) -> None:
         assert found is not None
         node_id, was = row["node"], NodeCursor.from_dict(row["cursor"])
         opened = conversation(found[1], THREADS[node_id])
-        kept = was_kept(row["entries"], opened)
-        on_disk = [e.to_dict() for e in opened.entries if e.seq >= kept[0]["seq"]] if kept else []
-        assert on_disk[: len(kept)] == kept, f"{node_id}: the conversation is another"
+        result = was_kept(row["entries"], opened)
+        on_disk = [e.to_dict() for e in opened.entries if e.seq >= result[0]["seq"]] if result else []
+        assert on_disk[: len(result)] == result, f"{node_id}: the conversation is another"
         path = found[1].conversations / node_id / "cursor.json"
         now = NodeCursor.from_dict(read_json(path)) if path.exists() else NodeCursor(visit_id=was.visit_id)
         if now.visit_id != was.visit_id:
@@ -327,9 +327,9 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
         # The last node runs alone again, in the thread that the first one started.
         thread = conversation(session, THREADS[name])
         entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]
-        asked = [c.id for e in entries for c in e.message.tool_calls]
+        call_ids = [c.id for e in entries for c in e.message.tool_calls]
         answered = [e.message.tool_call_id for e in entries if e.kind is EntryKind.TOOL]
-        assert sorted(asked) == sorted(answered), f"{name}: calls and answers do not match"
+        assert sorted(call_ids) == sorted(answered), f"{name}: calls and answers do not match"
         turns = sum(e.kind is EntryKind.ASSISTANT for e in entries)
         if name == "look":
             assert turns < cursor.iteration, "the conversation was never shortened"

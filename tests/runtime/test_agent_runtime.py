@@ -208,19 +208,19 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
 ) -> None:
     """B54: the same session has the same conversation."""
     ids = []
-    shown: list[list[str]] = []
+    prompts: list[list[str]] = []
     for message in ("first check", "second check"):
         model = ScriptedModel([ModelReply(text=f"did the {message}")])
         runtime = runtime_on(EventBus(), tmp_path, fake_time)
         runtime.add_graph(graph(), model=model)
         await runtime.start()
         ids.append((await run(runtime, message)).session_id)
-        shown.append([m.content for m in model.requests[0]])
+        prompts.append([m.content for m in model.requests[0]])
         await runtime.stop()
         fake_time.now += 60
 
     assert ids[0] == ids[1]
-    assert shown[1] == ["Judge.", "first check", "did the first check", "second check"]
+    assert prompts[1] == ["Judge.", "first check", "did the first check", "second check"]
 
 
 async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -347,11 +347,11 @@ async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: Fak
 
 async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
     """A run resumed in another process continues its step count in events and step log."""
-    told: list[AgentEvent] = []
+    steps: list[AgentEvent] = []
     session = ""
     for _ in range(2):
         bus = EventBus()
-        bus.subscribe(told.append, name="reader", types={EventType.STEP_COMPLETED})
+        bus.subscribe(steps.append, name="reader", types={EventType.STEP_COMPLETED})
         runtime = runtime_on(bus, tmp_path, fake_time)
         runtime.add_graph(asking_graph(), model=Asking(), agent_id="bee", primary=True)
         await runtime.start()
@@ -369,7 +369,7 @@ async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: F
         await runtime.stop()
     logged = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
 
-    assert [event.data["index"] for event in told] == [0, 1, 2]
+    assert [event.data["index"] for event in steps] == [0, 1, 2]
     assert [row["step_index"] for row in logged] == [0, 1, 2]
 
 
@@ -380,13 +380,13 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     """003: a hook approves tool calls; what it does not approve is not run, and the model is told."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     found: list[str] = []
-    asked: list[tuple[str, str, str, list[str | None]]] = []
+    approvals: list[tuple[str, str, str, list[str | None]]] = []
     waits: list[str | None] = []
     runtime.subscribe_to_events({EventType.WORKER_WAITING}, lambda e: waits.append(e.data["reason"]))
 
     async def approve(request: ApprovalRequest) -> bool:
         await fake_time.sleep(3600)
-        asked.append((request.tool, request.arguments, request.node_id, list(waits)))
+        approvals.append((request.tool, request.arguments, request.node_id, list(waits)))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -413,9 +413,9 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     await runtime.stop()
 
     assert (result.outputs, found) == ({"done": "yes"}, ran)
-    assert asked == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
-    told = model.requests[1][-1].content
-    assert told == "here" if ran else "fetch was not run" in told
+    assert approvals == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
+    text = model.requests[1][-1].content
+    assert text == "here" if ran else "fetch was not run" in text
 
 
 async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -815,11 +815,11 @@ async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fa
 async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: routing is by graph and node."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    heard: list[AgentEvent] = []
+    events: list[AgentEvent] = []
     for name in ("left", "right"):
         runtime.add_graph(graph(name), model=ScriptedModel())
     subscription = runtime.subscribe_to_events(
-        {EventType.STEP_COMPLETED}, heard.append, filter_graph="left", filter_node="judge"
+        {EventType.STEP_COMPLETED}, events.append, filter_graph="left", filter_node="judge"
     )
     await runtime.start()
 
@@ -827,7 +827,7 @@ async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeT
     await run(runtime, "x", graph_id="right")
     await runtime.bus.drain()
 
-    assert [e.graph_id for e in heard] == ["left"]
+    assert [e.graph_id for e in events] == ["left"]
     subscription.cancel()
     await runtime.stop()
 
@@ -854,8 +854,8 @@ async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
         runtime.add_graph(sharer("side"), model=ScriptedModel(replies[life:]), agent_id="drone")
         await runtime.start()
         if life == 0:
-            begun = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
-            sessions.append(begun.session_id)
+            outcome = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+            sessions.append(outcome.session_id)
             await runtime.trigger("e", graph_id="side")
             await fake_time.settle()
             assert [w.session_id for w in runtime.waiting_nodes()] == sessions

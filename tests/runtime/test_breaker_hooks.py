@@ -363,9 +363,9 @@ async def test_unwritable_checkpoint_is_queued_and_run_continues(
     result = await bench.runtime.wait(execution)
 
     assert result.succeeded
-    kept = bench.checkpoints(result).list_checkpoints()
-    assert [checkpoint.node_id for checkpoint in kept] == ["n3", "n2", "n1", "n0"]
-    assert [checkpoint.execution.path for checkpoint in kept][-1] == ["n0"]  # as it was then
+    actual = bench.checkpoints(result).list_checkpoints()
+    assert [checkpoint.node_id for checkpoint in actual] == ["n3", "n2", "n1", "n0"]
+    assert [checkpoint.execution.path for checkpoint in actual][-1] == ["n0"]  # as it was then
     assert bench.count(EventType.CHECKPOINT_SAVED) == 4
     assert caplog.text.count("could not save a checkpoint") == 1
     assert bench.failures("checkpoint_write:bee") == 0
@@ -398,8 +398,8 @@ async def test_queued_checkpoints_are_retried_on_close(bench: Bench) -> None:
 
     result = await bench.runtime.wait(execution)
 
-    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == ["n4", "n3", "n2", "n1", "n0"]
+    node_ids = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert node_ids == ["n4", "n3", "n2", "n1", "n0"]
 
 
 async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
@@ -409,8 +409,8 @@ async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
 
     result = await bench.runtime.wait(execution)
 
-    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
+    node_ids = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert node_ids == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
 
 
 async def test_lost_checkpoints_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -240,13 +240,13 @@ async def test_unlogged_event_is_not_delivered() -> None:
 
 
 async def test_on_publish_receives_every_event() -> None:
-    shown: list[AgentEvent] = []
-    bus = EventBus(on_publish=shown.extend)
+    published: list[AgentEvent] = []
+    bus = EventBus(on_publish=published.extend)
 
     await bus.publish(event(), event(TICKET))
     bus.fan_out(event())
 
-    assert [e.type for e in shown] == [DELTA, TICKET, DELTA]
+    assert [e.type for e in published] == [DELTA, TICKET, DELTA]
 
 
 async def test_cancelled_subscription_leaves_no_task() -> None:

@@ -368,11 +368,11 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
 
 
 def test_tokens_are_a_quarter_of_the_characters_and_four_a_message() -> None:
-    asked = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
+    result = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 
     assert estimated_tokens([]) == 0
     assert estimated_tokens([Message(role="user", content="12345")]) == 6
-    assert estimated_tokens([asked]) == 8
+    assert estimated_tokens([result]) == 8
 
 
 words = st.text(max_size=300)
@@ -424,8 +424,8 @@ class Talk(RuleBasedStateMachine):
         self.newest = None
 
         entries = self.conversation.entries
-        shown = self.conversation.messages
-        assert all(e.message in shown for e in entries if e.kind is EntryKind.ASSISTANT)
+        messages = self.conversation.messages
+        assert all(e.message in messages for e in entries if e.kind is EntryKind.ASSISTANT)
 
     @rule(
         max_tokens=st.integers(200, 600),

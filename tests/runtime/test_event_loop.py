@@ -46,7 +46,7 @@ async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_tim
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "expected"),
     [
         ("look", '{"place": "nowhere"}', "error: look: there is no nowhere; try the hive"),
         ("look", '{"place": "void"}', "error: look failed: OSError: void"),
@@ -62,7 +62,7 @@ async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_tim
     ],
 )
 async def test_invalid_call_is_explained_to_the_model(
-    tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, told: str
+    tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, expected: str
 ) -> None:
     model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
@@ -70,7 +70,7 @@ async def test_invalid_call_is_explained_to_the_model(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
-    assert model.requests[1][-1].content.startswith(told)
+    assert model.requests[1][-1].content.startswith(expected)
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
@@ -153,7 +153,7 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected"),
     [
         (Broken(leave_with(SystemExit(3))), "SystemExit: 3"),
         (Broken(leave_with(KeyboardInterrupt())), "KeyboardInterrupt: "),
@@ -166,7 +166,7 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
     ],
 )
 async def test_misbehaving_provider_fails_only_its_visit(
-    model: Broken, said: str, tmp_path: Path, fake_time: FakeTime
+    model: Broken, expected: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -176,7 +176,7 @@ async def test_misbehaving_provider_fails_only_its_visit(
     gc.collect()
     await asyncio.sleep(0)
 
-    assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", said)
+    assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", expected)
     assert complaints == []
 
 
@@ -381,7 +381,7 @@ async def test_a_long_conversation_is_shortened_and_keeps_the_task(
 
     assert (result.outcome, result.turns, result.tool_calls) == ("done", 21, 21)
     assert "Find the queen." in model.requests[-1][1].content
-    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.requests)
+    assert all(sum(len(m.content) for m in message) < 4 * 600 for message in model.requests)
 
 
 # -- tools ------------------------------------------------------------------------------------------
@@ -439,8 +439,8 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
     assert started == {"dig": 2400, "look": 7, "set_output": None}
     [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
     assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
-    [told] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
-    assert told.startswith("error: dig: no answer within 2400 s; it may still be running")
+    [text] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
+    assert text.startswith("error: dig: no answer within 2400 s; it may still be running")
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -592,9 +592,9 @@ async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) 
     bench = Bench(tmp_path, model, fake_time, guard=Counting())
 
     assert (await bench.run()).outcome == "done"
-    told = [text for kind, text in bench.contents() if kind == "feedback"]
-    assert told == ["You may be going in circles: 2 calls. Try something else."]
-    assert model.requests[2][-1].content == told[0]
+    feedback = [text for kind, text in bench.contents() if kind == "feedback"]
+    assert feedback == ["You may be going in circles: 2 calls. Try something else."]
+    assert model.requests[2][-1].content == feedback[0]
 
 
 async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -625,12 +625,12 @@ async def test_held_visit_calls_no_model_and_continues_with_a_note(
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    asked = len(model.requests)
+    requests = len(model.requests)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
     await bench.node.send_note(note)
     result = await run
 
-    assert asked == 3
+    assert requests == 3
     assert (result.outcome, result.turns) == ("done", 5)
     assert model.requests[3][-1].content == "REMINDER"
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
@@ -661,11 +661,11 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
     second = asyncio.create_task(again.run())
     await fake_time.advance(599)
-    asked = len(model.requests)
+    requests = len(model.requests)
     await again.node.inject("Stop looking.")
     result = await second
 
-    assert asked == 0
+    assert requests == 0
     assert result.outcome == "done"
 
 
@@ -722,8 +722,8 @@ async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime
     result = await again.run()
 
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
-    shown = [(e.type, e.time, dict(e.data)) for e in second.events]
-    assert shown[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
+    event_facts = [(e.type, e.time, dict(e.data)) for e in second.events]
+    assert event_facts[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
 
 
 async def test_failing_guard_is_ignored(
@@ -824,13 +824,13 @@ async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_t
     bench = Bench(tmp_path, HangsAtLast([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()
-    kept = file.read_bytes()
+    result = file.read_bytes()
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    file.write_bytes(kept)
+    file.write_bytes(result)
     (tmp_path / "inbox" / "torn.json").write_text('{"content": ')
     again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
     await again.run()

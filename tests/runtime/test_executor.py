@@ -175,18 +175,18 @@ async def test_failure_edge_continues_the_run(bench: Bench) -> None:
     def fail() -> None:
         raise ValueError("no nectar")
 
-    heard: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     await bench.load(
         function("a"),
         function("b"),
         edge_specs=(EdgeSpec(source="a", target="b", when="failure"),),
-        functions={"a": fail, "b": lambda **given: heard.append(given)},
+        functions={"a": fail, "b": lambda **given: events.append(given)},
     )
 
     result = await bench.run()
 
     assert result.succeeded
-    assert heard == [{"error": "no nectar", "outcome": "failed"}]
+    assert events == [{"error": "no nectar", "outcome": "failed"}]
 
 
 async def test_loop_repeats_until_its_condition_holds(bench: Bench) -> None:
@@ -550,9 +550,9 @@ async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Benc
 
     assert second.outputs == {"y": "second answer"}
     assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
-    shown = [m.content for m in bench.model.requests[2]]
+    text = [m.content for m in bench.model.requests[2]]
     assert bench.model.requests[2] == bench.model.requests[1]
-    assert not any("first answer" in content for content in shown)
+    assert not any("first answer" in content for content in text)
 
 
 async def test_missing_checkpoint_is_named(bench: Bench) -> None:

@@ -84,9 +84,9 @@ def faults(**fields: Any) -> list[str]:
 def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
-    [said] = faults(entry_points=[entry])
+    [result] = faults(entry_points=[entry])
 
-    assert said.startswith(f"entry point 'e': {fault}")
+    assert result.startswith(f"entry point 'e': {fault}")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def router(**fields: Any) -> NodeSpec:
 
 
 @pytest.mark.parametrize(
-    ("node", "edge", "said"),
+    ("node", "edge", "expected"),
     [
         (worker("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
         (worker("a"), {"when": "expression"}, ["requires an expression"]),
@@ -256,15 +256,17 @@ def router(**fields: Any) -> NodeSpec:
         ),
     ],
 )
-def test_edge_and_router_problems_are_named(node: NodeSpec, edge: dict[str, Any], said: list[str]) -> None:
+def test_edge_and_router_problems_are_named(
+    node: NodeSpec, edge: dict[str, Any], expected: list[str]
+) -> None:
     found = faults(
         nodes=[node, worker("b")],
         edges=[{"source": "a", "target": "b", **edge}],
         entry_points=[{"id": "e", "node_id": "a"}],
     )
 
-    assert len(found) == len(said)
-    for line, part in zip(found, said, strict=True):
+    assert len(found) == len(expected)
+    for line, part in zip(found, expected, strict=True):
         assert part in line
         assert line.startswith(("edge 'a-b': ", "node 'a': "))
 
@@ -391,7 +393,7 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edges", "said"),
+    ("edges", "expected"),
     [
         ([("a", "a")], "'a' -> 'a'"),
         ([("a", "b"), ("b", "c"), ("c", "b")], "'b' -> 'c' -> 'b'"),
@@ -399,10 +401,10 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
     ],
 )
 def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
-    edges: list[tuple[str, str] | EdgeSpec], said: str
+    edges: list[tuple[str, str] | EdgeSpec], expected: str
 ) -> None:
     with pytest.raises(
-        ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"
+        ValidationError, match=f"nodes form an endless cycle: {expected}; give one of them an edge"
     ):
         chain(*edges)
 

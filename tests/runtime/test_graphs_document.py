@@ -68,10 +68,10 @@ def test_page_lists_exactly_the_fields_in_order_with_defaults(
         for name, field in spec.model_fields.items()
     }
 
-    said = defaults(table(section(GRAPHS, spec.__name__)))
+    result = defaults(table(section(GRAPHS, spec.__name__)))
 
-    assert said == fields
-    assert list(said) == list(fields)
+    assert result == fields
+    assert list(result) == list(fields)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -152,18 +152,18 @@ async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> No
     store = house.runtime.session_store("coder")
     memory = store.read_state(event.session_id).memory
     assert memory["sorted"] == ["a", "b"]
-    asked = json.loads(house.guardian.requests[0][1].content)
-    assert asked["inbox"] == ["b", "a"]
-    assert asked["event"]["graph_id"] == "email_agent"
-    assert "TypeError" in asked["event"]["data"]["error_type"]
+    requests = json.loads(house.guardian.requests[0][1].content)
+    assert requests["inbox"] == ["b", "a"]
+    assert requests["event"]["graph_id"] == "email_agent"
+    assert "TypeError" in requests["event"]["data"]["error_type"]
 
 
 async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
     bus = house.runtime.bus
     await house.runtime.inject_input("code", "hello")
-    with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+    with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
         await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
-        event = await asked.within(20)
+        event = await question.within(20)
     assert event.data["question"] == "email_agent fails. What now?"
 
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as done:

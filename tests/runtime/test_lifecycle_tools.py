@@ -136,11 +136,11 @@ async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: 
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text(broken, encoding="utf-8")
 
-    said = await keeper("restart_agent", graph_id="adder")
+    reply = await keeper("restart_agent", graph_id="adder")
     result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 1, "b": 2}))
 
-    assert said.startswith("error: restart_agent: ")
-    assert "functions.py" in said
+    assert reply.startswith("error: restart_agent: ")
+    assert "functions.py" in reply
     assert result.outputs == {"sum": 3}
 
 
@@ -197,8 +197,8 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
     (tmp_path / "agents" / "link").symlink_to(outside)
 
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
-        said = await keeper("load_agent", agent_path=path)
-        assert said == (
+        result = await keeper("load_agent", agent_path=path)
+        assert result == (
             f"error: load_agent: there is no agent {path!r}; "
             f"agents can be loaded from folders below: {tmp_path / 'agents'}"
         )

@@ -98,11 +98,11 @@ async def refused(serving: Any, *replies: Reply) -> ModelError:
 
 
 async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
-    heard: list[str] = []
+    pieces: list[str] = []
     async with serving(HELLO) as server:
-        reply = await provider().complete(ASKED, TOOLS, heard.append)
+        reply = await provider().complete(ASKED, TOOLS, pieces.append)
 
-    assert heard == ["Hel", "lo", " bees"]
+    assert pieces == ["Hel", "lo", " bees"]
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("Hello bees", (), "stop")
     [request] = server.requests
     assert request.path == "/v1/chat/completions"
@@ -147,13 +147,13 @@ async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
 
 @pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
 async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, written: str) -> None:
-    said = [
+    result = [
         *ASKED,
         Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
         Message(role="tool", content="error: no JSON", tool_call_id="c1"),
     ]
     async with serving(HELLO) as server:
-        await provider().complete(said, TOOLS)
+        await provider().complete(result, TOOLS)
 
     [request] = server.requests
     _, _, call, answer = request.body["messages"]
@@ -185,15 +185,15 @@ async def test_filtered_answer_is_an_error(serving: Any) -> None:
 
 
 async def test_non_streaming_server_is_called_without_streaming_afterwards(serving: Any) -> None:
-    heard: list[str] = []
+    pieces: list[str] = []
     async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
         model = provider()
-        first = await model.complete(ASKED, TOOLS, heard.append)
-        second = await model.complete(ASKED, TOOLS, heard.append)
+        first = await model.complete(ASKED, TOOLS, pieces.append)
+        second = await model.complete(ASKED, TOOLS, pieces.append)
 
     assert [call.id for call in first.tool_calls] == ["c1", "c2"]
     assert second.text == "Hello bees"
-    assert heard == ["Let me see.", "Hello bees"]
+    assert pieces == ["Let me see.", "Hello bees"]
     assert (second.input_tokens, second.output_tokens) == (12, 3)
     assert second.cost > 0
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
@@ -264,11 +264,13 @@ async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any)
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("expected", "seconds"),
     [("7", 7.0), (format_datetime(datetime.fromtimestamp(NOW + 90, UTC), usegmt=True), 90.0)],
 )
-async def test_retry_after_is_read_in_seconds_and_as_a_date(serving: Any, said: str, seconds: float) -> None:
-    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": said}))
+async def test_retry_after_is_read_in_seconds_and_as_a_date(
+    serving: Any, expected: str, seconds: float
+) -> None:
+    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": expected}))
 
     assert isinstance(error, TransientModelError)
     assert error.retry_after == seconds
@@ -336,33 +338,33 @@ async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("head", [True, False])
 async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: FakeTime, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        asked = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
+        task = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
         await arrives(server.held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
-            await asked
+            await task
         await arrives(server.gone)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_cancelled_request_closes_the_connection(serving: Any, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
         await arrives(server.held)
-        asked.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await task
         await arrives(server.gone)
 
 
 async def test_held_reply_continues_after_release(serving: Any) -> None:
     events = HELLO.events()
     async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
-        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
         await arrives(server.held)
         server.released.set()
 
-        assert (await asked).text == "Hello bees"
+        assert (await task).text == "Hello bees"
 
 
 async def test_provider_timeout_is_transient(serving: Any) -> None:
@@ -448,14 +450,14 @@ async def test_provider_with_its_own_protocol_is_read_equally(
     async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), slow) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
-        heard: list[str] = []
-        reply = await model.complete(ASKED, TOOLS, heard.append)
+        pieces: list[str] = []
+        reply = await model.complete(ASKED, TOOLS, pieces.append)
         with pytest.raises(TransientModelError, match="interrupted"):
             await model.complete(ASKED, TOOLS)
         with pytest.raises(TransientModelError) as limited:
             await model.complete(ASKED, TOOLS)
 
-    assert (reply.text, heard) == ("Let me see.", ["Let me see."])
+    assert (reply.text, pieces) == ("Let me see.", ["Let me see."])
     assert reply.tool_calls == (ToolCall("t1", "look", '{"place": "hive"}'),)
     assert (reply.input_tokens, reply.output_tokens) == (25, 15)
     assert reply.cost > 0
@@ -692,10 +694,10 @@ CACHED = (
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    said = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
+    result = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
     async with openai_server(Stream(events=CACHED)) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
-        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(said, TOOLS, must_call=True)
+        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(result, TOOLS, must_call=True)
 
     [body] = [request.body for request in server.requests]
     mark = {"type": "ephemeral"}

@@ -314,7 +314,7 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "expected"),
     [
         ({}, "set either command (a program) or url"),
         ({"command": "x", "url": "http://x"}, "set either command"),
@@ -325,14 +325,14 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
         ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: Extra inputs are not permitted"),
     ],
 )
-def test_invalid_file_error_has_the_place_without_values(tmp_path: Path, server: Any, said: str) -> None:
+def test_invalid_file_error_has_the_place_without_values(tmp_path: Path, server: Any, expected: str) -> None:
     path = tmp_path / "mcp_servers.json"
     path.write_text(json.dumps({"servers": {"a": server}}), encoding="utf-8")
 
     with pytest.raises(AgentLoadError) as raised:
         read_mcp_servers(path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert SECRET not in str(raised.value)
 

@@ -112,10 +112,10 @@ async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files
 
 async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None:
     model = ScriptedProvider([ModelReply(text="", tool_calls=())] * 9, name="mine")
-    asked: list[str] = []
+    models: list[str] = []
 
     def providers(name: str) -> ScriptedProvider:
-        asked.append(name)
+        models.append(name)
         return model
 
     path = talker(tmp_path / "agent")
@@ -124,7 +124,7 @@ async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None
     async with loaded(path, tmp_path, model=model) as runner:
         assert runner.info().models == ("mine",)
 
-    assert asked == ["mine/x"]
+    assert models == ["mine/x"]
 
 
 def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "expected"),
     [
         ("agent.json", "{\n  bad\n}", "agent.json, line 2: is not JSON"),
         ("agent.json", "[]", "Input should be"),
@@ -168,7 +168,7 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
         ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: set either command"),
     ],
 )
-def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, said: str) -> None:
+def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, expected: str) -> None:
     path = adder(tmp_path / "agent")
     (path / "tools.py").write_text("1 / 0\n" if "import tools" in text else "", encoding="utf-8")
     (path / file).write_text(text, encoding="utf-8")
@@ -176,7 +176,7 @@ def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: s
     with pytest.raises(AgentLoadError) as raised:
         AgentRunner.load(path, storage=tmp_path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert SECRET not in str(raised.value)
 
@@ -188,7 +188,7 @@ def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
     both = adder(tmp_path / "both")
     (both / "agent.py").write_text("", encoding="utf-8")
 
-    for name, said in (
+    for name, expected_error in (
         ("latin", "is not UTF-8 (byte 10)"),
         ("folder", "has no agent.json or agent.py"),
         ("both", "has both agent.json and agent.py"),
@@ -196,11 +196,11 @@ def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
     ):
         with pytest.raises(AgentLoadError) as raised:
             AgentRunner.load(tmp_path / name)
-        assert said in str(raised.value)
+        assert expected_error in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("x = 1\n", "has no `agent`"),
         ("agent = 3\n", "`agent` is a int"),
@@ -208,14 +208,14 @@ def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
         (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "String should match pattern"),
     ],
 )
-def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
 
     with pytest.raises(AgentLoadError) as raised:
         AgentRunner.load(tmp_path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert "agent.py" in str(raised.value)
     assert SECRET not in str(raised.value)
 
@@ -293,7 +293,7 @@ async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: P
     async with loaded(path, tmp_path) as runner:
         runtime = await runner.start()
         running = asyncio.create_task(runner.run())
-        asked = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+        question = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -301,7 +301,7 @@ async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: P
     model = ScriptedProvider([ModelReply(text="So you are Ada."), *chat_replies()])
     async with loaded(path, tmp_path, model=model) as runner:
         runtime = await runner.start()
-        resumed = asyncio.create_task(runner.resume(asked.session_id))
+        resumed = asyncio.create_task(runner.resume(question.session_id))
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         assert await runtime.inject_input("chat", "Ada")
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
@@ -309,7 +309,7 @@ async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: P
         result = await resumed
 
     assert result.outputs == {"name": "Ada"}
-    assert result.session_id == asked.session_id
+    assert result.session_id == question.session_id
 
 
 def chat_replies() -> list[ModelReply]:
@@ -454,22 +454,22 @@ async def test_credential_in_an_error_is_masked_everywhere(
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     telemetry = Telemetry(tracer_provider=tracers, records=False)
-    said: list[str] = []
+    lines: list[str] = []
 
     async def hear(event: AgentEvent) -> None:
-        said.append(repr(event))
+        lines.append(repr(event))
 
     async with loaded(path, tmp_path, telemetry=telemetry) as runner:
         (await runner.start()).bus.subscribe(hear, name="ear")
         result = await runner.run()
 
-    said += [span.to_json() for span in spans.get_finished_spans()]
-    said += written(tmp_path / "storage")
-    said += [caplog.text, repr(result)]
+    lines += [span.to_json() for span in spans.get_finished_spans()]
+    lines += written(tmp_path / "storage")
+    lines += [caplog.text, repr(result)]
     assert result.status is SessionStatus.FAILED
-    assert "door [redacted] is shut" in "".join(said)
+    assert "door [redacted] is shut" in "".join(lines)
     for words in ("sesame", window):
-        assert [text for text in said if words in text] == []
+        assert [text for text in lines if words in text] == []
 
 
 async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
@@ -510,11 +510,11 @@ async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, fun
     path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
     async with loaded(path, tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
-        [kept] = (tmp_path / "storage").rglob("state.json")
+        [state_files] = (tmp_path / "storage").rglob("state.json")
 
     assert result.status is SessionStatus.FAILED
     assert "output 'sum' has 1.0 MiB as JSON, but the limit is 1 MiB; write it" in result.error
-    assert kept.stat().st_size < 10_000
+    assert state_files.stat().st_size < 10_000
 
 
 async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:

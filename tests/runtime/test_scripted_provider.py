@@ -73,22 +73,22 @@ async def test_rule_can_be_async() -> None:
         await let.wait()
         return ModelReply(text="at last")
 
-    asked = asyncio.ensure_future(ScriptedProvider([slow]).complete(ASKED, TOOLS))
+    task = asyncio.ensure_future(ScriptedProvider([slow]).complete(ASKED, TOOLS))
     await asyncio.sleep(0)
-    assert not asked.done()
+    assert not task.done()
     let.set()
 
-    assert (await asked).text == "at last"
+    assert (await task).text == "at last"
 
 
 @given(st.text())
 def test_the_pieces_are_the_text(text: str) -> None:
-    heard: list[str] = []
+    pieces: list[str] = []
 
-    asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(ASKED, [], heard.append))
+    asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(ASKED, [], pieces.append))
 
-    assert "".join(heard) == text
-    assert all(heard)
+    assert "".join(pieces) == text
+    assert all(pieces)
 
 
 async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:

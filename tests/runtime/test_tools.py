@@ -100,7 +100,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ('{"place": "hive", "more": [1]}', '{"place": "hive", "more": [1]}'),
         ("", "{}"),
@@ -109,11 +109,11 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
         ("[" * 100_000, "error: raw: arguments: Invalid JSON"),
     ],
 )
-async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, told: str) -> None:
+async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, expected: str) -> None:
     tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
 
     assert tool.spec.parameters is SCHEMA
-    assert (await call(tool, arguments)).startswith(told)
+    assert (await call(tool, arguments)).startswith(expected)
 
 
 class Weight(BaseModel):
@@ -195,11 +195,11 @@ async def test_a_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else
 
 async def test_outer_cancellation_reaches_tool_and_caller() -> None:
     stopped: list[str] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def wait(given: object) -> str:
         try:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
@@ -207,7 +207,7 @@ async def test_outer_cancellation_reaches_tool_and_caller() -> None:
         return ""
 
     call_ = asyncio.create_task(Tool("wait", "Wait.", {}, wait).call("{}"))
-    await begun.wait()
+    await started.wait()
     call_.cancel()
     await asyncio.wait([call_])
 
@@ -234,17 +234,17 @@ async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> N
 
 
 async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def dig(given: object) -> str:
-        begun.set()
+        started.set()
         go.wait(10)
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
     work = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
     task = asyncio.create_task(work)
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(started.wait, 10)
 
     task.cancel()
     await asyncio.wait([task])
