@@ -39,8 +39,8 @@ def isolate() -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Return a short environment for a child: the guard, agents that report to nobody, and ``more``."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
-    return kept | TO_NOBODY | more
+    variables = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
+    return variables | TO_NOBODY | more
 
 
 def take_refusals() -> str:

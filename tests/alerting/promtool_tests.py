@@ -183,8 +183,8 @@ def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
         left = {other for name in left for other in read.get(name, ())} - wanted
     # Recordings first, as promtool evaluates groups in the order of their files.
     for _, group in sorted(groups(), key=lambda one: one[0] != "recording.yml"):
-        kept = [
+        remaining_rules = [
             change(dict(rule)) for rule in group["rules"] if (rule.get("alert") or rule["record"]) in wanted
         ]
-        if kept:
-            yield {"name": group["name"], "rules": kept}
+        if remaining_rules:
+            yield {"name": group["name"], "rules": remaining_rules}

@@ -53,16 +53,16 @@ async def test_credentials_are_sent_but_not_shown(
     address = PeerAddress.parse(peer.url.replace("http://", "http://us%40er:hunter2@"))
     peer.peer.status = status
     client = AlertmanagerClient()
-    shown = repr(address) + repr(client)
+    result = repr(address) + repr(client)
     try:
         await client.post_alerts(address, [ALERT])
     except AlertmanagerError:
-        shown += traceback.format_exc()
+        result += traceback.format_exc()
     await client.aclose()
 
     assert peer.peer.authorization == ["Basic dXNAZXI6aHVudGVyMg=="]
-    assert "hunter2" not in shown + caplog.text
-    assert "dXNAZXI" not in shown + caplog.text
+    assert "hunter2" not in result + caplog.text
+    assert "dXNAZXI" not in result + caplog.text
 
 
 async def test_connection_error_has_no_credentials() -> None:

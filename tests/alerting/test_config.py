@@ -84,10 +84,10 @@ def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
     """Its beginning and its end; and the dead man's receiver is told no end, which would be a life sign."""
     receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
     url = "http://127.0.0.1:8420/api/alertmanager/told"
-    told = {"url": url, "send_resolved": True, "max_alerts": 100}
+    webhook = {"url": url, "send_resolved": True, "max_alerts": 100}
     for name, receiver in receivers.items():
         tells_people = {"slack_configs", "pagerduty_configs"} & receiver.keys()
-        assert (told in receiver["webhook_configs"]) == bool(tells_people), name
+        assert (webhook in receiver["webhook_configs"]) == bool(tells_people), name
     [deadman] = receivers["deadman"]["webhook_configs"]
     assert deadman["send_resolved"] is False
 

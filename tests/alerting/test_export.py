@@ -66,8 +66,8 @@ DURATION = re.compile(r"(0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)")
 
 
 def rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
-    said = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
-    return LoadedRule(name=name, **said)
+    fields = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
+    return LoadedRule(name=name, **fields)
 
 
 # What differs
@@ -152,7 +152,7 @@ def test_changed_label_is_reported_for_its_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "expected"),
     [
         ({"for_": 60}, ("for", "60 s", "0 s")),
         ({"keep_firing_for": 300}, ("keep_firing_for", "300 s", "0 s")),
@@ -160,9 +160,9 @@ def test_changed_label_is_reported_for_its_rule() -> None:
         ({"annotations": {"summary": "x"}}, ("annotation summary", "x", "")),
     ],
 )
-def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], said: tuple[str, str, str]) -> None:
+def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], expected: tuple[str, str, str]) -> None:
     [found] = compare([rule()], [rule(**parts)])
-    assert [(c.part, c.there, c.wanted) for c in found.changes] == [said]
+    assert [(c.part, c.there, c.wanted) for c in found.changes] == [expected]
 
 
 def test_duplicate_rule_is_reported_as_extra() -> None:
@@ -260,9 +260,9 @@ async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.Asy
         "QueenrightWorkerStalled",
         "QueenrightLoop",
     }
-    asked = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
-    asked += ["--dashboards", Links().dashboards]
-    result = await asyncio.to_thread(CliRunner().invoke, app, asked)
+    arguments = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
+    arguments += ["--dashboards", Links().dashboards]
+    result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert result.exit_code == 0, result.output
 
 
@@ -376,12 +376,12 @@ def deadman(files: dict[str, str], name: str) -> str:
 
 def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str]]:
     """Run both exports that bring a configuration of Alertmanager; return what they wrote and said."""
-    files, said = {}, {}
+    files, objects_by_name = {}, {}
     for form, name in (("mixin", "mixin.tar.gz"), ("kubernetes", "kubernetes")):
         out = tmp_path / name
         result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(out), *words])
         assert result.exit_code == 0, result.output
-        said[form] = result.stderr
+        objects_by_name[form] = result.stderr
     unpack(tmp_path / "mixin.tar.gz", tmp_path)
     for path in (
         "queenright-mixin/alertmanager/alertmanager.yml",
@@ -389,22 +389,22 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
         "kubernetes/helm-values-alertmanager.yaml",
     ):
         files[path] = (tmp_path / path).read_text()
-    return files, said
+    return files, objects_by_name
 
 
 def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = "https://hc-ping.com/5d2f3c1e"
-    files, said = exported(tmp_path, "--deadman-url", url)
+    files, output = exported(tmp_path, "--deadman-url", url)
 
     assert {deadman(files, name) for name in files} == {url}
-    assert "deadman" not in "".join(said.values())
+    assert "deadman" not in "".join(output.values())
 
 
 def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
     monkeypatch.chdir(tmp_path)
-    files, said = exported(tmp_path)
+    files, output = exported(tmp_path)
 
     for name, text in files.items():
         host = httpx.URL(deadman(files, name)).host
@@ -412,7 +412,7 @@ def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         assert "deadman" in host
         # The file says it, too: who reads it was not there when it was written.
         assert any("--deadman-url" in line for line in text.splitlines() if line.startswith("#")), name
-    for text in said.values():
+    for text in output.values():
         assert "nobody would notice" in text
         assert "--deadman-url" in text
 

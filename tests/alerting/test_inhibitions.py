@@ -154,8 +154,8 @@ def test_each_inhibition_matches_its_pairs_and_no_near_miss(pair: Pair) -> None:
 
 
 def test_every_rule_has_its_pair() -> None:
-    shown = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
-    assert shown == [True] * len(_RULES)
+    matched = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
+    assert matched == [True] * len(_RULES)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
     """Ask the real one; return which of them it does not take, counted from 0."""
     rules = [{"record": "x", "expr": f"queenright_agents{{{one}}}"} for one in matchers]
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
-    said = run("promtool", "check", "rules", file)
-    return {int(number) - 1 for number in re.findall(r"rule (\d+),", said.stdout + said.stderr)}
+    result = run("promtool", "check", "rules", file)
+    return {int(number) - 1 for number in re.findall(r"rule (\d+),", result.stdout + result.stderr)}
 
 
 @pytest.mark.parametrize(("given", "read"), TAKEN)
@@ -92,7 +92,7 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "of", "said"),
+    ("given", "of", "expected"),
     [
         ('__name__="x"', "service", "select the metrics themselves"),
         ('__address__="x"', "worker", "start with __"),
@@ -104,8 +104,8 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
         ("instance=~''", "worker", "nothing would match"),
     ],
 )
-def test_matchers_without_a_target_are_rejected(given: str, of: Of, said: str) -> None:
-    with pytest.raises(InvalidMatchersError, match=said):
+def test_matchers_without_a_target_are_rejected(given: str, of: Of, expected: str) -> None:
+    with pytest.raises(InvalidMatchersError, match=expected):
         read_matchers(given, of)
 
 

@@ -568,13 +568,13 @@ async def test_reminder_is_a_new_alert_and_the_previous_one_ends_silently(
         await post.deliver()
 
         # The ends of earlier ones are repeated.
-        begun, over, *repeated = peer.peer.alerts
+        started_alerts, over, *repeated = peer.peer.alerts
         assert not any(firing(alert, post.now) for alert in repeated)
-        assert begun["labels"] == first["labels"] | {LABEL_REMINDER: turn}
-        assert firing(begun, post.now)
+        assert started_alerts["labels"] == first["labels"] | {LABEL_REMINDER: turn}
+        assert firing(started_alerts, post.now)
         assert not firing(over, post.now)
         assert over["labels"].get(LABEL_REMINDER) == (None if reminders == 1 else str(reminders - 1))
-    assert begun["annotations"]["summary"] == (
+    assert started_alerts["annotations"]["summary"] == (
         "researcher is in a loop (high). Fourth reminder, unacknowledged for 4 h."
     )
 
@@ -583,7 +583,7 @@ async def test_reminder_is_a_new_alert_and_the_previous_one_ends_silently(
     await post.say(again.model_copy(update={"status": TicketStatus.RESOLVED}))
     await post.deliver()
     assert not any(firing(alert, post.now) for alert in peer.peer.alerts)
-    [end] = [alert for alert in peer.peer.alerts if alert["labels"] == begun["labels"]]
+    [end] = [alert for alert in peer.peer.alerts if alert["labels"] == started_alerts["labels"]]
     assert "reminder" not in end["annotations"]["summary"]
 
 
@@ -759,12 +759,12 @@ async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: Se
     peer.peer.status = 503
     await post.deliver(after=60)
     assert post.outbox.status()["pending"] == 0
-    asked = len(peer.peer.posts)
+    count = len(peer.peer.posts)
     await post.say(ticket(**RESOLVED))
     await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
     await post.deliver(after=0.5)
 
-    assert len(peer.peer.posts) == asked
+    assert len(peer.peer.posts) == count
     assert post.outbox.status()["pending"] == post.outbox.status()["peers"][0]["pending"] == 2
     assert post.metric("queenright_outbox_pending") == 2
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0 + 60

@@ -46,8 +46,8 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "triaged_by": "queen",
         }
     )
-    said = policy.analysis(written.model_dump(mode="json"))
-    return written.model_copy(update={"analysis": said, **changes})
+    result = policy.analysis(written.model_dump(mode="json"))
+    return written.model_copy(update={"analysis": result, **changes})
 
 
 def test_finding_comes_first_from_the_rules_numbers() -> None:
@@ -159,11 +159,11 @@ def test_a_ticket_of_an_earlier_version_has_a_page() -> None:
 )
 @pytest.mark.parametrize("text", ["{}", "Log in at {} now.", "[here]({})", "<{}|Ticket>", "({})"])
 def test_links_in_model_text_are_removed(link: str, text: str) -> None:
-    said = plain(text.format(link), 500, ours=("http://127.0.0.1:8420",))
+    result = plain(text.format(link), 500, ours=("http://127.0.0.1:8420",))
 
-    assert NO_LINK in said
-    assert "evil" not in said.lower().replace(NO_LINK, "")
-    assert "10.0.0.7" not in said
+    assert NO_LINK in result
+    assert "evil" not in result.lower().replace(NO_LINK, "")
+    assert "10.0.0.7" not in result
 
 
 def test_our_own_links_stay() -> None:
@@ -192,9 +192,9 @@ def test_our_own_links_stay() -> None:
     ],
 )
 def test_commands_in_model_text_are_removed(command: str) -> None:
-    said = plain(f"To mend it run `{command}`. Then wait.", 500)
+    text = plain(f"To mend it run `{command}`. Then wait.", 500)
 
-    assert said == f"To mend it run {NO_COMMAND}. Then wait."
+    assert text == f"To mend it run {NO_COMMAND}. Then wait."
 
 
 @pytest.mark.parametrize(

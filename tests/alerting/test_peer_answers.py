@@ -98,8 +98,11 @@ async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None
     client = AlertmanagerClient()
     settings = AlertingSettings(alertmanager_urls=(peer.url,))
     watch = SilenceWatch(store, settings, client, clock=lambda: T0)
-    for said in (b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]", b"[" + b'{"id":"x"},' * 200_000 + b"{}]"):
-        peer.peer.says = said
+    for oversized_body in (
+        b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]",
+        b"[" + b'{"id":"x"},' * 200_000 + b"{}]",
+    ):
+        peer.peer.says = oversized_body
         await watch.read_peers()
         assert watch.unknown.startswith(f"{peer.url} answer")
         assert watch.views()[0].answer is None

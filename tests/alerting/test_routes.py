@@ -197,13 +197,13 @@ def intervals(folder: Path, **options: Any) -> Path:
 async def test_the_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
     """And would, of a repetition that comes after it has forgotten what it told."""
     warnings = {}
-    async with people() as told:
+    async with people() as recorder:
         for repeat in ("4d", "6d"):
             folder = tmp_path / repeat
             config = intervals(folder)
             assert "repeat_interval: 4d" in config.read_text()
             config.write_text(config.read_text().replace("repeat_interval: 4d", f"repeat_interval: {repeat}"))
-            async with real_alertmanager(folder, told, version, config=config):
+            async with real_alertmanager(folder, recorder, version, config=config):
                 pass
             log = (folder / "alertmanager.log").read_text()
             warnings[repeat] = [line for line in log.splitlines() if re.search(r"level=warn|WARN", line)]

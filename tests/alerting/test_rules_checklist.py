@@ -38,10 +38,10 @@ each_record = pytest.mark.parametrize("rule", RECORDED, ids=name_of)
 
 @each_alert
 def test_alert_has_summary_description_and_links(rule: Rule) -> None:
-    said = rule["annotations"]
-    assert set(said) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert said["description"].endswith((".", "list", "list --open"))
-    assert "$value" not in str(rule["labels"]) + said["summary"]
+    result = rule["annotations"]
+    assert set(result) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert result["description"].endswith((".", "list", "list --open"))
+    assert "$value" not in str(rule["labels"]) + result["summary"]
 
 
 def test_the_alerts_of_one_name_have_one_summary() -> None:
@@ -78,9 +78,9 @@ DOES_NOT_FLAP = {
 
 
 def test_flapping_alerts_keep_firing() -> None:
-    kept = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
-    assert kept | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
-    assert not kept & set(DOES_NOT_FLAP)
+    keeping = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
+    assert keeping | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
+    assert not keeping & set(DOES_NOT_FLAP)
 
 
 def test_only_fleet_and_monitor_alerts_page() -> None:
@@ -196,8 +196,8 @@ def test_a_quantile_is_of_one_summed_distribution(rule: Rule) -> None:
 
 @each_rule
 def test_rules_use_no_id_labels(rule: Rule) -> None:
-    said = rule["expr"] + str(rule.get("labels", ""))
-    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", said)
+    result = rule["expr"] + str(rule.get("labels", ""))
+    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", result)
 
 
 def exposed() -> dict[str, dict[str, set[str]]]:

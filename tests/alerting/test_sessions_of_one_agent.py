@@ -110,8 +110,8 @@ async def test_less_severe_session_is_notified_while_another_is_critical(line: L
     await line.alertmanager.until(
         lambda: any("(medium)" in m.title for m in line.got("slack", "firing")), "the lesser one"
     )
-    begun = time.time() - 7200
-    await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)
+    start = time.time() - 7200
+    await line.write(1, reminders=1, notified_at=start, bumped_at=start + 3600)
     await line.alertmanager.until(
         lambda: any("First reminder" in m.title for m in line.got("pagerduty", "firing")), "the reminder"
     )
@@ -140,13 +140,13 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
-    told = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
-    assert {name: [one.receiver for one in some] for name, some in told.items()} == {
+    records = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
+    assert {name: [one.receiver for one in some] for name, some in records.items()} == {
         name: ["pagerduty"] for name in tickets
     }
 
-    begun = time.time() - 7200
-    await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)
+    start = time.time() - 7200
+    await line.write(1, reminders=1, notified_at=start, bumped_at=start + 3600)
     await line.alertmanager.until(lambda: len(line.got("pagerduty", "firing")) == 2, "the reminder")
     assert line.got("pagerduty", "firing")[1].title.endswith("8 sessions, one after the other.")
     for session in range(1, 8):

@@ -68,46 +68,48 @@ def _read(conn: Connection) -> Kept:
     table = OUTBOX_DELIVERIES
     taken = conn.execute(select(table).where(table.c.delivered_at.is_not(None), table.c.peer != ""))
     events = read_events(conn, types=[EventType.NOTIFICATION_DELIVERED], limit=1_000_000)
-    said = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
+    deliveries = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
     return Kept(
         rows,
         {(one.outbox_id, one.peer, one.status): one.delivered_at for one in taken},
         {one.ticket_id: one for one in ticket_history(conn, limit=1_000_000)},
-        Counter(said),
+        Counter(deliveries),
     )
 
 
 async def compared(fire: Fire) -> dict[str, Any]:
     """Return how much there was, and what is wrong, in words."""
     store = Store.open(fire.settings.database_url, read_only=True)
-    kept = await store.read(_read)
+    result = await store.read(_read)
     await store.close()
-    wrong = [*_identities(kept), *_said_once(kept), *fire.recorder.refused]
+    wrong = [*_identities(result), *_said_once(result), *fire.recorder.refused]
     for way, port in zip(fire.ways, fire.ports, strict=True):
-        wrong += _taken(kept, way)
-        wrong += await _active(kept, port)
-    told = _told(kept, fire)
+        wrong += _taken(result, way)
+        wrong += await _active(result, port)
+    notified = _told(result, fire)
     return {
-        "tickets": len(kept.tickets),
-        "notifications": len(kept.rows),
+        "tickets": len(result.tickets),
+        "notifications": len(result.rows),
         "posts": [len(way.taken) for way in fire.ways],
         "messages": dict(Counter(f"{m.channel} {m.status}" for m in fire.messages)),
-        "told_again": told.again,
-        "wrong": wrong + told.wrong,
+        "told_again": notified.again,
+        "wrong": wrong + notified.wrong,
     }
 
 
 def _identities(kept: Kept) -> list[str]:
-    told = {row.ticket_id for row in kept.rows}
+    ticket_ids = {row.ticket_id for row in kept.rows}
     wrong = [
         f"ticket {ticket.ticket_id} is {ticket.status.value}, and nobody was to be told"
         for ticket in kept.tickets.values()
-        if ticket.status in _TOLD and ticket.notified_severity is not None and ticket.ticket_id not in told
+        if ticket.status in _TOLD
+        and ticket.notified_severity is not None
+        and ticket.ticket_id not in ticket_ids
     ]
     holding = Counter(row.ticket_id for row in kept.rows if row.ends_at is None)
     wrong += [f"ticket {which} holds under {n} identities" for which, n in holding.items() if n > 1]
-    begun = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
-    return wrong + [f"{which} is written {n} times" for which, n in begun.items() if n > 1]
+    result = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
+    return wrong + [f"{which} is written {n} times" for which, n in result.items() if n > 1]
 
 
 def _said_once(kept: Kept) -> list[str]:
@@ -170,7 +172,7 @@ class _Told:
 
 def _told(kept: Kept, fire: Fire) -> _Told:
     """One incident a ticket, firing before its end; one message a page: at least one, and the end."""
-    told = _Told([])
+    result = _Told([])
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for row in kept.rows:
         by_ticket[row.ticket_id].append(row)
@@ -178,24 +180,28 @@ def _told(kept: Kept, fire: Fire) -> _Told:
     for ticket_id, pages in by_ticket.items():
         # Of a worker that ended while Alertmanager still gathered, nobody need hear.
         gone = kept.tickets[ticket_id].status is TicketStatus.WORKER_GONE
-        said = incidents.pop(ticket_id, [])
-        if not said:
-            told.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
-        elif (said[-1][1] == "firing") != any(row.ends_at is None for row in pages):
-            told.wrong.append(f"the last that was said of {ticket_id} is {said[-1]}")
-        if len({key for key, _ in said}) > 1:
-            told.wrong.append(f"{ticket_id} is several incidents: {said}")
-    told.wrong += [f"the incident {which}: {said}, which nobody decided" for which, said in incidents.items()]
+        messages = incidents.pop(ticket_id, [])
+        if not messages:
+            result.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
+        elif (messages[-1][1] == "firing") != any(row.ends_at is None for row in pages):
+            result.wrong.append(f"the last that was said of {ticket_id} is {messages[-1]}")
+        if len({key for key, _ in messages}) > 1:
+            result.wrong.append(f"{ticket_id} is several incidents: {messages}")
+    result.wrong += [
+        f"the incident {which}: {messages}, which nobody decided" for which, messages in incidents.items()
+    ]
     for agent in {row.labels["agent"] for row in kept.rows}:
         pages = [row for row in kept.rows if row.labels["agent"] == agent]
         said_of = [m for m in fire.messages if m.channel == "slack" and agent in m.title]
         fired = sum(m.status == "firing" for m in said_of)
         again = sum(once_more(fire, *two, {row.key for row in pages}) for two in pairwise(said_of))
-        told.again += max(0, fired - len(pages))
+        result.again += max(0, fired - len(pages))
         if fired > len(pages) + again:
-            heard = [(round(m.time, 2), m.status, _sender(m, fire.ports)) for m in said_of]
-            told.wrong.append(f"{agent} had {len(pages)} pages, {again} excused, and was told of so: {heard}")
-    return told
+            observed_messages = [(round(m.time, 2), m.status, _sender(m, fire.ports)) for m in said_of]
+            result.wrong.append(
+                f"{agent} had {len(pages)} pages, {again} excused, and was told of so: {observed_messages}"
+            )
+    return result
 
 
 def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:

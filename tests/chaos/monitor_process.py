@@ -191,9 +191,9 @@ class Life:
 
     async def _speak(self) -> None:
         while self._said or self._changed:
-            said, self._said = self._said, []
-            await self.store.append(said)
-            for event in said:
+            reports, self._said = self._said, []
+            await self.store.append(reports)
+            for event in reports:
                 tell("said", event.id, event.type.value, event.agent_id)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)

@@ -125,13 +125,13 @@ async def test_a_heartbeat_and_an_answer_of_the_queen_come_back(qr: AsyncQueenri
     await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})
     beat = await qr.agents.heartbeat("beater")
     answer = await qr.tickets.chat(ticket.ticket_id, "what is wrong?", by="ada")
-    said = await qr.tickets.messages(ticket.ticket_id)
-    later = await qr.tickets.messages(ticket.ticket_id, after=said[0].id)
+    messages = await qr.tickets.messages(ticket.ticket_id)
+    later = await qr.tickets.messages(ticket.ticket_id, after=messages[0].id)
 
     assert (beat.task_id, beat.token_count) == ("report-7", 12)
-    assert [one.role for one in said] == ["operator", "queen"]
-    assert later == said[1:]
-    assert said[1].id == answer.id
+    assert [one.role for one in messages] == ["operator", "queen"]
+    assert later == messages[1:]
+    assert messages[1].id == answer.id
 
 
 async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Running) -> None:
@@ -147,25 +147,25 @@ async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Runn
 async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
     for number in range(450):
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
-    asked: list[httpx.URL] = []
+    requested_urls: list[httpx.URL] = []
 
     class Counting(httpx.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            asked.append(request.url)
+            requested_urls.append(request.url)
             return await super().handle_async_request(request)
 
     async with AsyncQueenright(running.url, transport=Counting(verify=certificates(running.url))) as qr:
         found = qr.breakers.list()
-        assert not asked
+        assert not requested_urls
         await anext(found)
-        first = len(asked)
+        first = len(requested_urls)
         every = [one.name async for one in qr.breakers.list()]
         some = [one.name async for one in qr.breakers.list(limit=250)]
 
     assert first == 1
     assert len(every) == len(set(every)) >= 450
     assert some == every[:250]
-    assert [url.params["limit"] for url in asked[-2:]] == ["200", "50"]
+    assert [url.params["limit"] for url in requested_urls[-2:]] == ["200", "50"]
 
 
 async def test_action_with_a_lost_response_is_retried_and_executed_once(running: Running) -> None:
@@ -185,10 +185,10 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
     carried = Broken(verify=certificates(running.url))
     async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
         done = await qr.agents.nudge("looper", "Only once, please.", by="ada")
-        told = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
+        nudges = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
 
     assert keys[:2] == ["the-only-key", "the-only-key"]
-    assert [one.intervention_id for one in told if one.message == "Only once, please."] == [
+    assert [one.intervention_id for one in nudges if one.message == "Only once, please."] == [
         done.intervention_id
     ]
 

@@ -28,14 +28,14 @@ async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standi
     running: Running,
 ) -> None:
     [ticket] = running.service.tickets.open_tickets()
-    shown = await queenright(running, "tickets", "show", ticket.ticket_id)
+    result = await queenright(running, "tickets", "show", ticket.ticket_id)
     plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
     story = await queenright(running, "tickets", "timeline", ticket.ticket_id)
     no_reason = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", " ")
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
 
-    assert shown.stdout.startswith("looper: ")
-    assert f"\n  ticket    {ticket.ticket_id}\n" in shown.stdout
+    assert result.stdout.startswith("looper: ")
+    assert f"\n  ticket    {ticket.ticket_id}\n" in result.stdout
     assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
     assert len(story.stdout.splitlines()) >= 2
     assert no_reason.returncode == 2

@@ -200,8 +200,8 @@ def test_pruning_keeps_first_client_report_and_the_whole_run() -> None:
     def request(*items: dict[str, Any]) -> Record:
         return Record(1.0, "/v1/logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": list(items)}]}]})
 
-    kept, note = prune([request(noise, work, noise), request(noise), request(work)])
+    pruned, note = prune([request(noise, work, noise), request(noise), request(work)])
 
-    assert kept == (request(noise, work), request(work))
+    assert pruned == (request(noise, work), request(work))
     assert note is not None
     assert note.startswith("2 of 5 records and spans")

@@ -88,13 +88,13 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 
 def measure(runs: Sequence[Mapping[str, Any]], detectors: Iterable[Detector]) -> list[Measured]:
     """Show every run to every detector, and return what came of it, a detector."""
-    shown: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name, members in GROUPS.items():
         for member in members:
-            shown.setdefault(member, []).append(name)
+            result.setdefault(member, []).append(name)
     measured = [Measured(detector) for detector in detectors]
     for run in runs:
-        groups = shown.get(group_of(run), [])
+        groups = result.get(group_of(run), [])
         for one in measured:
             _add(one, run, groups)
     return measured

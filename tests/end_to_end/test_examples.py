@@ -49,18 +49,20 @@ def test_every_example_has_a_readme_with_commands() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_prints_its_documented_output(example: str, tmp_path: Path) -> None:
-    shown, as_json = blocks(example, "sh")
+    command_block, as_json = blocks(example, "sh")
 
-    done = run(shown, tmp_path)
+    done = run(command_block, tmp_path)
     again = run(as_json, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
     _, *printed, folder = done.stdout.splitlines()
-    said = blocks(example, "text")[0].splitlines()
+    expected_lines = blocks(example, "text")[0].splitlines()
     assert folder.startswith("Session session_")
-    assert sorted(printed) == sorted(said)
+    assert sorted(printed) == sorted(expected_lines)
     # Two nodes of docs_checker run side by side, and either may end first.
-    assert [line for line in printed if line[:5] != "find_"] == [line for line in said if line[:5] != "find_"]
+    assert [line for line in printed if line[:5] != "find_"] == [
+        line for line in expected_lines if line[:5] != "find_"
+    ]
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
     assert (result["status"], result["agent"]) == ("completed", example)

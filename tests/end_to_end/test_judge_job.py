@@ -316,16 +316,16 @@ def once(folder: Path, *arguments: str) -> Result:
 def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", steady.url.replace("http://", "http://ada:hunter2hunter2@"))
 
-    told = once(tmp_path, *at, "--json")
+    result = once(tmp_path, *at, "--json")
     nobody = once(tmp_path, *at, "--selector", '{job="other"}')
     well = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
     no_selector = once(tmp_path, *at, "--selector", "{job=")
     no_model = once(tmp_path, *at, "--model", "scripted:nowhere.json")
     away = once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
 
-    ran = (told, nobody, well, no_selector, no_model, away)
+    ran = (result, nobody, well, no_selector, no_model, away)
     assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
-    [line] = told.stdout.splitlines()
+    [line] = result.stdout.splitlines()
     assert json.loads(line)["worker_agent_id"] == LOOPS
     assert "1 workers, 0 tickets" in well.stdout
     assert "no workers found" in nobody.stderr
@@ -369,9 +369,9 @@ def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) 
     def said(what: str) -> int:
         return (tmp_path / "said.txt").read_text().count(what)
 
-    with (tmp_path / "told.txt").open("w+") as told, (tmp_path / "said.txt").open("w+") as says:
+    with (tmp_path / "told.txt").open("w+") as log_file, (tmp_path / "said.txt").open("w+") as says:
         words = command(tmp_path, "run", "--prometheus", stack.url, "--interval", "1")
-        process = subprocess.Popen(words, stdout=told, stderr=says, cwd=tmp_path)
+        process = subprocess.Popen(words, stdout=log_file, stderr=says, cwd=tmp_path)
         try:
             until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
             stack.lose_its_targets()
@@ -429,9 +429,9 @@ def test_run_sends_a_ticket_and_its_end_to_alertmanager(
     stack: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
     arguments = ("--prometheus", stack.url, "--alertmanager", alertmanager, "--interval", "1")
-    with (tmp_path / "told.txt").open("w+") as told:
+    with (tmp_path / "told.txt").open("w+") as log_file:
         process = subprocess.Popen(
-            command(tmp_path, "run", *arguments), stdout=told, cwd=tmp_path, env=os.environ
+            command(tmp_path, "run", *arguments), stdout=log_file, cwd=tmp_path, env=os.environ
         )
         try:
             until(lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")], "the alert fires")
@@ -440,8 +440,8 @@ def test_run_sends_a_ticket_and_its_end_to_alertmanager(
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
-        told.seek(0)
-        words = told.read()
+        log_file.seek(0)
+        words = log_file.read()
 
     assert words.index("intervening") < words.index("resolved")
     assert words.count("critical") == 2, "each is printed once, however many looks there were"
@@ -453,9 +453,9 @@ def test_run_notifies_an_undecided_ticket_after_the_bypass_time(
     no_key = ("--model", "openai/gpt-5-mini", "--interval", "3600")
     arguments = ("--prometheus", steady.url, "--alertmanager", alertmanager, *no_key)
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
-    with (tmp_path / "told.txt").open("w+") as told:
+    with (tmp_path / "told.txt").open("w+") as log_file:
         words = command(tmp_path, "run", *arguments)
-        process = subprocess.Popen(words, stdout=told, cwd=tmp_path, env=env)
+        process = subprocess.Popen(words, stdout=log_file, cwd=tmp_path, env=env)
         try:
             until(
                 lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")],
@@ -512,9 +512,9 @@ async def test_up_connects_judge_and_queen_to_its_prometheus(running: Running) -
     finally:
         await clients.aclose()
 
-    shown = unquote("metrics", answer.content)
-    assert shown is not None
-    assert 1 <= shown["series_in_all"] <= 2
-    assert len(shown["series"][0]["points"]) <= 60
+    quoted_data = unquote("metrics", answer.content)
+    assert quoted_data is not None
+    assert 1 <= quoted_data["series_in_all"] <= 2
+    assert len(quoted_data["series"][0]["points"]) <= 60
     assert wrong.failed
     assert "expected type range vector" in wrong.content

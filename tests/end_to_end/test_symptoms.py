@@ -147,9 +147,11 @@ async def empty_panels(query: Query, agent: str) -> set[str]:
     """Return the panels of an agent's dashboard that have no data, of those of `queenright_worker_...`."""
     dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
     variables = {"agent": agent, "job": ".*", "instance": ".*"}
-    asked = [one for one in queries(dashboard, variables=variables) if "queenright_worker_" in one.expr]
-    empty = {one.panel for one in asked if not await query(one.expr)}
-    assert len({one.panel for one in asked}) > len(empty)
+    panel_queries = [
+        one for one in queries(dashboard, variables=variables) if "queenright_worker_" in one.expr
+    ]
+    empty = {one.panel for one in panel_queries if not await query(one.expr)}
+    assert len({one.panel for one in panel_queries}) > len(empty)
     return empty
 
 

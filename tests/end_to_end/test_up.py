@@ -132,7 +132,7 @@ def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, stora
 
 
 @pytest.mark.parametrize(
-    ("option", "content", "said"),
+    ("option", "content", "expected"),
     [
         ("--slack-url-file", None, "cannot be read"),
         ("--slack-url-file", "", "does not hold a Slack webhook URL"),
@@ -141,7 +141,7 @@ def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, stora
     ],
 )
 def test_a_secret_file_that_cannot_serve_is_refused_at_start(
-    storage: Path, tmp_path: Path, option: str, content: str | None, said: str
+    storage: Path, tmp_path: Path, option: str, content: str | None, expected: str
 ) -> None:
     file = tmp_path / "secret"
     if content is not None:
@@ -150,7 +150,7 @@ def test_a_secret_file_that_cannot_serve_is_refused_at_start(
     refused = Up(storage, *FREE_PORTS, f"{option}={file}")
 
     assert refused.process.wait(30) == 1
-    assert f"{option} {file} {said}" in " ".join(refused.printed.split())
+    assert f"{option} {file} {expected}" in " ".join(refused.printed.split())
     assert "hunter2" not in refused.printed
 
 
@@ -186,13 +186,13 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
         f'#!/bin/sh\necho $$ > {pid}\necho "$@" > {arguments}\nexec {program} "$@"\n', encoding="utf-8"
     )
     wrapper.chmod(0o755)
-    said: list[str] = []
+    lines: list[str] = []
     options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
 
     def find(name: str) -> Path | None:
         return wrapper if name == "alertmanager" else None
 
-    async with up_in_process(settings, options, say=said.append, find=find) as running:
+    async with up_in_process(settings, options, say=lines.append, find=find) as running:
         ready = running.service.ready()
         os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
         await until(lambda: bool(running.service.faults), "a fault")
@@ -210,7 +210,7 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
     assert ready == []
     assert "Alertmanager exited by itself" in fault
     assert "restart `queenright up`" in fault
-    assert any(fault in line for line in said)
+    assert any(fault in line for line in lines)
 
 
 async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,14 +265,14 @@ def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 async def test_without_the_programs_up_states_it_and_works(settings: Settings) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     options = UpOptions(demo=False, receiver_port=0)
 
-    async with up_in_process(settings, options, say=said.append, find=lambda name: None) as running:
+    async with up_in_process(settings, options, say=lines.append, find=lambda name: None) as running:
         async with httpx.AsyncClient(trust_env=False) as client:
             ready = await client.get(f"{running.url}/readyz")
 
         assert ready.status_code == 200
         assert (running.prometheus_url, running.alertmanager_url) == (None, None)
-    assert any("prometheus" in line for line in said)
-    assert any("alertmanager" in line for line in said)
+    assert any("prometheus" in line for line in lines)
+    assert any("alertmanager" in line for line in lines)

@@ -101,17 +101,17 @@ LINES = [(component, line) for component, lines in COMPONENTS.items() for line i
 @pytest.mark.parametrize(("component", "line"), LINES, ids=lambda value: value.replace(" ", "_"))
 def test_each_line_of_each_component_is_shown(component: str, line: str) -> None:
     where = COMPONENTS[component][line]
-    shown = panel(load(where.board), where.title)
+    result = panel(load(where.board), where.title)
 
-    asked = " ".join(target["expr"] for target in shown["targets"])
-    assert all(re.search(rf"{metric}\b", asked) for metric in where.metrics)
+    text = " ".join(target["expr"] for target in result["targets"])
+    assert all(re.search(rf"{metric}\b", text) for metric in where.metrics)
     for path in where.leads_to:
-        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(shown)]
+        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(result)]
     if where.column:
-        organize = shown["transformations"][-1]["options"]
+        organize = result["transformations"][-1]["options"]
         assert where.column in organize["renameByName"].values()
         if where.leads_to:
-            behind = column(shown, where.column)["links"]
+            behind = column(result, where.column)["links"]
             assert [link["url"] for link in behind] == [f"${{console:raw}}/{where.leads_to[0]}"]
 
 
@@ -135,7 +135,7 @@ def test_feed_counts_every_kind_of_its_events() -> None:
 
 def test_console_link_opens_in_a_new_tab() -> None:
     for board in map(load, ("fleet", "agent", "breakers", "interventions")):
-        for shown in panels(board):
-            for link in links(shown):
+        for item in panels(board):
+            for link in links(item):
                 if link["url"].startswith("${console:raw}"):
                     assert link["targetBlank"]

@@ -126,9 +126,9 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) 
 
 def test_lines_ascend_for_any_settings(made: Made) -> None:
     for board in made[1].values():
-        for shown in board["panels"]:
-            if shown["type"] != "row" and "thresholds" in shown["fieldConfig"]["defaults"]:
-                assert lines(shown) == sorted(lines(shown)), shown["title"]
+        for item in board["panels"]:
+            if item["type"] != "row" and "thresholds" in item["fieldConfig"]["defaults"]:
+                assert lines(item) == sorted(lines(item)), item["title"]
 
 
 def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
         ("health_monitoring: {bandz: {}}", "bandz"),
@@ -152,7 +152,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_file_is_refused_with_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, expected: str
 ) -> None:
     config = tmp_path / "queenright.yaml"
     if content is not None:
@@ -160,7 +160,7 @@ def test_unusable_file_is_refused_with_a_reason(
 
     assert main(["--config", str(config), "--folder", str(tmp_path)]) == 2
 
-    told = capsys.readouterr().err
-    assert said in told
-    assert str(config) in told
+    output = capsys.readouterr().err
+    assert expected in output
+    assert str(config) in output
     assert not list(tmp_path.glob("*.json"))

@@ -36,7 +36,7 @@ def test_missing_answer_is_detected() -> None:
 
 
 def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
-    asked = " ".join(one.query for one in questions())
+    text = " ".join(one.query for one in questions())
     families = (
         "worker",
         "agent",
@@ -49,7 +49,7 @@ def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
         "notifications",
     )
 
-    missed = [name for name in names.METRICS if name.split("_")[1] in families and name not in asked]
+    missed = [name for name in names.METRICS if name.split("_")[1] in families and name not in text]
 
     # These are for rules and dashboards: by themselves they answer nothing that a person asks.
     assert set(missed) <= {
@@ -71,16 +71,16 @@ def setting(path: str) -> object:
 
 def test_numbers_of_settings_equal_the_settings() -> None:
     """A setting is named after its numbers, in the same sentence: ``0.25, `health_monitoring…` ``."""
-    said: dict[str, set[float]] = {}
+    documented: dict[str, set[float]] = {}
     for line in DOCUMENT.read_text("utf-8").splitlines():
         for path in re.findall(r"`((?:health_monitoring|judging)\.[a-z_.]+)`", line):
             default = setting(path)  # every setting that is named is there
             before = line.split(f"`{path}`")[0]
             if before.endswith(", ") and isinstance(default, (int, float)):
                 [*_, number] = re.findall(r"\d+(?:\.\d+)?", before)
-                said.setdefault(path, set()).add(float(number))
-    assert said == {path: {setting(path)} for path in said}
-    assert {path.removeprefix("health_monitoring.") for path in said} >= {
+                documented.setdefault(path, set()).add(float(number))
+    assert documented == {path: {setting(path)} for path in documented}
+    assert {path.removeprefix("health_monitoring.") for path in documented} >= {
         "rules.bad_steps.error_budget",
         "rules.slow_interventions.error_budget",
         "rules.slow_interventions.seconds",

@@ -86,14 +86,14 @@ class Place:
         service = self.running.service
         worker = service.monitor.get(self.new_worker(times=20))
         assert worker is not None
-        asked = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
-        return str(self.ask(asked).approval_id)
+        request = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
+        return str(self.ask(request).approval_id)
 
     def escalation(self) -> str:
         """Return a question to the orchestrator."""
         path = f"{self.running.url}/api/agents/{self.new_worker()}/escalate"
-        asked = httpx.post(path, json={"reason": "odd"}, trust_env=False)
-        return str(asked.raise_for_status().json()["escalation_id"])
+        response = httpx.post(path, json={"reason": "odd"}, trust_env=False)
+        return str(response.raise_for_status().json()["escalation_id"])
 
     def load(self, agent: str) -> None:
         """Have an agent loaded."""

@@ -83,13 +83,13 @@ def test_open_breaker_is_before_closed_ones() -> None:
 
 
 def test_duplicate_event_counts_once() -> None:
-    known, told = (
+    known, events = (
         fleet(),
         FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
     )
 
-    assert known.handle_event(told)
-    assert not known.handle_event(told)
+    assert known.handle_event(events)
+    assert not known.handle_event(events)
     assert len(known.feed) == 1
 
 
@@ -201,16 +201,16 @@ def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
     ],
 )
 def test_background_graph_is_shown_beside_the_chat(kind: str, title: str) -> None:
-    told, talk = (
+    result, talk = (
         moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
         Conversation("bee", "main"),
     )
 
-    talk.handle_event(told)
+    talk.handle_event(result)
 
-    said = background_notice(told, agent_id="bee", is_active=False)
-    assert said is not None
-    assert said.title == title
+    notice = background_notice(result, agent_id="bee", is_active=False)
+    assert notice is not None
+    assert notice.title == title
     assert talk.entries == []
 
 
@@ -254,10 +254,10 @@ def test_repeated_chat_events_are_shown_once() -> None:
     )
 
     talk.handle_event(delta("Which folder?"))
-    asked = moment(
+    result = moment(
         "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
     )
-    talk.handle_event(asked)
+    talk.handle_event(result)
 
     assert [one.text for one in talk.entries] == ["Which folder?", "talk waits"]
 
@@ -299,10 +299,10 @@ def test_unlogged_streaming_text_continues_after_a_reconnect() -> None:
 
 async def test_trigger_of_a_run_is_looked_up_once() -> None:
     """B62: events of another agent whose graph has the same name are not this one's."""
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def has_run(agent_id: str, execution_id: str) -> bool:
-        asked.append((agent_id, execution_id))
+        requests.append((agent_id, execution_id))
         return execution_id == "own"
 
     owners = RunOwnership(has_run)
@@ -312,7 +312,7 @@ async def test_trigger_of_a_run_is_looked_up_once() -> None:
     ]
 
     assert found == [True, False, False, True]
-    assert asked == [("bee", "own"), ("bee", "other")]
+    assert requests == [("bee", "own"), ("bee", "other")]
 
 
 # -- notices ----------------------------------------------------------------------------------------

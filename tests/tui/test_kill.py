@@ -20,8 +20,8 @@ async def happens(url: str, numbers: range) -> list[str]:
     """Let things happen that are in the feed; return what is said of each."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         for number in numbers:
-            asked = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
-            answer = await http.put("/api/emergency-stop", json=asked)
+            body = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
+            answer = await http.put("/api/emergency-stop", json=body)
             assert answer.is_success, answer.text
     return [f"number {number}." for number in numbers]
 

@@ -119,11 +119,11 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: H
 
         await typed(app, pilot, "what is wrong?")
         await shows(app, "what is wrong?")
-        asked = home.service.judging.chat
+        chat = home.service.judging.chat
         ticket = worst_ticket_of(home).ticket_id
         await until(lambda: "♛ queen" in text_of(app), "her answer")
 
-        assert "ada" in [one.by for one in await asked.history(ticket)]
+        assert "ada" in [one.by for one in await chat.history(ticket)]
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
