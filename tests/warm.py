@@ -150,9 +150,9 @@ class Talking(Command):
 
 def _environment(arguments: Sequence[str | Path], env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command; its agents report to nobody, unless ``env`` says to whom."""
-    from tests.isolation import TO_NOBODY  # not in the process that commands are forked from
+    from tests.isolation import CLOSED_ENDPOINTS  # not in the process that commands are forked from
 
-    return (TO_NOBODY if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
+    return (CLOSED_ENDPOINTS if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
 
 
 def queenright(

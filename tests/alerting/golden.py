@@ -174,14 +174,14 @@ def _ours(alertname: str, name: str, begun: float, value: str, **labels: str) ->
         (one for one in rules if isinstance(one, Alert) and one.name == alertname), key=lambda r: r.severity
     ).to_dict(Links())
 
-    def said(text: str) -> str:
+    def normalise(text: str) -> str:
         text = re.sub(r"{{ *\$labels\.(\w+)[^}]*}}", lambda found: labels[found[1]], text)
         return re.sub(r"{{ *\$value\b[^}]*}}", value, text)
 
     own = {"alertname": alertname, "cluster": f"golden-{name}"}
     return PostedAlert(
         labels={**rule["labels"], **own, **labels},
-        annotations={key: said(text) for key, text in rule["annotations"].items()},
+        annotations={key: normalise(text) for key, text in rule["annotations"].items()},
         starts_at=begun,
         ends_at=begun + _DAY,
     )

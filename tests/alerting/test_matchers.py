@@ -11,7 +11,7 @@ import yaml
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from tests.programs import run
 
-TAKEN = [
+VALID_MATCHERS = [
     ("", ""),
     (" ", ""),
     ('job="x"', 'job="x"'),
@@ -68,7 +68,7 @@ def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
     return {int(number) - 1 for number in re.findall(r"rule (\d+),", result.stdout + result.stderr)}
 
 
-@pytest.mark.parametrize(("given", "read"), TAKEN)
+@pytest.mark.parametrize(("given", "read"), VALID_MATCHERS)
 def test_valid_matchers_are_accepted(given: str, read: str | None) -> None:
     found = read_matchers(given, "service")
     assert read is None or found == read
@@ -84,11 +84,11 @@ def test_invalid_matchers_are_rejected(given: str) -> None:
 
 def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
     """All of them in one file: promtool names every rule that it does not take."""
-    taken = [given for given, _ in TAKEN]
+    taken = [given for given, _ in VALID_MATCHERS]
     read = [read_matchers(given, "service") for given in taken]
     refused = refused_by_promtool(tmp_path / "rules.yml", [*taken, *read, *SYNTAX])
 
-    assert refused == set(range(2 * len(TAKEN), 2 * len(TAKEN) + len(SYNTAX)))
+    assert refused == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.waiting import until
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
 WEEK = 7 * 86_400
-GONE = {"status": TicketStatus.WORKER_GONE}
+WORKER_ENDED = {"status": TicketStatus.WORKER_GONE}
 RISEN = {"severity": Severity.CRITICAL}
 
 
@@ -251,7 +251,7 @@ async def test_replaced_alert_held_by_another_ticket_is_not_resolved_again(
     assert len(await post.store.read(read_active)) == 1
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE, {"status": TicketStatus.DISMISSED}])
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED, {"status": TicketStatus.DISMISSED}])
 async def test_end_is_repeated_once_to_a_restarted_peer(
     make_post: MakePost, start_peer: StartPeer, end: dict[str, TicketStatus]
 ) -> None:
@@ -342,7 +342,7 @@ async def test_end_is_repeated_after_an_outage_of_any_length(
     assert await post.store.read(read_active) == []
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE])
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED])
 async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
 ) -> None:
@@ -377,7 +377,7 @@ async def test_clock_set_back_does_not_keep_a_resolved_alert_firing(
     assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE])
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED])
 async def test_clock_set_back_does_not_undo_a_resolve(
     make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
 ) -> None:
@@ -488,7 +488,7 @@ async def test_worker_that_ended_during_an_outage_sends_no_alert(
     peer.peer.status = 503
     await post.say(ticket())
     await post.deliver()
-    await post.say(ticket(**GONE))
+    await post.say(ticket(**WORKER_ENDED))
     peer.peer.status = 200
     await post.deliver(after=60)
     await post.deliver(after=60)
@@ -501,7 +501,7 @@ async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: Ser
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
-    await post.say(ticket(**GONE))
+    await post.say(ticket(**WORKER_ENDED))
     for _ in range(5):
         await post.deliver(after=60)
 

@@ -33,7 +33,7 @@ Ask = Callable[[AlertmanagerClient, PeerAddress], Coroutine[Any, Any, object]]
 
 ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at=T0 + 60)
 SILENCE = NewSilence(labels={"agent": "a"}, by="ada", comment="c", starts_at=T0, ends_at=T0 + 60)
-ASKED: dict[str, Ask] = {
+LIST_CALLS: dict[str, Ask] = {
     "silences": lambda client, peer: client.silences(peer),
     "alerts": lambda client, peer: client.alerts(peer),
     "status": lambda client, peer: client.status(peer),
@@ -48,7 +48,7 @@ async def client() -> AsyncIterator[AlertmanagerClient]:
     await one.aclose()
 
 
-OTHERS = {
+INVALID_RESPONSES = {
     "nothing": b"",
     "html": b"<html>Log in</html>",
     "null": b"null",
@@ -63,8 +63,8 @@ OTHERS = {
     ("what", "said"),
     [
         pytest.param(what, said, id=f"{what}-{name}")
-        for what in ASKED
-        for name, said in OTHERS.items()
+        for what in LIST_CALLS
+        for name, said in INVALID_RESPONSES.items()
         # An object, as a status is.
         if (what, name) != ("status", "number")
     ],
@@ -77,10 +77,10 @@ async def test_invalid_response_is_described(
     with pytest.raises(
         PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
     ):
-        await ASKED[what](client, PeerAddress.parse(peer.url))
+        await LIST_CALLS[what](client, PeerAddress.parse(peer.url))
 
 
-@pytest.mark.parametrize("what", [*ASKED, "post"])
+@pytest.mark.parametrize("what", [*LIST_CALLS, "post"])
 async def test_an_answer_without_end_is_not_read_to_its_end(
     peer: ServedPeer, client: AlertmanagerClient, what: str
 ) -> None:
@@ -89,7 +89,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
     async def post(client: AlertmanagerClient, peer: PeerAddress) -> None:
         await client.post_alerts(peer, [ALERT])
 
-    ask: Ask = ASKED.get(what, post)
+    ask: Ask = LIST_CALLS.get(what, post)
     with pytest.raises(PeerUnavailableError, match=r"answers with more than \d+ KiB"):
         await ask(client, PeerAddress.parse(peer.url))
 

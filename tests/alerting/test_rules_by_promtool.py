@@ -10,14 +10,14 @@ import pytest
 
 from tests.alerting.promtool_tests import (
     TESTS,
+    AlertCheck,
     Rule,
     RuleTest,
-    Seen,
     alerts,
+    distinguishing_labels,
     failures,
     ident,
     rule_tests,
-    told_apart,
 )
 from tests.programs import VERSIONS, run
 
@@ -54,7 +54,7 @@ def why_not(tag: str, rule: Rule) -> str | None:
 
 def shown(rule: Rule, tag: str) -> list[RuleTest]:
     """Return the tests with this tag in which the alert, in its band, is seen to be there."""
-    band = told_apart(rule).items()
+    band = distinguishing_labels(rule).items()
     return [
         test
         for test in rule_tests()
@@ -123,7 +123,7 @@ def test_some_fires_test_of_each_alert_expects_all_its_labels_and_annotations() 
 def test_boundary_is_tested_below_above_and_before_its_time(rule: Rule) -> None:
     if why_not("boundary", rule):
         return
-    band = told_apart(rule).items()
+    band = distinguishing_labels(rule).items()
     tests = [test for test in of("boundary") + of("fires") if rule["alert"] in test.alerts]
     looks = [
         (test, [seen for seen in found if band <= seen.labels.items()])
@@ -135,7 +135,7 @@ def test_boundary_is_tested_below_above_and_before_its_time(rule: Rule) -> None:
     assert any(not found or below(test, found) for test, found in looks if test.tag == "boundary")
 
 
-def below(test: RuleTest, found: list[Seen]) -> set[str]:
+def below(test: RuleTest, found: list[AlertCheck]) -> set[str]:
     """Return the agents, or the windows of a budget, that a test has series of and does not see."""
     there = {value for series in test.series for value in re.findall(r'(?:agent|window)="([\w-]+)"', series)}
     return there - {value for seen in found for value in seen.labels.values()} if there else set()

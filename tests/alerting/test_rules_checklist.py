@@ -19,7 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.server.metrics.metrics import ServiceMetrics
-from tests.alerting.promtool_tests import Rule, alerts, ident, rules, seconds, told_apart
+from tests.alerting.promtool_tests import Rule, alerts, distinguishing_labels, ident, rules, seconds
 from tests.programs import VERSIONS, run
 
 RULES, ALERTS = rules(), alerts()
@@ -96,7 +96,7 @@ def test_burn_rate_has_four_speeds_with_two_windows(
     pairs = [(speed.factor, speed.short, speed.long) for speed in SPEEDS]
     assert pairs == [(14.4, "5m", "1h"), (6, "30m", "6h"), (3, "2h", "1d"), (1, "6h", "3d")]
     burning = [rule for rule in ALERTS if rule["alert"] == objective.alert]
-    assert [told_apart(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
+    assert [distinguishing_labels(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
     for rule, (factor, short, long) in zip(burning, pairs, strict=True):
         assert f"ratio_rate{short} " in rule["expr"]
         assert f"ratio_rate{long} " in rule["expr"]

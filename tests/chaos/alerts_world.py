@@ -104,7 +104,7 @@ class Bees:
         }
 
 
-class Lives:
+class AlertProcess:
     """The service's lives, one after the other."""
 
     def __init__(self, settings: Path, bees: Bees) -> None:
@@ -118,7 +118,7 @@ class Lives:
         self._over = False
 
     @contextlib.asynccontextmanager
-    async def mother(self) -> AsyncIterator[Lives]:
+    async def mother(self) -> AsyncIterator[AlertProcess]:
         """Have the process from which lives are forked."""
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
         self._port = server.sockets[0].getsockname()[1]

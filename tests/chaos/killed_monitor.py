@@ -56,7 +56,7 @@ class Bee:
 
 
 @dataclass
-class Heard:
+class ActionLog:
     """Everything that was acknowledged, and what was done that must not be."""
 
     events: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class World:
         self.random = Random(seed)
         self.now = 1_700_000_000.0
         self.bees = {f"bee{n}": Bee(f"bee{n}") for n in range(WORKERS)}
-        self.heard = Heard()
+        self.heard = ActionLog()
         self.batch: dict[str, Any] | None = None
         self._ids = 0
         self._batches = 0
@@ -306,7 +306,7 @@ def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None)
 
 
 @dataclass
-class Kept:
+class StoredDecisions:
     """What is in the database."""
 
     events: list[str]
@@ -317,10 +317,10 @@ class Kept:
     recoveries: list[Recovery]
 
 
-def _read(conn: Connection) -> Kept:
+def _read(conn: Connection) -> StoredDecisions:
     columns = (OUTBOX.c.ticket_id, OUTBOX.c.alert_key, OUTBOX.c.labels, OUTBOX.c.ends_at)
     rows = conn.execute(select(*columns)).all()
-    return Kept(
+    return StoredDecisions(
         [event.id for _, event in read_events(conn, limit=10_000_000)],
         {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
         [(one.ticket_id, one.alert_key, one.labels["severity"], one.ends_at is None) for one in rows],
@@ -329,7 +329,7 @@ def _read(conn: Connection) -> Kept:
     )
 
 
-async def compared(url: str, heard: Heard) -> list[str]:
+async def compared(url: str, heard: ActionLog) -> list[str]:
     """Hold what was acknowledged and done against what is kept; return what is wrong, in words."""
     checked = Store.verify_file(url)
     store = Store.open(url, read_only=True)
@@ -360,7 +360,7 @@ async def compared(url: str, heard: Heard) -> list[str]:
     return wrong
 
 
-def _twice(kept: Kept) -> list[str]:
+def _twice(kept: StoredDecisions) -> list[str]:
     """Return what is kept under two identities."""
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)

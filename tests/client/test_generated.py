@@ -14,13 +14,15 @@ from tests.client import generated
 def test_generated_sync_client_is_up_to_date() -> None:
     found = generated.made()
 
-    assert {file.name for file in generated.MADE.glob("*.py")} == set(found)
+    assert {file.name for file in generated.GENERATED.glob("*.py")} == set(found)
     for name, text in found.items():
-        assert (generated.MADE / name).read_text("utf-8") == text, "python -m tests.client.generated --write"
+        assert (generated.GENERATED / name).read_text("utf-8") == text, (
+            "python -m tests.client.generated --write"
+        )
 
 
 def test_sync_client_awaits_nothing() -> None:
-    for file in generated.MADE.glob("*.py"):
+    for file in generated.GENERATED.glob("*.py"):
         words = file.read_text("utf-8").partition('"""\n')[2]
         assert not [w for w in ("await ", "async ", "Async", "asyncio", "Awaitable") if w in words], file.name
 

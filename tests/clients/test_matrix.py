@@ -20,7 +20,7 @@ from tests.server.conftest import demo_settings
 from tests.waiting import until
 
 CELLS = read_matrix(DOCUMENT.read_text(encoding="utf-8"))
-PAST = 10.0
+CLOCK_OFFSET = 10.0
 """Seconds ago at which the clients were ended."""
 
 
@@ -53,7 +53,7 @@ async def replay(folder: Path, client: str, scenario: str) -> Watched:
             watched.findings |= {one["kind"]: 0.0 for row in agents for one in row["findings"]}
             watched.waited = 0.0 if any(row["waiting"] for row in agents) else None
 
-        for record in fixture.moved(time.time() - fixture.ended_at - PAST):
+        for record in fixture.moved(time.time() - fixture.ended_at - CLOCK_OFFSET):
             if record.at < ended_by:
                 path = hooks if record.path.startswith("/hooks/") else record.path
                 answer = await http.post(f"{running.otlp_url}{path}", json=record.body)

@@ -11,7 +11,7 @@ from queenright.judge.evaluation import read_runs
 from tests.detection.oracle import REPETITION, first_repeated_call, group_of
 from tests.detection.peers import Detector, Verdicts
 
-_PEOPLE: Final = "human_pairs"
+_HUMAN_LABELS: Final = "human_pairs"
 """The mark of runs that somebody labelled, pair of neighbours by pair."""
 
 LONG: Final = ("repairagent", "openhands")
@@ -109,7 +109,7 @@ def _add(measured: Measured, run: Mapping[str, Any], groups: Iterable[str]) -> N
         measured.delays.append(verdicts.loops[0] - first)
         if run.get("agent") in LONG:
             measured.long_delays.append(verdicts.loops[0] - first)
-    if run.get("agent") in LONG and _PEOPLE in (run.get("labels") or ()):
+    if run.get("agent") in LONG and _HUMAN_LABELS in (run.get("labels") or ()):
         flagged = set(verdicts.loops)
         repetitions = {i for i, step in enumerate(run["steps"]) if step.get("rel") == REPETITION}
         measured.labelled.append(Labelled(len(flagged), len(repetitions), len(flagged & repetitions)))

@@ -67,7 +67,7 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
     return ticket, page.body["dedup_key"]
 
 
-async def told(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
+async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
     """Return what people were told of a ticket, once Alertmanager has said so."""
     found: list[dict[str, Any]] = []
     for _ in range(600):
@@ -101,7 +101,7 @@ async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         taken, key = await paged(running, "looper")
-        result = await told(http, taken.ticket_id)
+        result = await notifications_of(http, taken.ticket_id)
         answer = await acknowledged_in_pagerduty(http, running, key)
         left, other = await paged(running, "straggler")
         await until(lambda: len(messages(running, "pagerduty", "straggler")) == 2, "the other's reminder")

@@ -366,7 +366,7 @@ def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_pat
 
 
 def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) -> None:
-    def said(what: str) -> int:
+    def count_lines(what: str) -> int:
         return (tmp_path / "said.txt").read_text().count(what)
 
     with (tmp_path / "told.txt").open("w+") as log_file, (tmp_path / "said.txt").open("w+") as says:
@@ -375,7 +375,7 @@ def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) 
         try:
             until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
             stack.lose_its_targets()
-            until(lambda: said("no worker has metrics") >= 2, "it is said")
+            until(lambda: count_lines("no worker has metrics") >= 2, "it is said")
             stack.find_its_targets()
             stack.recover()
             until(lambda: "resolved" in (tmp_path / "told.txt").read_text(), "its end is told")

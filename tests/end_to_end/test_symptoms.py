@@ -30,7 +30,7 @@ from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
 
 AGENT = "night_shift"
-NOT_SAID = {"Time since last checkpoint", "Waiting"}
+EMPTY_PANELS = {"Time since last checkpoint", "Waiting"}
 """Panels of what this agent never does."""
 
 Query = Callable[[str], Awaitable[list[dict[str, Any]]]]
@@ -180,7 +180,7 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
                 f'sum(queenright_worker_tool_calls_total{{agent="{AGENT}", outcome="error"}})'
             )
             assert calls["value"][1] == "25", "each call is counted once"
-            assert await empty_panels(answer, AGENT) <= NOT_SAID
+            assert await empty_panels(answer, AGENT) <= EMPTY_PANELS
     telemetry.close()
 
 
@@ -243,5 +243,5 @@ async def test_symptom_of_an_uninstrumented_agent_wakes_the_judge(
             "the symptom in the service's webhook",
             seconds=120,
         )
-        expected = NOT_SAID | {"Time since last heartbeat", "Errors by class"}
+        expected = EMPTY_PANELS | {"Time since last heartbeat", "Errors by class"}
         assert await empty_panels(answer, agent) <= expected

@@ -82,7 +82,7 @@ def listens(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def gone(url: str, seconds: float = 10) -> bool:
+def is_closed(url: str, seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds
     while listens(url):
         if time.monotonic() > deadline:
@@ -107,9 +107,9 @@ def test_demo_pages_once_and_ctrl_c_stops_every_process(up: Up) -> None:
     assert up.printed.rstrip().endswith("Stopped.")
     assert "Traceback" not in up.printed
     assert "not delivered" not in up.printed
-    assert gone(page)
-    assert gone(prometheus)
-    assert gone(alertmanager)
+    assert is_closed(page)
+    assert is_closed(prometheus)
+    assert is_closed(alertmanager)
 
 
 def test_second_service_on_the_same_folder_is_refused(up: Up, storage: Path) -> None:
@@ -172,8 +172,8 @@ def test_killed_service_leaves_no_process(up: Up) -> None:
 
     up.end(signal.SIGKILL)
 
-    assert gone(prometheus)
-    assert gone(alertmanager)
+    assert is_closed(prometheus)
+    assert is_closed(alertmanager)
 
 
 async def test_exited_program_is_reported_and_service_is_not_ready(

@@ -32,7 +32,7 @@ async def test_service_gives_the_expected_result_for_a_pair(name: str, tmp_path:
     assert await measure(PAIRS[name], tmp_path) == EXPECTED[name]
 
 
-TOLD = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
+COMPARED_FIELDS = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
 UNORDERED = {"anthropic-openllmetry"}
 """
 Both of its libraries tell of each call, with one output token more or less. Each call is a trace of its own:
@@ -64,7 +64,9 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
     moved.sort(key=lambda record: record.at)
 
     found, expected = summary(replay(moved)), summary(replay(given_records))
-    assert {name: found[name] for name in TOLD} == {name: expected[name] for name in TOLD}
+    assert {name: found[name] for name in COMPARED_FIELDS} == {
+        name: expected[name] for name in COMPARED_FIELDS
+    }
     assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
 
 

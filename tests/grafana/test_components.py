@@ -16,7 +16,7 @@ from queenright.instrumentation.names import MetricName
 from tests.grafana.shown import column, links, load, panel, panels
 
 
-class Shown(NamedTuple):
+class ComponentPanel(NamedTuple):
     """Where a line is: a panel that reads these metrics, and what its links lead to."""
 
     board: str
@@ -29,69 +29,79 @@ class Shown(NamedTuple):
 AGENT_PAGE = 'agents/${__data.fields["agent"]:percentencode}'
 BREAKER_PAGE = 'breakers?name=${__data.fields["breaker"]:percentencode}'
 
-COMPONENTS: dict[str, dict[str, Shown]] = {
+COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
     "Agent Grid View": {
-        "All active agents": Shown("fleet", "Agents", (names.AGENT_STATE,), column="Agent"),
-        "Health state indicator": Shown("fleet", "Agents", (names.AGENT_STATE,), column="State"),
-        "Time in current state": Shown(
+        "All active agents": ComponentPanel("fleet", "Agents", (names.AGENT_STATE,), column="Agent"),
+        "Health state indicator": ComponentPanel("fleet", "Agents", (names.AGENT_STATE,), column="State"),
+        "Time in current state": ComponentPanel(
             "fleet", "Agents", (names.AGENT_STATE_SINCE,), column="In this state for"
         ),
-        "Last heartbeat": Shown(
+        "Last heartbeat": ComponentPanel(
             "fleet",
             "Agents",
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
             column="Since heartbeat",
         ),
-        "Quick actions": Shown("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
+        "Quick actions": ComponentPanel("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
     },
     "Agent Detail View": {
-        "Full health metrics": Shown(
+        "Full health metrics": ComponentPanel(
             "agent", "Current state", (names.AGENT_STATE, names.WORKER_STEPS_SINCE_ACCEPT)
         ),
-        "Heartbeat history": Shown(
+        "Heartbeat history": ComponentPanel(
             "agent",
             "Time since last heartbeat",
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
         ),
-        "State transition timeline": Shown("agent", "Health state", (names.AGENT_STATE,)),
-        "Intervention history": Shown(
+        "State transition timeline": ComponentPanel("agent", "Health state", (names.AGENT_STATE,)),
+        "Intervention history": ComponentPanel(
             "agent", "Current state", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
         ),
-        "Circuit breaker status": Shown(
+        "Circuit breaker status": ComponentPanel(
             "agent", "Circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
         ),
     },
     "Circuit Breaker Panel": {
-        "All breakers with state": Shown(
+        "All breakers with state": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_STATE,), column="State"
         ),
-        "Failure counts": Shown(
+        "Failure counts": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_FAILURES,), column="Consecutive failures"
         ),
-        "Time until HALF_OPEN": Shown(
+        "Time until HALF_OPEN": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Next trial in"
         ),
-        "Manual reset buttons": Shown(
+        "Manual reset buttons": ComponentPanel(
             "breakers", "Breakers", leads_to=(BREAKER_PAGE,), column="Quick action"
         ),
     },
     "Recovery Status": {
-        "Active recovery attempts": Shown(
+        "Active recovery attempts": ComponentPanel(
             "interventions", "Active recoveries", (names.RECOVERIES_ACTIVE,), ("recoveries",)
         ),
-        "Recent recovery history": Shown(
+        "Recent recovery history": ComponentPanel(
             "interventions", "Recoveries by outcome", (names.RECOVERIES,), ("recoveries",)
         ),
-        "Success/failure rates": Shown("interventions", "Recovery success rate", (names.RECOVERIES,)),
-        "Manual recovery trigger": Shown(
+        "Success/failure rates": ComponentPanel(
+            "interventions", "Recovery success rate", (names.RECOVERIES,)
+        ),
+        "Manual recovery trigger": ComponentPanel(
             "interventions", "Recoveries by outcome, total", leads_to=("recoveries",)
         ),
     },
     "Alerts Feed": {
-        "Recent health events": Shown("interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)),
-        "Intervention notifications": Shown("interventions", "Interventions by kind", (names.INTERVENTIONS,)),
-        "Circuit breaker trips": Shown("breakers", "State changes", (names.CIRCUIT_BREAKER_TRANSITIONS,)),
-        "Recovery outcomes": Shown("interventions", "Recoveries by outcome, total", (names.RECOVERIES,)),
+        "Recent health events": ComponentPanel(
+            "interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)
+        ),
+        "Intervention notifications": ComponentPanel(
+            "interventions", "Interventions by kind", (names.INTERVENTIONS,)
+        ),
+        "Circuit breaker trips": ComponentPanel(
+            "breakers", "State changes", (names.CIRCUIT_BREAKER_TRANSITIONS,)
+        ),
+        "Recovery outcomes": ComponentPanel(
+            "interventions", "Recoveries by outcome, total", (names.RECOVERIES,)
+        ),
     },
 }
 

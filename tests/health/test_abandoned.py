@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent, EventType
 SETTINGS = HealthSettings()
 STALL = SETTINGS.stall.unknown_seconds
 BEAT = 30.0
-GONE = SETTINGS.heartbeat.limit(BEAT)
+SILENT_SECONDS = SETTINGS.heartbeat.limit(BEAT)
 
 
 class Process:
@@ -79,7 +79,7 @@ def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
     found = process.monitor.get("porter", "a")
     assert found is not None
     assert found.vitals.status is SessionStatus.UNKNOWN
-    assert found.vitals.ended_at == pytest.approx(last + GONE, abs=BEAT)
+    assert found.vitals.ended_at == pytest.approx(last + SILENT_SECONDS, abs=BEAT)
     assert not process.ever_stalled
 
 

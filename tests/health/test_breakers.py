@@ -373,7 +373,7 @@ async def test_breaker_is_a_reusable_context_manager() -> None:
 
 
 def test_breaker_reason_is_masked_and_bounded() -> None:
-    class Rude(Exception):
+    class VerboseError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
@@ -381,7 +381,7 @@ def test_breaker_reason_is_masked_and_bounded() -> None:
     bench.fails(error=OSError("password=hunter2hunter2 " + "x" * 10_000))
     reason = bench.breaker.status.reason
     bench.breaker.reset("test")
-    bench.fails(error=Rude())
+    bench.fails(error=VerboseError())
 
     assert "hunter2" not in reason
     assert len(reason) < 300

@@ -277,7 +277,7 @@ def test_one_check_after_each_change_never_pages(
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
+READ_PAIRS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
     (("act", "go {}"), ("inventory", {})),
     (("run_macro", "m{}"), ("get_range", {"range": "A1:A2"})),
     (("bash", "python gen.py {}"), ("bash", "git status --short")),
@@ -291,7 +291,7 @@ def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **d
     script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **effect)
 
 
-@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("answer", ["done {}", "ok"])
 def test_read_after_each_unknown_call_is_found_late_and_never_pages(
     act: tuple[str, str], look: tuple[str, object], answer: str
@@ -307,7 +307,7 @@ def test_read_after_each_unknown_call_is_found_late_and_never_pages(
     assert script.finding(LOOP) is not None
 
 
-@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
 def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
     act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]

@@ -523,7 +523,7 @@ async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None
     assert hive.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
 
 
-async def told(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
+async def notified_ticket(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
     """Return a ticket that the operator has just been told of, with nothing told since."""
     ticket = (await hive.raise_(health)).ticket
     stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -540,7 +540,7 @@ async def pass_hours(hive: Hive, hours: int) -> None:
 
 async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hive) -> None:
     """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     assert hive.tickets.next_deadline() == hive.now + HOUR
 
     hive.now += HOUR - 1
@@ -570,7 +570,7 @@ async def test_acknowledged_and_closed_tickets_have_no_reminders(hive: Hive, by:
         ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
         await hive.tickets.dismiss(ticket.ticket_id, "r")
     else:
-        ticket = await told(hive)
+        ticket = await notified_ticket(hive)
         if by == "ann":
             await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
         elif by == "resolution":
@@ -589,7 +589,7 @@ async def test_never_is_zero(hive: Hive) -> None:
     """B41"""
     hive.re_escalation = ReEscalation(max=0)
     hive.tickets = hive.another()
-    await told(hive)
+    await notified_ticket(hive)
 
     assert hive.tickets.next_deadline() is None
     await pass_hours(hive, 6)
@@ -598,7 +598,7 @@ async def test_never_is_zero(hive: Hive) -> None:
 
 async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
     """B41: a rise and a relapse bring it up, too; a mere count does not."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR / 2
     await hive.raise_()
     assert hive.tickets.next_deadline() == hive.now + HOUR / 2
@@ -615,7 +615,7 @@ async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
 
 async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
     """B41: three of them were about something less bad."""
-    await told(hive)
+    await notified_ticket(hive)
     await pass_hours(hive, 4)
     await hive.raise_(worker(finding(severity=CRITICAL)))
     hive.told.clear()
@@ -627,7 +627,7 @@ async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
 
 async def test_no_reminder_within_the_hold(hive: Hive) -> None:
     """B41: it may be over; a relapse brings it up."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR - 1
     await hive.tickets.observe(worker())
     hive.now += HOLD - 1
@@ -638,7 +638,7 @@ async def test_no_reminder_within_the_hold(hive: Hive) -> None:
 
 async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -> None:
     """B41: what was due three times while the service was down is said once."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR / 2
     await hive.restart()
     assert hive.tickets.next_deadline() == hive.now + HOUR / 2
@@ -655,7 +655,7 @@ async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -
 
 async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on(hive: Hive) -> None:
     """B41: it does not know when it was last brought up."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
     await hive.store.transact(lambda conn: update_ticket(conn, old))
     await hive.restart()
@@ -668,7 +668,7 @@ async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on
 
 async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive) -> None:
     """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     began = hive.now
     hive.silenced[ticket.ticket_id] = began + 5 * HOUR
     assert hive.tickets.next_deadline() == began + 5 * HOUR
@@ -687,7 +687,7 @@ async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive)
 
 
 async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None:
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     hive.silenced[ticket.ticket_id] = hive.now + HOUR
     await hive.tickets.observe(worker())
     hive.now += HOLD
@@ -700,7 +700,7 @@ async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None
 @pytest.mark.parametrize("via", list(Way))
 async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: Way) -> None:
     """B41: who has it and by what way is kept, in the log, too; over a restart."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
     await hive.restart()
     await pass_hours(hive, 6)
@@ -715,7 +715,7 @@ async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, v
 
 async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
     """B41: they were used up; after it is given back there are as many again, counted from then."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await pass_hours(hive, 4)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
     await pass_hours(hive, 4)
@@ -764,7 +764,7 @@ async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(hive: Hi
 
 
 async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
 
     with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
@@ -870,7 +870,7 @@ _found = st.lists(
 )
 
 
-class Lives(RuleBasedStateMachine):
+class TicketMachine(RuleBasedStateMachine):
     """Whatever judge, queen, operator, worker and clock do, in any order: the promises about tickets hold."""
 
     def __init__(self) -> None:
@@ -983,8 +983,8 @@ class Lives(RuleBasedStateMachine):
         self.seen = tickets
 
 
-TestLives = Lives.TestCase
-TestLives.settings = settings(
+TestTickets = TicketMachine.TestCase
+TestTickets.settings = settings(
     max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 

@@ -12,7 +12,7 @@ from queenright.instrumentation import Telemetry, Worker, current_step, current_
 from tests.instrumentation.parts import Memory, Otlp, Script, attributes
 
 
-def whose(memory: Memory) -> set[tuple[str, str]]:
+def worker_name(memory: Memory) -> set[tuple[str, str]]:
     """Return which agent each tool call is told of; a tool is named like its agent."""
     return {
         (span.attributes[names.GEN_AI_AGENT_NAME], span.attributes[names.GEN_AI_TOOL_NAME])
@@ -39,7 +39,7 @@ async def test_tasks_keep_their_workers_apart(
     await asyncio.gather(*(act(f"bee-{number}") for number in range(100)))
 
     telemetry.flush()
-    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
+    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
     parents = {span.get_span_context().span_id: span for span in memory.spans}
     for span in memory.spans:
         if span.name.startswith("execute_tool"):
@@ -70,7 +70,7 @@ def test_threads_keep_their_workers_apart(
             future.result()
 
     telemetry.flush()
-    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
+    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
     assert sum(span.name.startswith("execute_tool") for span in memory.spans) == 64
 
 

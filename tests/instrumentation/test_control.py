@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Nudge, Telemetry, Termination, Worker, names
 from tests.instrumentation.mailbox import Mailbox
 from tests.instrumentation.parts import Memory, Otlp, Script, eventually
-from tests.instrumentation.test_never_breaks import AGENT, check, dead_port
+from tests.instrumentation.test_agent_isolation import AGENT, check, dead_port
 
 
 @pytest.fixture

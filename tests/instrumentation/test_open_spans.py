@@ -76,7 +76,7 @@ class Watch:
         assert self.processor.is_closed or self.delivery.flush(60)
         return self.memory.records
 
-    def told(self) -> list[tuple[str, Any]]:
+    def reported(self) -> list[tuple[str, Any]]:
         return [
             (record.name.removeprefix("queenright.span."), record.attributes[names.OPEN_SPAN_NAME])
             for record in self.records()
@@ -100,7 +100,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
     watch.after(INTERVAL)
     watch.after(INTERVAL)
 
-    assert watch.told() == [
+    assert watch.reported() == [
         ("started", "invoke_agent bee"),
         ("started", "chat gpt-4o"),
         ("open", "invoke_agent bee"),
@@ -131,7 +131,7 @@ def test_short_span_is_not_reported(watch: Watch) -> None:
 
     watch.after(GRACE)
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_end_is_reported_with_its_outcome(watch: Watch) -> None:
@@ -167,7 +167,7 @@ def test_span_that_its_library_lost_is_ended_with_unknown_outcome(watch: Watch) 
     watch.after(GRACE)
 
     lost = watch.records()[-1]
-    assert watch.told().count(("ended", "chat gpt-4o")) == 1
+    assert watch.reported().count(("ended", "chat gpt-4o")) == 1
     assert lost.attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
     assert lost.time_ns == watch.now
 
@@ -178,7 +178,7 @@ def test_unreported_lost_span_leaves_no_record(watch: Watch) -> None:
 
     watch.after(GRACE)
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
@@ -213,7 +213,7 @@ def test_end_swallowed_by_another_processor_is_noticed(watch: Watch, then: str) 
 
     watch.after(GRACE) if then == "look" else watch.processor.shutdown()
 
-    assert watch.told() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
     assert watch.memory.records[1].time_ns == START + int(GRACE * 1e9) + 7
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
@@ -232,7 +232,7 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
     watch.after(INTERVAL)
 
     assert len(attributes) == 4
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_kind_set_later_is_reported_later(watch: Watch) -> None:
@@ -242,7 +242,7 @@ def test_kind_set_later_is_reported_later(watch: Watch) -> None:
 
     watch.after(INTERVAL)
 
-    assert watch.told() == [("started", "work")]
+    assert watch.reported() == [("started", "work")]
     assert watch.memory.records[0].attributes[names.OPEN_SPAN_KIND] == "agent"
 
 
@@ -278,7 +278,7 @@ def test_unsampled_span_is_not_reported(decision: Decision) -> None:
     watch.after(INTERVAL)
     call.end()
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
@@ -307,7 +307,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
     watch.after(GRACE)
 
     assert len(calls) == 5
-    assert watch.told() == [("started", "chat 0"), ("started", "chat 1")]
+    assert watch.reported() == [("started", "chat 0"), ("started", "chat 1")]
     assert DROPPED.count_of("logs") - before == 3
 
 
@@ -340,7 +340,7 @@ def test_span_that_cannot_be_read_hides_no_other(watch: Watch, monkeypatch: pyte
     watch.after(GRACE)
 
     assert len(spans) == 2
-    assert watch.told() == [("started", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o")]
 
 
 def test_no_fault_reaches_the_agent(watch: Watch) -> None:
@@ -399,7 +399,7 @@ def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
     watch.after(-3600)
 
     assert call.is_recording()
-    assert watch.told() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
 
 
 def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
@@ -414,7 +414,7 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
             run.end()
             call = watch.start("chat in child", CHAT)
             watch.after(GRACE)
-            text = json.dumps([*watch.told(), watch.pulse.joined]) if call.is_recording() else text
+            text = json.dumps([*watch.reported(), watch.pulse.joined]) if call.is_recording() else text
         finally:
             os.write(write, text.encode())
             os._exit(0)
@@ -427,7 +427,7 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
     assert text[-2:] == [["started", "chat in child"], 2]
     assert ["ended", "invoke_agent bee"] not in text
     run.end()
-    assert watch.told() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
+    assert watch.reported() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
 
 
 @pytest.mark.parametrize("event", ["started", "open"])
@@ -448,7 +448,7 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
     watch.after(INTERVAL)
     watch.after(GRACE)
 
-    assert [emitted for emitted, _ in watch.told()] == [
+    assert [emitted for emitted, _ in watch.reported()] == [
         "started",
         *(["open"] if event == "open" else []),
         "ended",
@@ -489,7 +489,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     watch.processor.tick()
 
     order: dict[str, list[str]] = {}
-    for event, name in watch.told():
+    for event, name in watch.reported():
         order.setdefault(name, []).append(event)
     for events in order.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from queenright.instrumentation import names, span_watch, watch_spans
 from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
 from tests.instrumentation.parts import Otlp, Script, attributes
-from tests.instrumentation.test_never_breaks import dead_port
+from tests.instrumentation.test_agent_isolation import dead_port
 
 SETUP = """
 import os, time
@@ -46,7 +46,7 @@ with tracer.start_as_current_span("invoke_agent bee", attributes=AGENT):
 """
 
 
-def told(otlp: Otlp) -> list[tuple[str, str]]:
+def reported_names(otlp: Otlp) -> list[tuple[str, str]]:
     return [
         (record.event_name, str(attributes(record)[names.OPEN_SPAN_NAME]))
         for record in sorted(otlp.logs, key=lambda record: int(record.time_unix_nano))
@@ -58,7 +58,7 @@ def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) ->
     done = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert told(otlp) == [
+    assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent bee"),
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
         (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
@@ -79,7 +79,10 @@ def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Sc
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert told(otlp) == [(names.EVENT_SPAN_STARTED, "chat gpt-4o"), (names.EVENT_SPAN_ENDED, "chat gpt-4o")]
+    assert reported_names(otlp) == [
+        (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
+        (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
+    ]
     assert attributes(otlp.logs[-1])[names.OPEN_SPAN_OUTCOME] == "unknown"
     assert otlp.spans == []
 
@@ -101,7 +104,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert told(otlp) == [
+    assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent parent"),
         (names.EVENT_SPAN_STARTED, "chat child"),
         (names.EVENT_SPAN_ENDED, "chat child"),

@@ -58,7 +58,7 @@ class Chatting:
         return reply
 
 
-class RecordedHands:
+class RecordedActions:
     """Hands that write down what they were asked to do."""
 
     def __init__(self) -> None:
@@ -557,13 +557,13 @@ async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> N
 # -- what she does ------------------------------------------------------------------------------
 
 
-async def with_hands(hive: Hive) -> tuple[EscalationTicket, RecordedHands]:
-    hive.actions = hands = RecordedHands()
+async def with_actions(hive: Hive) -> tuple[EscalationTicket, RecordedActions]:
+    hive.actions = hands = RecordedActions()
     return await with_ticket(hive), hands
 
 
 async def test_rules_nudge_in_the_operators_words(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
 
     answer = await say(hive, ticket, "nudge it: read the error before you search again")
 
@@ -572,7 +572,7 @@ async def test_rules_nudge_in_the_operators_words(hive: Hive) -> None:
 
 
 async def test_termination_request_names_the_operator(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
 
     answer = await say(hive, ticket, "stop it: it burns money")
 
@@ -583,7 +583,7 @@ async def test_termination_request_names_the_operator(hive: Hive) -> None:
 
 
 async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     offered = [tool.name for tool in hive.judging.chat.tools()]
 
     await say(hive, ticket, "stop it: it burns money")
@@ -600,7 +600,7 @@ async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
 
 
 async def test_refused_action_is_reported_as_not_done(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     hands.refuses = "the emergency stop is on"
 
     answer = await say(hive, ticket, "nudge it: read the error")
@@ -610,7 +610,7 @@ async def test_refused_action_is_reported_as_not_done(hive: Hive) -> None:
 
 
 async def test_action_targets_only_the_worker_of_the_ticket(hive: Hive) -> None:
-    hive.actions = hands = RecordedHands()
+    hive.actions = hands = RecordedActions()
     hive.queen_model = model = Chatting()
     first = await with_ticket(hive)
     await hive.begin("other")
@@ -678,7 +678,7 @@ OVERREACHING = {
 async def test_only_actions_ordered_by_the_operator_are_executed(hive: Hive, text: str, may: str) -> None:
     """B52: what is an order is told by rule, not by a model; and carried out in the operator's words."""
     hive.queen_model = model = Chatting()
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     model.replies = [
         *(call(tool, ticket_id=ticket.ticket_id, **given) for tool, given in OVERREACHING.items()),
         ModelReply(text="As ordered."),
@@ -701,7 +701,7 @@ async def test_only_actions_ordered_by_the_operator_are_executed(hive: Hive, tex
 
 async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(hive: Hive) -> None:
     hive.queen_model = model = Chatting()
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     model.replies = [
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, please."),
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, once more."),
@@ -723,7 +723,7 @@ async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(hive: 
 
 async def test_order_stays_an_order_after_a_restart(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     waiting = asyncio.create_task(say(hive, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
     await hive.settle()
     await hive.stop()
@@ -739,7 +739,7 @@ async def test_order_stays_an_order_after_a_restart(hive: Hive) -> None:
 
 
 async def test_closed_ticket_allows_no_action(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     await hive.worker(EventType.EXECUTION_COMPLETED)
     await hive.update_tickets_of_worker()
 

@@ -15,7 +15,7 @@ from queenright.judge.evaluation import InvalidRunError
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
 PART = PAGE[PAGE.index("### Recorded runs of other systems") :]
 RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
-SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
+OUTPUTS = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 
 
 def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
         results.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
 
     assert len(run["steps"]) == 2
-    assert results == SAID[:2]
+    assert results == OUTPUTS[:2]
 
 
 @pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])

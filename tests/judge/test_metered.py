@@ -27,7 +27,7 @@ from queenright.runtime.llm.model import (
 )
 from tests.judge.conftest import FakeTime, Hive, TalkingModel, call
 
-ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec(name, name, {"type": "object"}) for name in ("look", "set_output")]
 FINE = ModelReply(
     tool_calls=(ToolCall("c", "set_output", "{}"),), input_tokens=90, output_tokens=10, cost=0.5
@@ -77,7 +77,7 @@ class Desk:
         )
 
     async def ask(self, tools: Sequence[ToolSpec] = TOOLS) -> ModelReply:
-        return await self.model.complete(ASKED, tools)
+        return await self.model.complete(CONVERSATION, tools)
 
     async def fail(self, times: int = 1) -> None:
         for _ in range(times):
@@ -163,7 +163,7 @@ def priced(*replies: ModelReply | Exception) -> Priced:
     return Priced(saying(*replies).speak)
 
 
-ASKED_TOKENS = question_tokens(ASKED, TOOLS)
+ASKED_TOKENS = question_tokens(CONVERSATION, TOOLS)
 ASKED_DOLLARS = ASKED_TOKENS / 10_000
 
 

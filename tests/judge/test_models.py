@@ -18,7 +18,7 @@ from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 from tests.judge.conftest import Hive
 
-ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 
 # litellm's own modules use what pydantic and the standard library have deprecated.
@@ -81,7 +81,7 @@ def ask(metrics: JudgeMetrics, **settings: Any) -> Any:
     model = load_model(
         ModelSettings(model="scripted/one", **settings), "queen", metrics=metrics, monotonic=Ticks()
     )
-    return model.complete(ASKED, TOOLS)
+    return model.complete(CONVERSATION, TOOLS)
 
 
 def tool_call(name: str, arguments: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_the_model_is_shown_the_conversation_and_the_tools(
     provider.replies = [{"content": "fine"}]
     model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
     result = [
-        *ASKED,
+        *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c0", "look", "{}"),)),
         Message(role="tool", content="seen", tool_call_id="c0"),
     ]
@@ -175,7 +175,7 @@ async def test_the_rules_are_the_default_and_cost_nothing(
     assert isinstance(model, Metered)
     assert model.name == RulesModel().name == "queenright/rules"
     with pytest.raises(ModelError):
-        await model.complete(ASKED, TOOLS)
+        await model.complete(CONVERSATION, TOOLS)
     labels = {"role": "judge", "model": "queenright/rules"}
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 

@@ -32,11 +32,11 @@ from tests.judge.conftest import TalkingModel, call
 from tests.judge.scores import DOCUMENT, markdown, rules_score, stated
 
 SCENARIOS = {scenario.id: scenario for scenario in load_scenarios()}
-WELL = ["steady-work", "three-hours-for-its-user", "declared-40-at-30"]
+HEALTHY_SCENARIOS = ["steady-work", "three-hours-for-its-user", "declared-40-at-30"]
 NEAR = ["connection-blip", "archive-mirror-down", "inbox-watcher", "verifies-twice"]
 MEDIUM = ["ten-bad-repeating", "loop-aaa", "injected-dismiss"]
 BINDING = ["fifteen-bad", "twenty-bad", "stall-exactly", "recovery-failed", "injected-severity-low"]
-SAMPLE = [SCENARIOS[one] for one in (*WELL, *NEAR, *MEDIUM, *BINDING)]
+SAMPLE = [SCENARIOS[one] for one in (*HEALTHY_SCENARIOS, *NEAR, *MEDIUM, *BINDING)]
 
 
 # -- the set ---------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ async def test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_heal
     assert scores["judge: ticket"].kappa == pytest.approx(0.0)
     assert (scores["judge: severity"].kappa or 0) < 0.1
     assert {level_of(outcomes, one) for one in MEDIUM} == {"critical"}
-    assert {level_of(outcomes, one) for one in WELL} == {"none"}
+    assert {level_of(outcomes, one) for one in HEALTHY_SCENARIOS} == {"none"}
     assert found.faults == ()
 
 
@@ -212,7 +212,7 @@ async def test_silent_model_leaves_binding_findings_to_the_rules() -> None:
     found = score(outcomes, judge="silent", queen="silent")
 
     assert {o.judge_answer for o in outcomes if o.scenario.id in (*MEDIUM, *BINDING)} == {SILENT}
-    assert {level_of(outcomes, one) for one in (*MEDIUM, *WELL, *NEAR)} == {"none"}
+    assert {level_of(outcomes, one) for one in (*MEDIUM, *HEALTHY_SCENARIOS, *NEAR)} == {"none"}
     assert all(o.is_notified for o in outcomes if o.scenario.id in BINDING)
     assert found.faults == ()
 

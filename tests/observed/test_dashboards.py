@@ -15,7 +15,7 @@ from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
 from tools.pictures.answers import Window, in_whole_bars
-from tools.story.told import Story
+from tools.story.recording import Story
 
 WINDOW = "10s"
 """Longer than four scrapes of a second."""

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.grafana.shown import NAMES, load, panels
 from tools.pictures.__main__ import write
 from tools.pictures.units import written
-from tools.story.told import Story
+from tools.story.recording import Story
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 DRAWN = ("agent", "cost")

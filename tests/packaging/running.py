@@ -30,7 +30,7 @@ from tests.warm import queenright
 
 T = TypeVar("T")
 
-MADE = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
+PREPARED_PATHS = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
 """Folders that pages speak of as if they were there."""
 
 
@@ -113,7 +113,7 @@ def write(folder: Path) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "one.md").write_text("# One\n")
     (folder / "script.json").write_text(json.dumps({"replies": []}))
-    for name in MADE:
+    for name in PREPARED_PATHS:
         (folder / name).mkdir(parents=True)
     (folder / "queenright.yaml").write_text(yaml.safe_dump({"storage": str(folder / ".queenright")}))
     alone = {"storage": str(folder / "alone"), "http": {"port": 0}, "otlp": {"port": 0}}

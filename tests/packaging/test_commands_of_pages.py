@@ -82,7 +82,7 @@ def of(table: Mapping[str, object], said: str) -> str | None:
     return next((key for key in table if re.fullmatch(key, said)), None)
 
 
-def words(line: str) -> list[str]:
+def split_command(line: str) -> list[str]:
     """Return the words of a command, without shell syntax."""
     found = shlex.split(line, comments=True)
     found = found[found.index("queenright") + 1 :]
@@ -98,7 +98,7 @@ def here(line: str, place: Place) -> list[str]:
         "url": place.running.url,
         "otlp": place.running.otlp_url,
     }
-    found = words(line)
+    found = split_command(line)
     for at, word in enumerate(found):
         for stands, what in REPLACEMENTS.items():
             if matched := re.fullmatch(stands, word):
@@ -175,7 +175,7 @@ def test_documented_commands_run(place: Place, page: Path) -> None:
         found = here(line, place)
         result = environment(line)
         text = shlex.join(found)
-        if of(SKIPPED_COMMANDS, shlex.join(words(line))) or f"{result}{text}" in place.seen:
+        if of(SKIPPED_COMMANDS, shlex.join(split_command(line))) or f"{result}{text}" in place.seen:
             continue
         place.seen.add(f"{result}{text}")
         env = os.environ | {
@@ -211,7 +211,7 @@ def test_documented_commands_run(place: Place, page: Path) -> None:
 
 
 def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
-    text = [shlex.join(words(line)) for page in PAGES for line in commands(page)]
+    text = [shlex.join(split_command(line)) for page in PAGES for line in commands(page)]
 
     for table in (SKIPPED_COMMANDS, UNTIL_STOPPED, FAILING_COMMANDS):
         for key in table:

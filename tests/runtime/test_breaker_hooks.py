@@ -85,7 +85,7 @@ class Bench:
         assert self.registry is not None
         return self.registry.status(name).failures
 
-    def told(self) -> list[str]:
+    def tool_messages(self) -> list[str]:
         """Return the tool results that the model received."""
         return [message.content for message in self.model.requests[-1] if message.role == "tool"]
 
@@ -136,7 +136,7 @@ async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: B
         "row, the last: OSError: no route). Retry in 60 s, or reset it. "
         "Do something else meanwhile."
     )
-    assert bench.told()[3:] == [refusal] * 2
+    assert bench.tool_messages()[3:] == [refusal] * 2
     ended = [e.data for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED]
     assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpenError"]
 
@@ -150,7 +150,7 @@ async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
 
     await bench.run()
 
-    assert bench.told() == ["found"]
+    assert bench.tool_messages() == ["found"]
 
 
 async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
@@ -169,7 +169,7 @@ async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
 
     await bench.run()
 
-    assert bench.told()[-1] == "found"
+    assert bench.tool_messages()[-1] == "found"
     assert bench.states()["tool_execution:bee:search"] == "closed"
 
 
@@ -239,7 +239,7 @@ async def test_internal_graphs_use_tools_despite_open_breakers(bench: Bench) -> 
 
     await bench.run()
 
-    assert bench.told() == ["error: search failed: OSError: no route"] * 5
+    assert bench.tool_messages() == ["error: search failed: OSError: no route"] * 5
     assert bench.states() == {"external_api::scripted": "closed"}
 
 

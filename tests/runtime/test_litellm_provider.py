@@ -54,7 +54,7 @@ NOW = 1_800_000_000.0
 MODEL = "openai/gpt-4o-mini"
 KEY = "bees-keep-this-one"
 """Of no shape by which a key could be known."""
-ASKED = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 HELLO = Answer(text=["Hel", "lo", " bees"])
 CALLS = Answer(
@@ -92,7 +92,7 @@ def provider(**given: Any) -> LiteLlmProvider:
 async def refused(serving: Any, *replies: Reply) -> ModelError:
     async with serving(*replies) as server:
         with pytest.raises(ModelError) as caught:
-            await provider().complete(ASKED, TOOLS)
+            await provider().complete(CONVERSATION, TOOLS)
         assert len(server.requests) == len(replies)
     return caught.value
 
@@ -100,7 +100,7 @@ async def refused(serving: Any, *replies: Reply) -> ModelError:
 async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
     pieces: list[str] = []
     async with serving(HELLO) as server:
-        reply = await provider().complete(ASKED, TOOLS, pieces.append)
+        reply = await provider().complete(CONVERSATION, TOOLS, pieces.append)
 
     assert pieces == ["Hel", "lo", " bees"]
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("Hello bees", (), "stop")
@@ -114,7 +114,7 @@ async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
 
 async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
     async with serving(replace(HELLO, usage=(1_000_000, 500_000))):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.input_tokens, reply.output_tokens) == (1_000_000, 500_000)
     assert reply.cost == pytest.approx(0.15 + 0.30)
@@ -122,14 +122,14 @@ async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
 
 async def test_a_model_without_a_price_costs_nothing(serving: Any) -> None:
     async with serving(replace(HELLO, model="beespoke-1")):
-        reply = await LiteLlmProvider("openai/beespoke-1").complete(ASKED, [])
+        reply = await LiteLlmProvider("openai/beespoke-1").complete(CONVERSATION, [])
 
     assert (reply.text, reply.input_tokens, reply.cost) == ("Hello bees", 12, 0.0)
 
 
 async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serving: Any) -> None:
     async with serving(CALLS):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (
         ToolCall("c1", "look", '{"place": "hive"}'),
@@ -140,7 +140,7 @@ async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serv
 
 async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
     async with serving(Answer(tool_calls=[("c1", "look", '{"place": ')])):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (ToolCall("c1", "look", '{"place": '),)
 
@@ -148,7 +148,7 @@ async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
 @pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
 async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, written: str) -> None:
     result = [
-        *ASKED,
+        *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
         Message(role="tool", content="error: no JSON", tool_call_id="c1"),
     ]
@@ -172,7 +172,7 @@ async def test_lone_surrogates_are_replaced(serving: Any) -> None:
 
 async def test_an_empty_answer_is_an_answer(serving: Any) -> None:
     async with serving(Answer()):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("", (), "stop")
 
@@ -188,8 +188,8 @@ async def test_non_streaming_server_is_called_without_streaming_afterwards(servi
     pieces: list[str] = []
     async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
         model = provider()
-        first = await model.complete(ASKED, TOOLS, pieces.append)
-        second = await model.complete(ASKED, TOOLS, pieces.append)
+        first = await model.complete(CONVERSATION, TOOLS, pieces.append)
+        second = await model.complete(CONVERSATION, TOOLS, pieces.append)
 
     assert [call.id for call in first.tool_calls] == ["c1", "c2"]
     assert second.text == "Hello bees"
@@ -202,7 +202,7 @@ async def test_non_streaming_server_is_called_without_streaming_afterwards(servi
 async def test_model_without_streaming_is_called_without_it(serving: Any) -> None:
     no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
     async with serving(no, HELLO) as server:
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
     assert len(server.requests) == 2
@@ -221,7 +221,7 @@ async def test_a_provider_without_a_streaming_interface_still_works(
     monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "hum", "custom_handler": Whole()}])
     litellm.utils.custom_llm_setup()
 
-    reply = await LiteLlmProvider("hum/one").complete(ASKED, TOOLS)
+    reply = await LiteLlmProvider("hum/one").complete(CONVERSATION, TOOLS)
 
     assert (reply.text, reply.input_tokens, reply.output_tokens) == ("hum", 2, 1)
 
@@ -319,8 +319,8 @@ async def test_interrupted_stream_is_transient(serving: Any, cut: Stream) -> Non
     async with serving(cut, HELLO) as server:
         model = provider()
         with pytest.raises(TransientModelError):
-            await model.complete(ASKED, TOOLS)
-        reply = await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
+        reply = await model.complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, True]
@@ -332,13 +332,13 @@ async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_API_BASE", server.url)
 
     with pytest.raises(TransientModelError, match="onnection"):
-        await provider().complete(ASKED, TOOLS)
+        await provider().complete(CONVERSATION, TOOLS)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: FakeTime, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        task = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
+        task = asyncio.ensure_future(within(60, provider().complete(CONVERSATION, TOOLS), fake_time.sleep))
         await arrives(server.held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
@@ -349,7 +349,7 @@ async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: Fak
 @pytest.mark.parametrize("head", [True, False])
 async def test_cancelled_request_closes_the_connection(serving: Any, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        task = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
         await arrives(server.held)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -360,7 +360,7 @@ async def test_cancelled_request_closes_the_connection(serving: Any, head: bool)
 async def test_held_reply_continues_after_release(serving: Any) -> None:
     events = HELLO.events()
     async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
-        task = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
         await arrives(server.held)
         server.released.set()
 
@@ -370,7 +370,7 @@ async def test_held_reply_continues_after_release(serving: Any) -> None:
 async def test_provider_timeout_is_transient(serving: Any) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True)):
         with pytest.raises(TransientModelError, match=r"(?i)time"):
-            await provider(timeout_seconds=0.05).complete(ASKED, TOOLS)
+            await provider(timeout_seconds=0.05).complete(CONVERSATION, TOOLS)
 
 
 async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
@@ -379,7 +379,7 @@ async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
 
     async with serving(HELLO):
         with pytest.raises(ZeroDivisionError):
-            await provider().complete(ASKED, TOOLS, deaf)
+            await provider().complete(CONVERSATION, TOOLS, deaf)
 
 
 @pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
@@ -396,14 +396,14 @@ async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
-        await provider().complete(ASKED, TOOLS)
+        await provider().complete(CONVERSATION, TOOLS)
 
     assert not isinstance(caught.value, TransientModelError)
 
 
 async def test_a_provider_that_litellm_does_not_know_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as caught:
-        await LiteLlmProvider("honeycomb/x").complete(ASKED, [])
+        await LiteLlmProvider("honeycomb/x").complete(CONVERSATION, [])
 
     assert not isinstance(caught.value, TransientModelError)
 
@@ -451,11 +451,11 @@ async def test_provider_with_its_own_protocol_is_read_equally(
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
         pieces: list[str] = []
-        reply = await model.complete(ASKED, TOOLS, pieces.append)
+        reply = await model.complete(CONVERSATION, TOOLS, pieces.append)
         with pytest.raises(TransientModelError, match="interrupted"):
-            await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
         with pytest.raises(TransientModelError) as limited:
-            await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
 
     assert (reply.text, pieces) == ("Let me see.", ["Let me see."])
     assert reply.tool_calls == (ToolCall("t1", "look", '{"place": "hive"}'),)
@@ -467,7 +467,7 @@ async def test_provider_with_its_own_protocol_is_read_equally(
 async def test_concurrent_requests_do_not_mix(serving: Any) -> None:
     answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
     async with serving(*answers):
-        replies = await asyncio.gather(*(provider().complete(ASKED, TOOLS) for _ in answers))
+        replies = await asyncio.gather(*(provider().complete(CONVERSATION, TOOLS) for _ in answers))
 
     assert sorted(reply.text for reply in replies) == sorted("".join(answer.text) for answer in answers)
 
@@ -543,7 +543,7 @@ async def test_script_can_be_the_agents_model(tmp_path: Path) -> None:
     model = load_provider(f"scripted:{path}", timeout_seconds=5)
 
     assert isinstance(model, ScriptedProvider)
-    assert (await model.complete(ASKED, TOOLS)).text == "hum"
+    assert (await model.complete(CONVERSATION, TOOLS)).text == "hum"
 
 
 @pytest.mark.parametrize(
@@ -624,9 +624,9 @@ async def arrives(happened: asyncio.Event) -> None:
 
 async def test_must_call_forces_a_tool_call(serving: Any) -> None:
     async with serving(CALLS, HELLO, HELLO) as server:
-        await provider().complete(ASKED, TOOLS, must_call=True)
-        await provider().complete(ASKED, TOOLS)
-        await provider().complete(ASKED, [], must_call=True)
+        await provider().complete(CONVERSATION, TOOLS, must_call=True)
+        await provider().complete(CONVERSATION, TOOLS)
+        await provider().complete(CONVERSATION, [], must_call=True)
 
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
@@ -642,8 +642,8 @@ async def test_must_call_forces_a_tool_call(serving: Any) -> None:
 async def test_provider_rejecting_tool_choice_is_called_without_it(serving: Any, message: str) -> None:
     model = provider()
     async with serving(Refusal(status=400, message=message), CALLS, CALLS) as server:
-        first = await model.complete(ASKED, TOOLS, must_call=True)
-        await model.complete(ASKED, TOOLS, must_call=True)
+        first = await model.complete(CONVERSATION, TOOLS, must_call=True)
+        await model.complete(CONVERSATION, TOOLS, must_call=True)
 
     assert first.tool_calls
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
@@ -654,8 +654,8 @@ async def test_rejection_of_both_requests_changes_no_setting(serving: Any) -> No
     refusal = Refusal(status=400, message="bad tool_choice, bad everything")
     async with serving(refusal, refusal, CALLS) as server:
         with pytest.raises(ModelError, match="bad everything"):
-            await model.complete(ASKED, TOOLS, must_call=True)
-        await model.complete(ASKED, TOOLS, must_call=True)
+            await model.complete(CONVERSATION, TOOLS, must_call=True)
+        await model.complete(CONVERSATION, TOOLS, must_call=True)
 
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, "required"]
 
@@ -664,7 +664,7 @@ async def test_server_without_streaming_or_tool_choice_still_works(serving: Any)
     unstreamed = Refusal(status=400, message="stream is not supported")
     unforced = Refusal(status=400, message="tool_choice is not supported")
     async with serving(unstreamed, unforced, unstreamed, CALLS) as server:
-        reply = await provider().complete(ASKED, TOOLS, must_call=True)
+        reply = await provider().complete(CONVERSATION, TOOLS, must_call=True)
 
     assert len(reply.tool_calls) == 2
     assert len(server.requests) == 4
@@ -694,7 +694,11 @@ CACHED = (
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    result = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
+    result = [
+        *CONVERSATION,
+        Message(role="assistant", content="Well."),
+        Message(role="user", content="And now?"),
+    ]
     async with openai_server(Stream(events=CACHED)) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(result, TOOLS, must_call=True)
@@ -715,7 +719,7 @@ async def test_openai_gets_no_markers_and_reports_cached_tokens(serving: Any) ->
     chunk = json.loads(usage.removeprefix(b"data: "))
     chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
     async with serving(Stream(events=[*events, event(chunk)])) as server:
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.cached_tokens == 9
     assert "cache_control" not in json.dumps(server.requests[0].body)

@@ -139,7 +139,7 @@ async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -
     assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
 
 
-class Odd(BaseException):
+class UnexpectedError(BaseException):
     """A failure that is not an Exception, and whose message fails."""
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ FAILURES = [
     asyncio.CancelledError(),
     StopIteration(),
     OSError("gone"),
-    Odd(),
+    UnexpectedError(),
     BaseExceptionGroup("two", [SystemExit(1), OSError("gone")]),
 ]
 

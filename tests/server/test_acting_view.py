@@ -27,7 +27,7 @@ expect.set_options(timeout=60_000)  # a busy machine may need it
 
 __all__ = ["page"]
 
-SAID: list[tuple[EventType, dict[str, Any], str]] = [
+SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.NUDGE_SENT,
         {"attempt": 2, "delivery": "injected", "by": "ladder"},
@@ -130,7 +130,7 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-@pytest.mark.parametrize(("kind", "data", "expected"), SAID)
+@pytest.mark.parametrize(("kind", "data", "expected"), SENTENCES)
 def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], expected: str) -> None:
     line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 

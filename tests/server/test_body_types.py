@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from queenright.server import app as _  # noqa: F401  # every route, with its bodies
 from queenright.server.routes.params import Body
 
-OTHERS: dict[str, list[Any]] = {
+VALUES_OF_OTHER_TYPES: dict[str, list[Any]] = {
     "boolean": [0, 1, "true"],
     "number": ["60", True],
     "integer": ["60", True],
@@ -31,7 +31,7 @@ def test_wrong_type_is_refused_in_every_body() -> None:
     for body in bodies(Body):
         for name, schema in body.model_json_schema()["properties"].items():
             kind = schema.get("type")
-            for value in OTHERS.get(kind, []):
+            for value in VALUES_OF_OTHER_TYPES.get(kind, []):
                 with pytest.raises(ValidationError) as refused:
                     body.model_validate({name: value})
                 assert name in {fault["loc"][0] for fault in refused.value.errors()}, (body, name, value)

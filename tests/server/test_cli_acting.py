@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -43,9 +43,9 @@ class Done:
         return json.loads(self.out)
 
 
-async def queenright(running: Running, *arguments: str) -> Done:
+async def queenright(running: Running, *arguments: str) -> CommandResult:
     done = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 async def looper(running: Running, *, asks: bool = True) -> None:

@@ -29,7 +29,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield found
 
 
-class Seen:
+class FakeService:
     """A view that keeps what it is shown."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Seen:
 
 @on_its_service
 async def test_list_is_requested_only_after_an_event(running: Running) -> None:
-    seen, stop = Seen(), asyncio.Event()
+    seen, stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
         watching = asyncio.create_task(follow(service, seen, stop))
         await until(lambda: seen.lists, "a list")

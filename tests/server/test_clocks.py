@@ -68,7 +68,7 @@ def beat(at: float, agent: str = "bee") -> AgentEvent:
     return event(EventType.AGENT_HEARTBEAT, at, agent, interval=300)
 
 
-class Life:
+class ServiceRun:
     """Services that follow one another on one storage, each with its own life in the same time."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -104,13 +104,13 @@ async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
 ) -> None:
     """B23: one event from a wrong clock, then a restart."""
     fleet = [f"w{number}" for number in range(5)]
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now, agent) for agent in fleet])
         look(service, clock, 30)
         await service.ingest([begun(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
         look(service, clock, 30)
     clock.now += 30 * MINUTE
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         after = states(service)
         look(service, clock, 60)
         later = states(service)
@@ -137,13 +137,13 @@ def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
 async def test_without_notes_events_are_timed_by_the_services_own_events(
     settings: Settings, clock: Clock, tmp_path: Path
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now + 20 * MINUTE, "fast")])
         clock.now += 60
         await service.ingest([event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
     (settings.storage / "arrivals").unlink()
     clock.now += HOUR
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "terminated"}
 
 
@@ -151,11 +151,11 @@ async def test_without_notes_events_are_timed_by_the_services_own_events(
 
 
 async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 200)
     clock.now += 2
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         look(service, clock, 39)
         assert states(service) == {"bee": "healthy"}
         look(service, clock, 2)
@@ -163,12 +163,12 @@ async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Setti
 
 
 async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
     found = []
     for _ in range(5):
         clock.now += 5
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             look(service, clock, 55)
             found.append(states(service)["bee"])
 
@@ -177,17 +177,17 @@ async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Set
 
 async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
     """B23: away for an hour, twice; what workers told meanwhile is lost."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
         look(service, clock, 60)
     for _ in range(2):
         clock.now += HOUR
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert states(service) == {"bee": "healthy"}
             look(service, clock, 60)
             assert states(service) == {"bee": "healthy"}
     clock.now += HOUR
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         look(service, clock, 125)
         assert states(service) == {"bee": "stuck"}
 
@@ -199,7 +199,7 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
     Silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
     """
     reached = T
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
         look(service, clock, 60)
         service.scheduler.clock_jumped(clock.now, MINUTE)
@@ -208,7 +208,7 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
         assert bee.vitals.last_progress == reached
     for away in (17.0, HOUR):
         clock.now += away
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             bee = service.monitor.get("bee")
             assert bee is not None
             assert bee.vitals.last_progress == reached
@@ -217,13 +217,13 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
 
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service starts again a minute later."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 100)
         clock.now += 8 * HOUR
         service.scheduler.clock_jumped(clock.now, 8 * HOUR)
         look(service, clock, 60)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
         look(service, clock, 185)
         assert states(service) == {"bee": "stuck"}
@@ -236,7 +236,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
     await store.append([begun(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
     await store.append([beat(began + 300 * n) for n in range(1, 312)])
     await store.close()
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
         assert health.vitals.waiting is not None
         for _ in range(4):
@@ -257,7 +257,7 @@ async def test_steps_since_accept_include_those_before_the_replayed_day(
     await store.append([begun(began), *steps[:50], accepted, *steps[50:]])
     await store.append([beat(clock.now - 60)])
     await store.close()
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
 
     assert health.vitals.steps_since_last_accept == 150
@@ -267,13 +267,13 @@ async def test_steps_since_accept_include_those_before_the_replayed_day(
 async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     settings: Settings, clock: Clock
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 400)
         await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
 
 
@@ -282,14 +282,14 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
 
 async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
     """B77: killed between what a worker did and what the monitor says of it."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now, "other")])
     store = Store.open(settings.database_url)
     await store.append([event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
     await store.close()
     clock.now += 5
     for _ in range(2):
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             await until(lambda: bool(service.recent) or not service.pipeline.pending, "it is heard")
             clock.now += 1
             events = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
@@ -302,12 +302,12 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
 
 
 async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 300)
         await service.pipeline.publish_pending()
         before = await service.store.history(limit=1000)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
         assert service.pipeline.pending == []
         after = await service.store.history(limit=1000, types={one.type for one in before})
@@ -323,7 +323,7 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps, turns = [], 0
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         service.tasks["deadlines"].cancel()
         steady = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: steady)
@@ -348,7 +348,7 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
 async def test_clock_jump_renews_pending_deadlines(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         moved: list[tuple[str, float]] = []
         monkeypatch.setattr(service.interventions, "clock_jumped", lambda now: moved.append(("i", now)))
         monkeypatch.setattr(service.remediation.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
@@ -367,7 +367,7 @@ async def test_recovery_waits_for_the_quiet_time(
         requested.append(begin)
 
     quiet = settings.health_monitoring.intervention.quiet_seconds
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         monkeypatch.setattr(service.remediation.recovery, "advance", advance)
         monkeypatch.setattr(service.remediation.recovery, "next_deadline", lambda: clock.now - 1)
         assert service.remediation.next_deadline() == clock.now + quiet
@@ -388,7 +388,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
         raise StoreError("database is away")
 
     monkeypatch.setattr(remediation, "_EXPIRE_SECONDS", 0.001)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         monkeypatch.setattr(service.instructions, "expire", refused)
         await until(lambda: len(calls) >= 3, "three calls")
         assert service.ready() == []

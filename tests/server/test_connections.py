@@ -28,7 +28,7 @@ from queenright.server.ops.sockets import listen, listening
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
@@ -83,7 +83,7 @@ async def answered(connection: Connection) -> bool:
     return False
 
 
-async def gone(connection: Connection) -> bool:
+async def is_closed(connection: Connection) -> bool:
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             return await connection[0].read() == b""
@@ -105,8 +105,8 @@ async def test_a_request_that_does_not_arrive_loses_its_connection(
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (_, connect):
-        assert await gone(await connect(words))
-        connection = await connect(ASK)
+        assert await is_closed(await connect(words))
+        connection = await connect(REQUEST)
         assert await answered(connection)
 
 
@@ -114,10 +114,10 @@ async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) 
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
-        waiting = await connect(ASK.replace(b"/ ", b"/slow "))
+        waiting = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(b"GET"))
-        assert await gone(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
         app.go_on.set()
         assert await answered(waiting)
 
@@ -127,12 +127,12 @@ async def test_full_port_closes_the_longest_idle_connection(
 ) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
     async with served() as (app, connect):
-        asking = await connect(ASK.replace(b"/ ", b"/slow "))
+        asking = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
         idle = [await connect(b"GET") for _ in range(20)]
         for connection in idle[:17]:
-            assert await gone(connection)
-        assert await answered(await connect(ASK))
+            assert await is_closed(connection)
+        assert await answered(await connect(REQUEST))
         app.go_on.set()
         assert await answered(asking)
 
@@ -143,21 +143,21 @@ async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytes
         served_now = []
         for _ in range(2):
             app.started.clear()
-            served_now.append(await connect(ASK.replace(b"/ ", b"/slow ")))
+            served_now.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
             await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(ASK))
+        assert await is_closed(await connect(REQUEST))
         app.go_on.set()
         assert [await answered(one) for one in served_now] == [True, True]
-        assert await answered(await connect(ASK))
+        assert await answered(await connect(REQUEST))
 
 
 async def test_a_connection_is_used_again_and_again() -> None:
     async with served() as (_, connect):
-        reader, writer = await connect(ASK)
+        reader, writer = await connect(REQUEST)
         for _ in range(3):
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(ASK)
+            writer.write(REQUEST)
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -169,7 +169,7 @@ TOO_LARGE = [
     pytest.param(b"GET /", b"a" * 4_000_000, 414, id="endless URL"),
     pytest.param(b"GET / HTTP/1.1\r\n", b"a:\r\n" * 1_000_000, 431, id="many headers"),
     pytest.param(
-        ASK + b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header of a second request"
+        REQUEST + b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header of a second request"
     ),
     pytest.param(CHUNKED + b"0\r\na: ", b"a" * 4_000_000, 431, id="endless trailer"),
     pytest.param(CHUNKED + b"0\r\n", b"a:\r\n" * 1_000_000, 431, id="many trailers"),
@@ -198,7 +198,7 @@ async def test_parser_reads_no_more_than_the_limit_of_a_head(
         assert max(parsed) <= SLICE_BYTES
         assert sum(parsed) <= len(start) + HEAD_BYTES + 2 * SLICE_BYTES
         assert app.calls <= 1
-        assert await answered(await connect(ASK))
+        assert await answered(await connect(REQUEST))
 
 
 @pytest.mark.parametrize(("start", "rest", "status"), TOO_LARGE)
@@ -206,10 +206,10 @@ async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest
     async with served() as (_, connect):
         reader, writer = await connect(b"")
         async with asyncio.timeout(60):
-            if start.startswith(ASK):
-                writer.write(ASK)
+            if start.startswith(REQUEST):
+                writer.write(REQUEST)
                 await reader.readuntil(b"ok")
-            writer.write(start.removeprefix(ASK) + rest[: HEAD_BYTES + SLICE_BYTES])
+            writer.write(start.removeprefix(REQUEST) + rest[: HEAD_BYTES + SLICE_BYTES])
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"connection: close" in answer
@@ -226,7 +226,7 @@ async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
     try:
         before = requests()
         async with served() as (app, connect):
-            connection = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * 10_000)
+            connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
             assert requests() - before <= PIPELINED + 1
             app.go_on.set()
@@ -253,7 +253,7 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
     try:
         async with served() as (app, connect):
-            _, writer = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * PIPELINED)
+            _, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * PIPELINED)
             await asyncio.wait_for(app.started.wait(), 60)
             assert waiting() == PIPELINED
             writer.transport.abort()
@@ -268,7 +268,7 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
 async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
     async with served() as (app, connect):
-        reader, _ = await connect(ASK * (2 * PIPELINED))
+        reader, _ = await connect(REQUEST * (2 * PIPELINED))
         async with asyncio.timeout(60):
             answers = await reader.read()
     assert app.calls == answers.count(b"HTTP/1.1 200") == PIPELINED + 1
@@ -278,7 +278,7 @@ async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
 
 async def test_bad_request_does_not_break_the_preceding_response() -> None:
     async with served() as (app, connect):
-        reader, _ = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        reader, _ = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):
@@ -291,9 +291,9 @@ async def test_bad_request_does_not_break_the_preceding_response() -> None:
 @pytest.mark.parametrize("whole", [0, 1, 2])
 async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
     """B128: requests before one whose body is no body are answered."""
-    result = ASK.replace(b"/ ", b"/slow ") + ASK * whole
+    result = REQUEST.replace(b"/ ", b"/slow ") + REQUEST * whole
     async with served() as (app, connect):
-        reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + ASK)
+        reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + REQUEST)
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):
@@ -308,10 +308,10 @@ async def test_response_outlasts_the_deadline_of_a_following_bad_body(
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
-        waiting = await connect(ASK.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
+        waiting = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(b"GET"))
-        assert await gone(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
         app.go_on.set()
         assert await answered(waiting)
 
@@ -331,7 +331,7 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
     monkeypatch.setattr(connections.GuardedProtocol, "data_received", counted)
     size = 64 * connections.DROPPED_BYTES
     async with served() as (app, connect):
-        reader, writer = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        reader, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         writer.write(b"x" * size)
         async with asyncio.timeout(60):

@@ -15,7 +15,7 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
-from tests.server.test_approvals import asked
+from tests.server.test_approvals import request_for_looper
 from tests.server.test_cli_acting import WORKER
 from tests.waiting import until
 
@@ -58,7 +58,7 @@ def heading(response: httpx.Response) -> str:
     return " ".join(unescape(re.sub("<[^>]*>", "", found)).split())
 
 
-def said(response: httpx.Response) -> str:
+def flash_message(response: httpx.Response) -> str:
     """What the page says of the form before."""
     return unescape("".join(re.findall(r'<p class="said[^>]*>(.*?)</p>', response.text, re.DOTALL)))
 
@@ -156,7 +156,7 @@ async def test_breakers_are_listed_found_by_name_and_reset(
     for page in (every, one, part, question):
         assert "&lt;b&gt;x&lt;/b&gt;" in page.text
     assert "No circuit breaker has <b>&lt;i&gt;wasp</b>" in other.text
-    assert said(done) == f"{breaker.name} is closed."
+    assert flash_message(done) == f"{breaker.name} is closed."
     assert breaker.status.reason == "reset by ada"
 
 
@@ -195,7 +195,7 @@ async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(htt
 
 async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncClient) -> None:
     """A chat that previews a link acknowledges, stops and resets nothing."""
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     ticket_id = approval.ticket_id
 
     for path in (
@@ -231,7 +231,7 @@ async def test_operator_name_is_asked_once_and_remembered(
 
     assert nameless.status_code == 422
     assert "this field is required" in refusal(nameless)
-    assert said(done).startswith("Acknowledged.")
+    assert flash_message(done).startswith("Acknowledged.")
     assert 'value="Zoë; &lt;b&gt;&amp;,="' in next_question.text
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == "Zoë; <b>&,="
@@ -271,7 +271,7 @@ async def test_flash_message_is_shown_once_and_cannot_be_forged_by_a_link(
     browser.cookies.set("queenright_said", "no message of ours")
     third = await browser.get("/?said=hello")
 
-    assert [said(page) for page in (first, second, third)] == ["Your name is ada.", "", ""]
+    assert [flash_message(page) for page in (first, second, third)] == ["Your name is ada.", "", ""]
 
 
 async def test_a_name_that_the_api_refuses_is_refused(browser: httpx.AsyncClient) -> None:
@@ -293,7 +293,7 @@ async def test_a_nudge_waits_for_the_worker(running: Running, browser: httpx.Asy
         "/act/nudge", data={"agent": "looper", "message": "What blocks you?\r\nSay.", "by": "ada"}
     )
 
-    assert said(done) == "The nudge is queued until the worker fetches it."
+    assert flash_message(done) == "The nudge is queued until the worker fetches it."
     assert heading(done).startswith("looper")
     [nudge] = await running.service.health.interventions(10, "looper")
     assert (nudge.by, nudge.message) == ("ada", "What blocks you?\nSay.")
@@ -304,7 +304,7 @@ async def test_failed_action_has_a_reason(running: Running, browser: httpx.Async
 
     done = await browser.post("/act/nudge", data={"agent": "looper", "by": "ada"})
 
-    assert said(done).startswith("Not done (unreachable): ")
+    assert flash_message(done).startswith("Not done (unreachable): ")
     assert 'role="alert"' in done.text
 
 
@@ -325,7 +325,7 @@ async def test_worker_is_terminated_with_a_reason_and_only_in_the_viewed_incarna
     assert other.status_code == 409
     assert "it was restarted in the meantime" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
-    assert said(done) == "The worker was terminated. Its state is in checkpoint cp-7."
+    assert flash_message(done) == "The worker was terminated. Its state is in checkpoint cp-7."
 
 
 async def test_worker_page_lists_interventions_and_their_requesters(
@@ -376,7 +376,7 @@ async def test_nothing_is_offered_while_acting_is_frozen(
 
 
 async def test_a_request_to_stop_is_answered_once(running: Running, browser: httpx.AsyncClient) -> None:
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     path = f"/approvals/{approval.approval_id}"
     question = await browser.get(path)
     neither = await browser.post(path, data={"by": "ada"})
@@ -386,7 +386,7 @@ async def test_a_request_to_stop_is_answered_once(running: Running, browser: htt
     assert heading(question) == "Terminate looper?"
     assert "It loops." in question.text
     assert refusal(neither) == "Choose approve or deny."
-    assert said(denied) == "Denied. looper keeps running."
+    assert flash_message(denied) == "Denied. looper keeps running."
     assert late.status_code == 409
     assert "denied by ada: it nearly has it" in (await browser.get(path)).text
 
@@ -410,7 +410,7 @@ async def test_a_question_to_the_orchestrator_is_decided(
     assert heading(question) == "Decide about looper"
     assert [page.status_code for page in (wrong, endless, over)] == [422, 422, 404]
     assert "enter a number" in refusal(wrong)
-    assert said(done) == "Decided: more time."
+    assert flash_message(done) == "Decided: more time."
     [decided] = await running.service.health.escalations()
     assert (decided.decided_by, decided.more_time_seconds) == ("ada", 1800.0)
 
@@ -422,7 +422,7 @@ async def test_ticket_settled_by_a_person_is_resolved(running: Running, browser:
     after = await browser.get(f"{path}/resolve")
 
     assert f"{path}/resolve" in page.text
-    assert said(done) == "The ticket is resolved."
+    assert flash_message(done) == "The ticket is resolved."
     assert "ada: written by hand" in done.text
     assert f"{path}/acknowledge" not in done.text
     assert "It is closed: resolved." in after.text
@@ -437,7 +437,7 @@ async def test_acknowledgement_is_taken_back(running: Running, browser: httpx.As
 
     assert "The ticket is not acknowledged." in nobodys.text
     assert f"{path}/unacknowledge" in page.text
-    assert said(back).startswith("The acknowledgement was withdrawn.")
+    assert flash_message(back).startswith("The acknowledgement was withdrawn.")
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == ""
 
@@ -483,7 +483,7 @@ async def test_recovery_of_a_lost_task_is_requested(running: Running, browser: h
 
     assert heading(question) == "Recover looper's task?"
     assert heading(done) == "Recoveries"
-    assert said(done)
+    assert flash_message(done)
     assert "by <bdi>ada</bdi>" in done.text
 
 

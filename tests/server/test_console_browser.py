@@ -13,7 +13,7 @@ from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
-from tests.server.test_approvals import asked
+from tests.server.test_approvals import request_for_looper
 from tests.server.test_cli_acting import WORKER
 from tests.server.test_console import obey_until_stopped, settings
 from tests.server.test_status_page import FLAGS
@@ -54,7 +54,7 @@ async def overflow(page: Page) -> int:
 async def test_everything_works_without_javascript_and_by_keyboard(
     running: Running, chromium: Browser
 ) -> None:
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     page = await (await chromium.new_context(java_script_enabled=False)).new_page()
 
     # From the fleet to the ticket, and take it on.

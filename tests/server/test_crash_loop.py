@@ -64,7 +64,7 @@ async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
     await found.stop()
 
 
-def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
+def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
     """A session that repeats one call for so long."""
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
@@ -96,7 +96,7 @@ async def live(
     service: Service, clock: Clock, number: int, agent: str = "bee", seconds: float = 30
 ) -> EscalationTicket:
     """Let a session begin and loop; return the ticket that people have been told of."""
-    await service.ingest(life(clock, number, agent, seconds))
+    await service.ingest(run_once(clock, number, agent, seconds))
 
     def ticket() -> EscalationTicket | None:
         return service.tickets.open_for(agent, f"{agent}-{number}")
@@ -442,7 +442,7 @@ async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
     before = await alerts(service)
 
     clock.now += MINUTE
-    again = [replace(event, incarnation_id="two") for event in life(clock, 3)]
+    again = [replace(event, incarnation_id="two") for event in run_once(clock, 3)]
     await service.ingest(again)
     await until(
         lambda: (one := service.tickets.get(ticket.ticket_id)) and one.requests, "people are told once more"

@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from tests.server.test_clocks import DAY, Clock, Life, T
+from tests.server.test_clocks import DAY, Clock, ServiceRun, T
 from tests.waiting import until
 
 
@@ -53,7 +53,7 @@ async def night(
     settings: Settings, clock: Clock, session: str, end: EventType = EventType.EXECUTION_FAILED
 ) -> list[EscalationTicket]:
     """A night of a service that is started anew for it: the job runs, and a day passes; the open tickets."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest(job(clock, session, end))
         await service.bus.drain()
         health = service.monitor.get("nightly")
@@ -85,7 +85,7 @@ async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
     assert later.finding_evidence == "7 runs of the agent have failed in a row"
 
     await night(settings, clock, names[7], EventType.EXECUTION_COMPLETED)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.tickets.settle(clock.now)
         closed = await service.tickets.find(ticket.ticket_id)
         assert closed is not None
@@ -98,7 +98,7 @@ async def test_settled_failed_runs_restart_the_count_after_a_restart(
 ) -> None:
     for number in range(4):
         tickets = await night(settings, clock, f"run-{number}")
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.tickets.resolve(tickets[0].ticket_id, "the disk was exchanged", by="ada")
         await service.bus.drain()
         assert not any(one.standing for one in service.monitor.workers())
@@ -115,7 +115,7 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
     for number in range(4):
         await night(settings, clock, f"run-{number}")
     clock.now += 3 * DAY
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [failing] = [one for one in service.monitor.workers() if one.standing is not None]
         assert (failing.vitals.session_id, failing.state.value) == ("run-3", "failing")
 
@@ -124,7 +124,7 @@ async def test_telemetry_only_agent_failing_four_times_is_notified_once(
     settings: Settings, clock: Clock
 ) -> None:
     """Nobody here can start it again; somebody must hear of it, and not once a run."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         for number in range(4):
             clock.now += 1
             await service.ingest(job(clock, f"run-{number}", EventType.EXECUTION_FAILED))
@@ -148,7 +148,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
     settings: Settings, clock: Clock, told_first: EventType, gap: float, end: EventType
 ) -> None:
     """B100: their last word is a failure, or that they are done; it was the service that stopped them."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         for number in range(3):
             await service.ingest(job(clock, f"failed-{number}", EventType.EXECUTION_FAILED))
             clock.now += 100
@@ -174,7 +174,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
         assert service.monitor.failed_runs("nightly").count == 3
 
     clock.now += gap
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert service.monitor.failed_runs("nightly").count == 3
         assert service.tickets.open_tickets() == []
     [ticket] = await night(settings, clock, "failed-3")
@@ -183,7 +183,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
 
 async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:
     """B100: an export that was sent again, of sessions that run side by side, without execution ids."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
         for turn in range(2):
             for run_start, ended in runs:
@@ -193,13 +193,13 @@ async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings
         assert service.monitor.failed_runs("nightly").count == 2
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 2
 
 
 async def test_failures_repeated_after_a_completion_never_count(settings: Settings, clock: Clock) -> None:
     """B100: neither while they are told again nor after any restart; one real failure then pages nobody."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
         for run in failed:
             await service.ingest(run)
@@ -212,14 +212,14 @@ async def test_failures_repeated_after_a_completion_never_count(settings: Settin
         assert service.monitor.failed_runs("nightly").count == 0
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 0
     assert await night(settings, clock, "one-real") == []
 
 
 async def test_repeated_completion_hides_no_failures(settings: Settings, clock: Clock) -> None:
     """B100: it is that of a run before them."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         good = job(clock, "good", EventType.EXECUTION_COMPLETED)
         await service.ingest(good)
         for number in range(3):
@@ -231,7 +231,7 @@ async def test_repeated_completion_hides_no_failures(settings: Settings, clock: 
         assert service.monitor.failed_runs("nightly").count == 3
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 3
 
 

@@ -36,7 +36,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT: Final = Path(__file__).parents[2]
-ASKED: Final = {"get", "post", "put", "delete", "patch"}
+METHODS: Final = {"get", "post", "put", "delete", "patch"}
 SPEC: Final = {
     "getAgentHealth": "GET /api/agents/{agent_id}/health",
     "getAllAgentHealth": "GET /api/agents/health",
@@ -83,7 +83,7 @@ async def document(http: httpx.AsyncClient) -> dict[str, Any]:
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every operation, by method and path."""
     for path, found in document["paths"].items():
-        for method in ASKED & found.keys():
+        for method in METHODS & found.keys():
             yield f"{method.upper()} {path}", found[method]
 
 

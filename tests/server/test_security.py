@@ -98,7 +98,7 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
 ) -> None:
     now = int(time.time() * 1e9)
 
-    def said(**values: str) -> list[dict[str, object]]:
+    def list_events(**values: str) -> list[dict[str, object]]:
         return [
             {"key": key.replace("__", "."), "value": {"stringValue": value}} for key, value in values.items()
         ]
@@ -109,9 +109,9 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
         "name": EVIL,
         "startTimeUnixNano": str(now - 1000),
         "endTimeUnixNano": str(now),
-        "attributes": said(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
+        "attributes": list_events(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
     }
-    resource = {"attributes": said(service__name=EVIL)}
+    resource = {"attributes": list_events(service__name=EVIL)}
     sent = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
     taken = await http.post(f"{running.otlp_url}/v1/traces", json=sent)
     assert taken.json() == {}

@@ -14,7 +14,7 @@ from queenright.server.settings import InvalidSettingsError, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import looping
 
-LOOKED_FOR = {"doom_loop", "zero_progress", "retry_storm"}
+SHADOW_KINDS = {"doom_loop", "zero_progress", "retry_storm"}
 IN_SHADOW = {kind.value: "shadow" for kind in FindingKind}
 
 
@@ -43,7 +43,7 @@ async def test_shadow_findings_are_shown_and_counted_without_effect(
     events = {event.type for event in service.recent}
     worker = service.monitor.get("looper")
 
-    assert {row["kind"] for row in agent["shadow_findings"]} >= LOOKED_FOR
+    assert {row["kind"] for row in agent["shadow_findings"]} >= SHADOW_KINDS
     assert (agent["findings"], agent["state"]) == ([], "healthy")
     assert {row["shadow"] for row in health["shadow_findings"]} == {True}
     assert 'queenright_shadow_findings_total{kind="doom_loop",severity="high"} 1.0' in metrics

@@ -141,11 +141,11 @@ async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_
         )
         taken: list[Any] = []
 
-        def told() -> bool:
+        def is_notified() -> bool:
             taken.extend(worker.instructions())
             return bool(taken)
 
-        await until(told, "it is told")
+        await until(is_notified, "it is told")
         worker.checkpoint("cp-8")
         worker.close()
         done = (await stopping).json()

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from tests.tui.canned import BESIDE, HAPPENED, NOW, PAGED, Canned, Row
+from tests.tui.canned import BACKGROUND_FAILURE, HAPPENED, NOW, PAGED, Canned, Row
 from tests.waiting import until
 
 SMALL: Final = (80, 24)
@@ -50,7 +50,7 @@ PICTURES: Final = (
         "talk",
         ("slash", *"talk docs_checker", "enter"),
         streams=1,
-        happened=(*HAPPENED, BESIDE),
+        happened=(*HAPPENED, BACKGROUND_FAILURE),
         shown=True,
     ),
 )

@@ -24,7 +24,7 @@ from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.widgets.row_table import RowTable
-from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, row, worker
+from tests.tui.canned import BACKGROUND_FAILURE, NOW, PAGED, TICKETS, Canned, event, row, worker
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
 
@@ -106,7 +106,7 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
             lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
             "a question",
         )
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
 
         assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
@@ -116,7 +116,7 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
 async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
     asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
@@ -146,7 +146,7 @@ async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
     canned = Slow()
     async with terminal(canned) as (app, _):
         await until(lambda: canned.asked_for, "the list is on its way")
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(app._run_events.empty, "it is looked at")
         canned.comes.set()
         await until(lambda: len(app.app_state.notices), "the notice")

@@ -31,7 +31,18 @@ from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.transcript import build_transcript
 from queenright.tui.worker_history import WorkerHistory, count_bad_steps
-from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
+from tests.tui.canned import (
+    BREAKERS,
+    CHAT_EVENTS,
+    HAPPENED,
+    HISTORY,
+    NODES,
+    NOW,
+    STREAM,
+    TICKETS,
+    WORKERS,
+    event,
+)
 
 
 def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
@@ -229,9 +240,9 @@ def test_other_graph_events_are_silent_and_switching_is_shown() -> None:
 def test_chat_history_includes_the_pending_question() -> None:
     waiting = [{**NODES[0], "waiting_for_user": 1}, NODES[1]]
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
-    asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
+    asks = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = build_transcript(map(MessageRow.of, [asks, *SAID]), list(map(NodeRow.of, waiting)), "ada")
+    known = build_transcript(map(MessageRow.of, [asks, *CHAT_EVENTS]), list(map(NodeRow.of, waiting)), "ada")
 
     assert [(one.by, one.text) for one in known.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),

@@ -26,7 +26,7 @@ async def happens(url: str, numbers: range) -> list[str]:
     return [f"number {number}." for number in numbers]
 
 
-def told(app: QueenrightApp) -> list[str]:
+def feed_lines(app: QueenrightApp) -> list[str]:
     return [
         f"number{line.text.rpartition('number')[2]}"
         for line in app.app_state.fleet.feed
@@ -44,7 +44,7 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
         app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("4")
-            await until(lambda: told(app) == happened, "what happened before")
+            await until(lambda: feed_lines(app) == happened, "what happened before")
             happened += await happens(url, range(4, 20))
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
@@ -52,9 +52,9 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
 
             process = await start(storage, port)
             happened += await happens(url, range(20, 30))
-            await until(lambda: len(told(app)) >= len(happened), "what happened meanwhile")
+            await until(lambda: len(feed_lines(app)) >= len(happened), "what happened meanwhile")
             await until(seldom(lambda: "number 29." in text_of(app)), "it is on the screen")
-            assert told(app) == happened
+            assert feed_lines(app) == happened
             assert "does not respond" not in text_of(app)
     finally:
         process.terminate()

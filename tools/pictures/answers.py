@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queenright.grafana import PanelQuery, annotation_queries, queries
-from tools.story.told import Story
+from tools.story.recording import Story
 
 Labels = Mapping[str, str]
 

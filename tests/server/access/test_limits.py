@@ -118,19 +118,21 @@ def test_audit_name_is_the_token_name() -> None:
 
     from queenright.server.access.caller import KEY, MAX_NAME_LENGTH
 
-    def asked(name: str, address: str = "192.0.2.7") -> Request:
+    def request_from(name: str, address: str = "192.0.2.7") -> Request:
         return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
 
-    assert who(asked(""), "bob") == "bob"
-    assert [who(asked("ada"), result) for result in ("operator", "ada", "bob")] == [
+    assert who(request_from(""), "bob") == "bob"
+    assert [who(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [
         "ada",
         "ada",
         "ada (as bob)",
     ]
-    assert actor_of(asked("ada")) == "ada (operator, 192.0.2.7)"
-    assert actor_of(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
-    longest = actor_of(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
+    assert actor_of(request_from("ada")) == "ada (operator, 192.0.2.7)"
+    assert actor_of(request_from("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = actor_of(
+        request_from("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
+    )
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(who(asked("ada"), "b" * 100)) == MAX_NAME_LENGTH
+    assert len(who(request_from("ada"), "b" * 100)) == MAX_NAME_LENGTH

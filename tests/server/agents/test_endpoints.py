@@ -193,7 +193,7 @@ async def test_post_api_agents__id__chat(home: House) -> None:
 
 
 async def test_message_to_a_graph_reaches_no_other_graph(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, own = await home.begun(graph_id="guide")
         chat = "/api/agents/guide/chat"
         started = await home.ask("POST", chat, json={"message": "wax", "graph_id": "second"})
@@ -254,7 +254,7 @@ async def test_post_api_agents__id__stop(home: House) -> None:
 
 
 async def test_stopping_a_graph_or_session_does_not_affect_others(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         [own, session], [other, _] = await home.begun(), await home.begun()
         run, _ = await home.begun(graph_id="second")
         stop = "/api/agents/guide/stop"
@@ -464,7 +464,7 @@ async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
 
 
 @asynccontextmanager
-async def beside(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
+async def added_graph(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
     """Let one more graph run beside guide's own."""
     graphs = "/api/agents/guide/graphs"
     yield await home.ask("POST", graphs, json={"path": "more/second", "graph_id": name}, status=201)
@@ -473,7 +473,7 @@ async def beside(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
 
 async def test_post_api_agents__id__graphs(home: House) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with beside(home, "other") as named:
+    async with added_graph(home, "other") as named:
         added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
         taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
         listed = await home.ask("GET", f"{graphs}?limit=2")
@@ -488,14 +488,14 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
 
 async def test_delete_api_agents__id__graphs__gid(home: House) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with beside(home, "other"):
+    async with added_graph(home, "other"):
         _, session = await home.begun(graph_id="other")
     gone = await home.ask("DELETE", f"{graphs}/other", status=404)
     stays = await home.ask("DELETE", f"{graphs}/guide", status=409)
 
     assert "other" in gone["title"]
     assert "primary" in stays["title"]
-    async with beside(home, "other"):
+    async with added_graph(home, "other"):
         body = await home.ask("GET", f"{graphs}/other/sessions/{session}")
         assert body["status"] == "paused"
 
@@ -508,7 +508,7 @@ async def test_get_api_agents__id__active_graph(home: House) -> None:
 async def test_put_api_agents__id__active_graph(home: House) -> None:
     """B61: what a user says goes to the graph that they look at; the other goes on."""
     active = "/api/agents/guide/active-graph"
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         after = await home.ask("PUT", active, json={"graph_id": "second"})
         await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
         run, session = await home.begun(graph_id="second")
@@ -522,7 +522,7 @@ async def test_put_api_agents__id__active_graph(home: House) -> None:
 
 
 async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, session = await home.begun(graph_id="second")
         listed = await home.ask("GET", "/api/agents/guide/graphs/second/sessions")
         own = await home.ask("GET", "/api/agents/guide/sessions?limit=1000")
@@ -533,7 +533,7 @@ async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
 
 
 async def test_get_api_agents__id__graphs__gid__sessions__sid(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, session = await home.begun(graph_id="second")
         one = await home.ask("GET", f"/api/agents/guide/graphs/second/sessions/{session}")
         await home.ask("GET", "/api/agents/guide/graphs/second/sessions/none", status=404)
@@ -645,7 +645,7 @@ async def test_get_api_agents__id__events(home: House) -> None:
     }
     url = f"{home.http.base_url.join('/api/agents/guide/events')}"
     await home.ask("POST", "/api/agents", json={"path": "more/second"}, status=201)
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         async with Follower(url) as stream:
             before = stream.last_id
             mine = [(await home.begun())[1], (await home.begun(graph_id="second"))[1]]
@@ -690,7 +690,7 @@ async def test_get_api_agents__id__escalations__tid(home: House) -> None:
 
 # -- all of them ------------------------------------------------------------------------------------
 
-ASKED = """
+FIRST_RUN_EVENTS = """
 POST   /api/agents
 DELETE /api/agents/{id}
 GET    /api/agents/{id}
@@ -750,7 +750,7 @@ def rows(table: str) -> set[tuple[str, str]]:
     return {(method, path) for method, path in (line.split() for line in table.strip().splitlines())}
 
 
-@pytest.mark.parametrize(("method", "path"), sorted(rows(ASKED) | rows(OF_EVERYBODY)))
+@pytest.mark.parametrize(("method", "path"), sorted(rows(FIRST_RUN_EVENTS) | rows(OF_EVERYBODY)))
 async def test_every_row_has_a_test_of_its_name(method: str, path: str) -> None:
     name = path.replace("/{", "__").replace("}/", "__").strip("/}").replace("/", "_").replace("-", "_")
 
@@ -767,7 +767,7 @@ async def test_openapi_has_every_route_of_loaded_agents(home: House) -> None:
         if method in ("get", "post", "put", "delete") and set(re.findall(r"{(\w+)}", path)) <= _SHORT.keys()
     }
 
-    assert {row for row, one in there.items() if "loaded agents" in one["tags"]} == rows(ASKED)
+    assert {row for row, one in there.items() if "loaded agents" in one["tags"]} == rows(FIRST_RUN_EVENTS)
     assert rows(OF_EVERYBODY) <= there.keys()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.fixtures import BEGAN, FOLDER, load_fixture
-from tests.server.telemetry.test_recall import PATHS, Told
+from tests.server.telemetry.test_recall import PATHS, Session
 
 
 def by_name(path: Path) -> str:
@@ -19,7 +19,7 @@ def by_name(path: Path) -> str:
 def test_run_is_independent_of_the_client_clock(path: Path, seconds: int) -> None:
     """B84, B94: what counts, how it ended, and whether it waits: one that stays open is a stall to come."""
     fixture = load_fixture(path)
-    right, wrong = Told(), Told()
+    right, wrong = Session(), Session()
     right.tell(fixture.records)
 
     wrong.tell(list(fixture.moved(BEGAN + seconds)))
@@ -32,7 +32,7 @@ def test_run_is_independent_of_the_client_clock(path: Path, seconds: int) -> Non
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
 def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(client: str) -> None:
     """B93: what was logged with a later time does not make the request late, and the run a stall."""
-    result, questions = Told(), set[str]()
+    result, questions = Session(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
         result.tell([record])

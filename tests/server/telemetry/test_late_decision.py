@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import split
-from tests.server.telemetry.test_recall import Told
+from tests.server.telemetry.test_recall import Session
 
 
 def decision_of(record: Record) -> bool:
@@ -22,7 +22,7 @@ def test_late_decision_ends_its_wait() -> None:
     [decided] = [part for one in records for part in split(one) if decision_of(part)]
     before = result[-2].body
     aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
-    session = Told()
+    session = Session()
 
     session.tell([*result, Record(13.9, result[-2].path, aside)])
     waited = session.waits()

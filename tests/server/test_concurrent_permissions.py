@@ -24,21 +24,21 @@ def call_of(kind: str, command: str, call_id: str = "", **more: str) -> dict[str
     return call | ({"tool_use_id": call_id} if call_id else {})
 
 
-BEGUN_BEFORE = (call_of("PreToolUse", "make docs", "call-a"),)
-ASKED_BEFORE = (*BEGUN_BEFORE, call_of("PermissionRequest", "make docs"))
-DONE = call_of("PostToolUse", "make docs", "call-a")
-OF_ANOTHER_TOOL = {"tool_name": "WebFetch"}
+FIRST_CALL = (call_of("PreToolUse", "make docs", "call-a"),)
+FIRST_REQUEST = (*FIRST_CALL, call_of("PermissionRequest", "make docs"))
+FIRST_CALL_END = call_of("PostToolUse", "make docs", "call-a")
+OTHER_TOOL = {"tool_name": "WebFetch"}
 OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        pytest.param(ASKED_BEFORE, (DONE,), id="another-request-was-granted"),
-        pytest.param(BEGUN_BEFORE, (DONE,), id="call-that-needed-none-ends"),
+        pytest.param(FIRST_REQUEST, (FIRST_CALL_END,), id="another-request-was-granted"),
+        pytest.param(FIRST_CALL, (FIRST_CALL_END,), id="call-that-needed-none-ends"),
         pytest.param(
-            (call_of("PreToolUse", "", "call-a", **OF_ANOTHER_TOOL),),
-            (call_of("PostToolUse", "", "call-a", **OF_ANOTHER_TOOL),),
+            (call_of("PreToolUse", "", "call-a", **OTHER_TOOL),),
+            (call_of("PostToolUse", "", "call-a", **OTHER_TOOL),),
             id="call-of-another-tool-ends",
         ),
         pytest.param(

@@ -397,7 +397,7 @@ async def test_model_cannot_choose_target_or_limits(
 # -- at work ----------------------------------------------------------------------------------------
 
 
-class LateHands:
+class LateActions:
     """Hands that are there once the store is."""
 
     def __init__(self) -> None:
@@ -426,24 +426,24 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
             )
         )
 
-    hands = LateHands()
+    hands = LateActions()
     bees.actions = hands
     bees.queen_model = TalkingModel(speak)
     await bees.start()
 
-    async def nobody(*who: Any, **how: Any) -> Any:
+    async def no_operator(*who: Any, **how: Any) -> Any:
         raise AssertionError("nothing was approved")
 
     approvals = Approvals(
         bees.store,
         timeout=1800,
         monitor=bees.monitor,
-        terminate=nobody,
+        terminate=no_operator,
         stopped=lambda: None,
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
-    hands.real = WorkerActions(nobody, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
+    hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
 
     await bees.begin()
     await bees.bad_steps(16)

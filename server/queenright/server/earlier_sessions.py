@@ -16,7 +16,7 @@ RECENT_SECONDS: Final = 3600.0
 SHORT_SECONDS: Final = 600.0
 """A longer life, or one that begins this long after the one before it, is not part of a crash loop."""
 
-_SILENT_LIVES: Final = 2
+_SILENT_SESSIONS: Final = 2
 """After this many notified lives in a row, a session that falls silent counts as crashed."""
 
 
@@ -30,7 +30,7 @@ class EarlierSessions:
     """Whether people were notified of an earlier life within the last hour."""
 
 
-def find_earlier_lives(
+def find_earlier_sessions(
     ticket: EscalationTicket,
     others: Iterable[EscalationTicket],
     sessions: Mapping[str, VitalSigns],
@@ -65,7 +65,7 @@ def find_earlier_lives(
         and one.ticket_id != ticket.ticket_id
         and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
     ]
-    are_many = len(recent) >= _SILENT_LIVES
+    are_many = len(recent) >= _SILENT_SESSIONS
     resolved = {one.incident for one in recent if one.incident_resolved_at is not None}
     unresolved = [one for one in recent if one.incident not in resolved]
     if ticket.kind is FindingKind.RECOVERY_FAILED:

@@ -16,7 +16,7 @@ from tests.programs import run
 
 OF_NOW = ("stat", "bargauge", "table")
 SCRAPED = {"job": "queenright", "instance": "127.0.0.1:8420"}
-GONE = 12
+DOWNTIME_MINUTES = 12
 """The minute from which on the service and every worker is gone; before it, all is as it should be."""
 
 
@@ -60,7 +60,7 @@ def test_a_number_about_the_time_shown_is_never_green(dashboard: Dashboard) -> N
             assert not green(panel), panel["title"]
 
 
-ASKED = [
+CURRENT_VALUE_QUERIES = [
     (name, shown["title"], query.expr)
     for name in NAMES
     for shown in large(load(name))
@@ -74,7 +74,11 @@ STAYS = ("Scrape targets",)
 
 def series() -> list[dict[str, str]]:
     """Every series that a number reads, 1 until the process is gone, with the labels that are asked for."""
-    wanted = {found for _, _, expr in ASKED for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)}
+    wanted = {
+        found
+        for _, _, expr in CURRENT_VALUE_QUERIES
+        for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)
+    }
     made: dict[str, str] = {}
     for name, matchers in wanted:
         metric = names.METRICS[name.removesuffix("_bucket")]
@@ -84,8 +88,8 @@ def series() -> list[dict[str, str]]:
         }
         labels |= {"le": "+Inf"} if name.endswith("_bucket") else {}
         selector = ", ".join(f'{label}="{value}"' for label, value in labels.items())
-        made[f"{name}{{{selector}}}"] = f"1+1x{4 * GONE - 1} stale"
-    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * GONE - 1} 0x40"
+        made[f"{name}{{{selector}}}"] = f"1+1x{4 * DOWNTIME_MINUTES - 1} stale"
+    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * DOWNTIME_MINUTES - 1} 0x40"
     return [{"series": name, "values": values} for name, values in made.items()]
 
 
@@ -102,23 +106,25 @@ def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> 
 
 
 def test_unavailable_service_shows_no_current_value(tmp_path: Path) -> None:
-    questions = [each for each in ASKED if "5m]" not in each[2] and each[1] not in STAYS]
+    questions = [each for each in CURRENT_VALUE_QUERIES if "5m]" not in each[2] and each[1] not in STAYS]
 
     assert len(questions) >= 14
-    assert unanswered(tmp_path, GONE - 1, questions) == 0
-    assert unanswered(tmp_path, GONE, questions) == len(questions)
+    assert unanswered(tmp_path, DOWNTIME_MINUTES - 1, questions) == 0
+    assert unanswered(tmp_path, DOWNTIME_MINUTES, questions) == len(questions)
 
 
 def test_missing_outbox_is_not_zero(tmp_path: Path) -> None:
-    [oldest] = [each for each in ASKED if each[1] == "Oldest undelivered"]
+    [oldest] = [each for each in CURRENT_VALUE_QUERIES if each[1] == "Oldest undelivered"]
 
     assert "vector(0)" in oldest[2]
-    assert unanswered(tmp_path, GONE + 1, [oldest]) == 1
+    assert unanswered(tmp_path, DOWNTIME_MINUTES + 1, [oldest]) == 1
 
 
 @pytest.mark.parametrize("label", ["severity", "status"])
 def test_no_open_ticket_is_a_zero_while_the_service_answers(tmp_path: Path, label: str) -> None:
-    [expr] = {each[2] for each in ASKED if f"sum by ({label}) (queenright_tickets_open" in each[2]}
+    [expr] = {
+        each[2] for each in CURRENT_VALUE_QUERIES if f"sum by ({label}) (queenright_tickets_open" in each[2]
+    }
     text = "any" if label == "severity" else "open"
     agents = 'queenright_agents{job="queenright", instance="127.0.0.1:8420", state="healthy"}'
     test = {

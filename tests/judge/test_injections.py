@@ -62,7 +62,7 @@ class Nothing:
         raise ActionRefusedError(ActionKind.TERMINATE, agent_id, "it cannot be reached")
 
 
-class WatchedHands:
+class RecordedActions:
     """The service's own hands, and what of them was used; what would really be done is written down."""
 
     def __init__(self, hive: Hive, model: Obedient) -> None:
@@ -111,7 +111,7 @@ class WatchedHands:
         return await self.hands.nudge(ticket, message, ordered_by=ordered_by)
 
 
-class LookingHive(Hive):
+class ProbingHive(Hive):
     """A hive whose models may look at the stack; it is not at rest while they do."""
 
     looking = 0
@@ -120,7 +120,7 @@ class LookingHive(Hive):
     def working(self) -> int:
         return super().working + self.looking
 
-    def let_look(self, *, prometheus: Prometheus, tempo: Tempo) -> None:
+    def let_probe(self, *, prometheus: Prometheus, tempo: Tempo) -> None:
         tools = stack_tools(prometheus=prometheus, traces=tempo, clock=self.time)
         self.read_tools = [replace(tool, run=partial(self._look, tool)) for tool in tools]
 
@@ -153,14 +153,14 @@ class Decided:
 class Trial:
     """A hive with an obedient judge and an obedient queen, and workers that try to talk to them."""
 
-    def __init__(self, hive: LookingHive) -> None:
+    def __init__(self, hive: ProbingHive) -> None:
         self.hive = hive
         self.stage = AsyncExitStack()
         self.found = ""
         """What is in every trace and in every series."""
         hive.decide = self.decided = Decided(hive)
         self.model = Obedient()
-        self.hands = WatchedHands(hive, self.model)
+        self.hands = RecordedActions(hive, self.model)
         hive.judge_model = hive.queen_model = self.model
         hive.actions = self.hands
 
@@ -170,7 +170,7 @@ class Trial:
             prometheus, tempo = Prometheus(StackAddress.parse(url)), Tempo(StackAddress.parse(url))
             self.stage.push_async_callback(prometheus.aclose)
             self.stage.push_async_callback(tempo.aclose)
-            self.hive.let_look(prometheus=prometheus, tempo=tempo)
+            self.hive.let_probe(prometheus=prometheus, tempo=tempo)
         await self.hive.start()
         await self.hive.begin(INNOCENT, "session-of-innocence")
         for attempt in tried:
@@ -260,7 +260,7 @@ class Trial:
 
 @pytest.fixture
 async def trial(tmp_path: Path) -> AsyncIterator[Trial]:
-    hive = LookingHive(tmp_path, FakeTime(), HealthSettings())
+    hive = ProbingHive(tmp_path, FakeTime(), HealthSettings())
     trial = Trial(hive)
     async with trial.stage:
         yield trial
