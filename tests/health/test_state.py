@@ -100,7 +100,7 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
         emitted = monitor.apply(_event(move, now), now)
         emitted += monitor.advance(now)
         health = monitor.get("a", "s")
-        after = health.vitals.lives if health is not None else 1
+        after = health.vitals.incarnation_count if health is not None else 1
         for change in (e.data for e in emitted if e.type is EventType.HEALTH_STATE_CHANGED):
             before, to = HealthState(change["from"]), HealthState(change["to"])
             assert may_follow(before, to, has_restarted=after != lives)

@@ -137,7 +137,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     return Finding(
         kind=FindingKind.HEARTBEAT_MISSING,
         severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other sign of life for {span(now - last)}{_since_away(v)}",
+        evidence=f"no heartbeat and no other activity for {span(now - last)}{_since_away(v)}",
         since=last,
     )
 

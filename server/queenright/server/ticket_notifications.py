@@ -56,7 +56,7 @@ class TicketNotifications:
             self.write(connection, ticket)
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
-        """Return the ticket of an earlier life whose incident a new ticket joins, if there is one."""
+        """Return the ticket of an earlier session whose incident a new ticket joins, if there is one."""
         follows = self._find_earlier_sessions(connection, ticket).tickets
         ticket_id = find_joined(connection, ticket, follows, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
