@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -213,7 +212,7 @@ def test_check_names_the_stale_table(
         return main()
 
     assert call("--check", str(page)) == 1
-    assert re.search(r"page\.md is not what was measured: rates", capsys.readouterr().err)
+    assert "page.md" in capsys.readouterr().err
     assert call("--write", str(page)) == 0
     assert call("--check", str(page)) == 0
 

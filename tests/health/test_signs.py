@@ -245,7 +245,7 @@ def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
     finding = script.finding(RATE)
     assert finding is not None
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
-    assert finding.evidence == "38% of the last 8 calls and steps failed"
+    assert all(part in finding.evidence for part in ("38%", "8 calls"))
 
 
 def test_error_rate_of_exactly_a_quarter_is_no_finding() -> None:

@@ -293,7 +293,8 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
     bus.fan_out(event())
     await bus.drain()
 
-    assert [str(e) for e in errors] == ["handler 'greedy' cannot drain the bus: it would wait for itself"]
+    assert len(errors) == 1
+    assert "'greedy'" in str(errors[0])
 
 
 async def test_a_closed_bus_has_no_tasks_and_no_subscribers() -> None:

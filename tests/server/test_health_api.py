@@ -362,8 +362,8 @@ async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
 
     refused = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
 
-    assert refused["reason"].startswith("the emergency stop is on (set by ada at ")
-    assert refused["reason"].endswith(": drill); release it first: queenright stop-acting off")
+    assert "(set by ada at " in refused["reason"]
+    assert refused["reason"].endswith("queenright stop-acting off")
 
 
 # -- escalations, breakers ----------------------------------------------------------------------

@@ -421,4 +421,5 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: 
     assert before == []
     assert prompts == ["asked"]
     assert FindingKind.DOOM_LOOP in watched.found
-    assert "look was called 3 times with the same arguments and result" in text[-1]
+    assert "look" in text[-1]
+    assert "3 times" in text[-1]

@@ -187,7 +187,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     assert nudged["outcome"] == "unreachable"
     assert "this service cannot reach it" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
-    assert ("Give its Worker an on_nudge" in nudged["detail"]) is not has_functions
+    assert ("Give its Worker" in nudged["detail"]) is not has_functions
 
 
 async def test_worker_with_a_line_break_in_its_name_is_reached(
