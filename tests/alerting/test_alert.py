@@ -26,7 +26,7 @@ SETTINGS = AlertingSettings()
         (Severity.LOW, "info"),
     ],
 )
-def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
+def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
     labels = labels_for(ticket(severity=inside), SETTINGS)
     assert labels == {
         "alertname": ALERT_INTERVENTION,
@@ -120,7 +120,7 @@ def test_links_are_filled_and_quoted() -> None:
 
 
 @pytest.mark.parametrize("odd", ['a/b ?&#"<', "%2e%2e/é", "{agent}", "x\n](http://evil.example)"])
-def test_an_odd_name_stays_inside_its_place_in_a_link(odd: str) -> None:
+def test_name_is_escaped_in_a_link(odd: str) -> None:
     settings = AlertingSettings(
         console_url="https://queenright.example",
         dashboard_url="https://g.example/d/a?var-agent={agent}&from=now-1h",

@@ -92,7 +92,7 @@ def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
     assert deadman["send_resolved"] is False
 
 
-def test_a_receiver_without_tickets_has_no_button_that_acknowledges_one(rendered: Path) -> None:
+def test_receiver_without_tickets_has_no_acknowledge_button(rendered: Path) -> None:
     receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
     for name in ("on-call", "on-call-slack"):
         [slack] = receivers[name]["slack_configs"]

@@ -495,7 +495,7 @@ def test_exported_rules_follow_operator_options() -> None:
                 assert DURATION.fullmatch(found.get(part, "0"))
 
 
-def test_the_monitors_give_the_jobs_the_names_that_rules_and_dashboards_ask_for() -> None:
+def test_monitors_use_the_job_names_of_rules_and_dashboards() -> None:
     service, pods = objects()["servicemonitor.yaml"], objects()["podmonitor.yaml"]
     assert (service["kind"], pods["kind"]) == ("ServiceMonitor", "PodMonitor")
     keys(service["spec"], {"selector", "endpoints", "namespaceSelector"})

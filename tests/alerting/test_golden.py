@@ -60,7 +60,7 @@ def test_slack_message_has_five_distinct_working_buttons(name: str, version: str
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, version: str) -> None:
+def test_incident_key_is_the_group_and_details_are_strings(name: str, version: str) -> None:
     """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
     keys = {
         hashlib.sha256(posted_body["groupKey"].encode()).hexdigest()

@@ -831,7 +831,7 @@ async def test_untriaged_or_dismissed_ticket_enqueues_nothing(make_post: MakePos
     assert peer.peer.alerts == []
 
 
-async def test_a_wake_before_the_commit_is_delivered_within_a_moment(
+async def test_wake_before_the_commit_is_delivered_promptly(
     make_post: MakePost, store: Store, peer: ServedPeer
 ) -> None:
     """The service wakes the outbox inside the transaction: nothing is to be seen yet."""

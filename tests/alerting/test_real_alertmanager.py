@@ -65,7 +65,7 @@ def by(messages: object, channel: str, status: str) -> list[Message]:
     return [m for m in messages if (m.channel, m.status) == (channel, status)]  # type: ignore[attr-defined]  # a deque
 
 
-async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
+async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
     alertmanager: RealAlertmanager, store: Store
 ) -> None:
     """B37, B39: through the outbox and the real Alertmanager, in Slack's and PagerDuty's own formats."""

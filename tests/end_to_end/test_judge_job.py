@@ -241,7 +241,7 @@ async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_pa
     assert seen.unknown == 1
 
 
-async def test_a_model_may_ask_the_same_prometheus_and_only_so_often(steady: Stack, tmp_path: Path) -> None:
+async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: Path) -> None:
     def ask_on(messages: Any, tools: Any) -> Any:
         return tool_call("query_metrics", promql=f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}")
 
@@ -342,7 +342,7 @@ def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
     assert "--prometheus URL" in ran.stderr
 
 
-def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_path: Path) -> None:
+def test_lost_targets_close_no_ticket(stack: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", stack.url, "--state", str(tmp_path / "kept"), "--json")
     chosen = ("--selector", f'{{instance=~".+",job="workers",agent="{LOOPS}"}}')
     ran = [once(tmp_path, *at, *chosen)]

@@ -71,7 +71,7 @@ def links_in_pagerduty(message: Message) -> dict[str, str]:
         ({}, "looping_pydantic_ai.py", "pydantic_researcher"),
     ],
 )
-async def test_a_looping_agent_is_one_page_and_one_all_clear(
+async def test_looping_agent_is_one_page_and_one_resolve(
     running: Running, start_agent: StartAgent, links: dict[str, str], script: str, agent: str
 ) -> None:
     """B37, B39: from a process that really loops to Slack and PagerDuty, once; resolved when it recovers."""

@@ -140,7 +140,7 @@ def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, stora
         ("--pagerduty-key-file", "two words", "does not hold a PagerDuty routing key"),
     ],
 )
-def test_a_secret_file_that_cannot_serve_is_refused_at_start(
+def test_unusable_secret_file_is_refused_at_start(
     storage: Path, tmp_path: Path, option: str, content: str | None, expected: str
 ) -> None:
     file = tmp_path / "secret"

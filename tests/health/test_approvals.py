@@ -406,7 +406,7 @@ async def test_requests_and_answers_have_no_secrets(hive: Asking) -> None:
     assert secret not in events
 
 
-async def test_the_operator_reads_until_when_and_by_which_command(hive: Asking) -> None:
+async def test_request_has_deadline_and_command(hive: Asking) -> None:
     request = await hive.ask("It\nloops.")
 
     result = call_to_action(request)
@@ -507,7 +507,7 @@ async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking)
         await approving
 
 
-async def test_a_disk_that_fails_in_between_is_tried_again(hive: Asking) -> None:
+async def test_termination_is_retried_after_a_disk_failure(hive: Asking) -> None:
     request = await hive.ask()
 
     async def full() -> None:

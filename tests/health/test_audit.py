@@ -148,7 +148,7 @@ def test_unusable_folder_is_reported(tmp_path: Path) -> None:
         AuditKey.load_or_create(tmp_path / "file" / "folder")
 
 
-def test_the_key_shows_its_name_and_nothing_else(key: AuditKey, tmp_path: Path) -> None:
+def test_key_repr_has_only_its_name(key: AuditKey, tmp_path: Path) -> None:
     assert repr(key) == f"AuditKey({key.key_id!r})"
     assert key.key_id == key_id_of(key.public)
     assert "PRIVATE" not in (tmp_path / "keys" / "audit-key.pub").read_text(encoding="ascii")
@@ -224,7 +224,7 @@ def test_signature_survives_the_log_with_any_text(
         {"data": {"more": 1}},
     ],
 )
-def test_a_signature_holds_for_nothing_else(
+def test_signature_is_valid_only_for_its_content(
     conn: Connection, key: AuditKey, keys: PublicKeys, changed: dict[str, Any]
 ) -> None:
     signed = key.sign(termination())

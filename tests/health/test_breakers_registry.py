@@ -132,7 +132,7 @@ def test_call_needs_permission_of_all_parents_and_reports_to_all() -> None:
     assert hive.registry.status("external_api:bee:four").failures == 0
 
 
-def test_a_parent_that_refuses_takes_no_probe_of_its_child() -> None:
+def test_refusal_by_a_parent_uses_no_probe_of_its_child() -> None:
     hive = Hive({"external_api::host": {"recovery_timeout_seconds": 600}})
     hive.trip("external_api", "bee", "one", parents=["external_api::host"])
     hive.now += 60

@@ -59,7 +59,7 @@ def test_a_learned_limit_stays_within_its_bounds(took: list[float], configured: 
         assert (learned.configured, learned.calls) == (configured, len(took))
 
 
-def test_the_usual_is_a_bound_that_nineteen_of_twenty_keep() -> None:
+def test_usual_duration_is_the_95th_percentile() -> None:
     clocks = LearnedClocks()
     for n in range(1_000):
         clocks.learn("tool:build", 300.0 if n % 50 == 0 else 40.0)
@@ -142,7 +142,7 @@ def test_learned_clocks_are_rebuilt_from_the_log() -> None:
     assert limits[0] == limits[1] is not None
 
 
-def test_time_in_which_a_person_was_waited_for_is_not_learned() -> None:
+def test_waiting_for_a_person_is_not_learned() -> None:
     script = WorkerScript(settings=settings("on")).start()
     for n in range(40):
         script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": f"{n}"})
@@ -177,7 +177,7 @@ def test_no_checkpoint_is_expected_during_a_usually_slow_tool(mode: str, stale: 
 @pytest.mark.parametrize("usual_seconds", [5.0, 40.0])
 @pytest.mark.parametrize("hangs", [1, 2])
 @pytest.mark.parametrize("calls", [30, 60, 150])
-def test_a_hang_or_two_do_not_make_hangs_usual(usual_seconds: float, hangs: int, calls: int) -> None:
+def test_single_hangs_do_not_change_the_usual_duration(usual_seconds: float, hangs: int, calls: int) -> None:
     """B98: the two longest of all do not move the limit."""
     clocks, settings = LearnedClocks(), LearnedClockSettings(mode="on")
     for _ in range(calls):

@@ -859,7 +859,7 @@ def test_failing_evaluation_of_one_worker_does_not_stop_the_sweep() -> None:
     assert scripts[0].state is scripts[2].state is HealthState.STUCK
 
 
-def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
+def test_worker_is_counted_from_its_start_to_its_end() -> None:
     """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
     monitor = HealthMonitor(HealthSettings())
     assert list(monitor.workers()) == []
@@ -896,7 +896,7 @@ def test_limit_leaves_the_rest_due() -> None:
     assert set().union(*looked) == {f"bee{number}" for number in range(5)}
 
 
-def test_a_long_tool_over_which_the_host_slept_makes_no_checkpoint_stale() -> None:
+def test_host_sleep_during_a_long_tool_makes_no_checkpoint_stale() -> None:
     """B98: the time that it declared, and took since the host is awake, is taken out."""
     script = worker(heartbeat_interval=300)
     script.event(EventType.CHECKPOINT_SAVED)

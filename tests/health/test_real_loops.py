@@ -203,7 +203,7 @@ def test_echo_is_not_progress() -> None:
 # -- repeats ------------------------------------------------------------------------------------------
 
 
-def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
+def test_repeated_edit_is_a_loop_even_if_the_file_grows() -> None:
     script = worker()
     for n in range(5):
         script.call("insert_line", args="the same line", result=f"file of {n} lines")
@@ -230,7 +230,7 @@ def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
     assert "run_tests" in finding.evidence
 
 
-def test_a_failure_without_a_change_between_is_high_from_five() -> None:
+def test_five_failures_without_a_change_are_high() -> None:
     script = worker()
     for n in range(5):
         script.call("read", args=f"file {n}", result=f"text {n}")
@@ -309,7 +309,7 @@ def test_read_after_each_unknown_call_is_found_late_and_never_pages(
 
 @pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
-def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
+def test_read_after_a_repeated_or_failing_unknown_call_pages(
     act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
 ) -> None:
     script = worker()
@@ -688,7 +688,7 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
         ("query", NOTHING_FOUND),
     ],
 )
-def test_one_look_at_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
+def test_one_read_of_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
     script = worker()
     for n in range(30):
         script.call(tool, args=f"item {n}", result=result)
@@ -712,7 +712,7 @@ BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":
 
 @pytest.mark.parametrize("error", BARE_EXITS)
 @pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
-def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
+def test_exit_code_only_failures_of_reads_of_each_item_never_page(command: str, error: str) -> None:
     script, again = worker(), worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(30):
@@ -725,7 +725,7 @@ def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) 
 
 
 @pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
-def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
+def test_reads_of_each_item_failing_with_an_error_page(error: str) -> None:
     script = worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(16):
@@ -942,7 +942,7 @@ def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) ->
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
+def test_call_stopped_by_its_user_is_not_a_provider_failure() -> None:
     script = worker()
     for error in ("Request was aborted.", "CancelledError", "[Request interrupted by user]"):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "error", "error": error})
@@ -1030,7 +1030,7 @@ def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
         {"error_type": "ToolRejected", "error": "Rejected by the user."},
     ],
 )
-def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is_answered: bool) -> None:
+def test_tool_calls_stopped_by_a_person_are_not_failures(data: dict[str, Any], is_answered: bool) -> None:
     script = worker()
     for n in range(20):
         script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
@@ -1040,7 +1040,7 @@ def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is
     assert (script.kinds(), script.health.vitals.error_count) == (set(), 0)
 
 
-def test_tool_calls_that_are_cancelled_by_no_person_are_failures() -> None:
+def test_other_cancelled_tool_calls_are_failures() -> None:
     script = worker()
     for n in range(5):
         script.call(

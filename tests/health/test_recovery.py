@@ -543,7 +543,7 @@ async def test_failed_run_with_a_valid_checkpoint_is_recovered(hive: Hive) -> No
     assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
 
 
-async def test_person_begins_a_task_again_from_its_start_only_by_saying_so(hive: Hive) -> None:
+async def test_starting_over_needs_an_explicit_request(hive: Hive) -> None:
     """B100: ``recover`` alone is refused at once, with the way out; what was allowed is in the record."""
     hive.nursery.links = []
     hive.loses()

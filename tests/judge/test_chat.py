@@ -118,7 +118,7 @@ async def test_question_and_answer_are_stored(hive: Hive) -> None:
     assert messages[1] == answer
 
 
-async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None:
+async def test_model_gets_the_whole_case_with_every_question(hive: Hive) -> None:
     hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
     ticket = await with_ticket(hive)
 
@@ -538,7 +538,7 @@ async def test_stored_answer_is_not_requested_again(hive: Hive) -> None:
     assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
 
 
-async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> None:
+async def test_old_question_is_not_answered(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
     waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))

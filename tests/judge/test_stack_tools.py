@@ -143,7 +143,7 @@ async def test_unresponsive_prometheus_times_out(tools_of: Clients) -> None:
     assert "0.05 s" in result.content
 
 
-async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -> None:
+async def test_endless_answer_is_read_up_to_a_limit(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
         result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 

@@ -21,7 +21,7 @@ def errors(agent: Path, model: str) -> Sequence[str]:
     return AgentRunner.load(agent, model=model, environment={}).validate().errors
 
 
-def test_the_rules_of_judge_and_queen_are_no_model_of_an_agent(tmp_path: Path) -> None:
+def test_rules_model_is_refused_for_agents(tmp_path: Path) -> None:
     assert errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
 
 

@@ -619,6 +619,6 @@ async def test_history_comes_from_the_log() -> None:
     ]
 
 
-async def test_a_page_of_history_has_room_for_an_event() -> None:
+async def test_empty_history_page_is_refused() -> None:
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         await EventBus().history(limit=0)

@@ -235,7 +235,7 @@ async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
     assert (await bench.run(kind="wasp")).outputs == {"went": "right"}
 
 
-async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None:
+async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
     await bench.load(
         NodeSpec(
             id="a", node_type="router", system_prompt="Sort.", routes={"left": "bees", "right": "wasps"}
@@ -295,7 +295,7 @@ async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
     assert (await bench.run()).outputs == {"z": 2}
 
 
-async def test_a_plain_function_does_not_hold_up_the_loop(bench: Bench) -> None:
+async def test_plain_function_does_not_block_the_loop(bench: Bench) -> None:
     where: list[str] = []
     await bench.load(function("a"), functions={"a": lambda: where.append(threading.current_thread().name)})
 

@@ -130,7 +130,7 @@ def test_timezone_without_a_database_names_the_package() -> None:
         ({"interval": 5}, "interval"),
     ],
 )
-def test_a_value_that_no_entry_point_has_is_refused(fields: dict[str, Any], fault: str) -> None:
+def test_invalid_entry_point_value_is_refused(fields: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         EntryPointSpec(id="e", node_id="judge", **fields)
 

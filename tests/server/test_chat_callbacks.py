@@ -225,9 +225,7 @@ async def test_replayed_click_has_the_same_answer_and_no_effect(
 HOSTILE = ("<!channel>", "a\x1b[2Jb", "x" * 5000, "\u202ead\u0430", "<https://evil.example|ada>", " \n ")
 
 
-async def test_a_name_from_slack_neither_mentions_nor_moves_anything(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_slack_name_is_escaped(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     for name in HOSTILE:
         text = (await clicks(http, running, click(ticket_id, by=name))).json()["text"]
@@ -311,7 +309,7 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
 # -- PagerDuty --------------------------------------------------------------------------------------
 
 
-async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
+async def test_pagerduty_acknowledgement_acknowledges_the_ticket(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged in PagerDuty: no reminder is due; unacknowledged there: they count anew."""

@@ -27,7 +27,7 @@ def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -
     return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
 
 
-def test_a_shell_runs_an_agent_as_often_as_something_is_typed(tmp_path: Path) -> None:
+def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")

@@ -130,6 +130,6 @@ def change(reason: str, *, to: str) -> str:
     return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
-def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:
+def test_health_change_is_one_sentence() -> None:
     assert change("no findings", to="healthy") == "a: failing → healthy: no findings"
     assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"

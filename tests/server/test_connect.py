@@ -223,7 +223,7 @@ def test_file_changed_during_the_prompt_is_not_overwritten(place: Place) -> None
     assert place.content == b'{"new": 1}'
 
 
-def test_a_linked_file_is_written_through_with_its_rights(place: Place, tmp_path: Path) -> None:
+def test_symlinked_file_keeps_its_target_and_mode(place: Place, tmp_path: Path) -> None:
     target = tmp_path / "dotfiles.json"
     target.write_text('{\n\t"a": 1\n}\n')
     target.chmod(0o640)

@@ -227,9 +227,7 @@ async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
     assert [(one["kind"], one["outcome"]) for one in listed] == [("terminate", "done")]
 
 
-async def test_a_long_poll_does_not_hold_up_a_service_that_stops(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_long_poll_does_not_delay_a_stop(running: Running, http: httpx.AsyncClient) -> None:
     polling = asyncio.create_task(pull(http, wait=60))
     await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
 

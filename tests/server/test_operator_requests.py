@@ -46,7 +46,7 @@ def requests_of(service: Service) -> OperatorRequests:
     )
 
 
-async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
+async def test_pending_decision_is_notified_once_with_deadline_and_command(
     running: Running, settings: Settings
 ) -> None:
     service = running.service

@@ -157,7 +157,7 @@ async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
     assert {f.kind: f.ticket for f in watched.health.findings}[FindingKind.DOOM_LOOP] is True
 
 
-async def test_a_stall_is_counted_from_the_new_lifes_own_events(watched: Watched) -> None:
+async def test_stall_is_counted_from_events_of_the_new_incarnation(watched: Watched) -> None:
     """B1: a day between two lives of one session is no stall."""
     watched.model.replies = [watched.hangs(600)]
     await watched.load()

@@ -132,7 +132,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
     assert "it works on" in row["detail"]
 
 
-async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_ends(
+async def test_agent_polling_manually_is_terminated_when_its_run_ends(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     async with working(running, control=True) as worker:

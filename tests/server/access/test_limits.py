@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_a_burst_passes_and_then_so_many_a_second() -> None:
+def test_burst_passes_then_rate_limit_applies() -> None:
     clock = Clock()
     limit = RateLimit(2, 3, monotonic=clock)
 

@@ -315,7 +315,7 @@ def test_telemetry_takes_a_reporters_token(service: Guarded) -> None:
     }
 
 
-def test_a_refusal_of_telemetry_is_a_status_that_exporters_read(service: Guarded) -> None:
+def test_refused_telemetry_has_an_otlp_status(service: Guarded) -> None:
     response = httpx.post(
         service.running.otlp_url + TRACES,
         headers={"Content-Type": "application/x-protobuf"},
