@@ -815,24 +815,20 @@ class HealthMonitor:
         has_restarted = v.lives != worker.life
         if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
             lead = worst(findings)
-            reason = END_REASONS.get(v.status.value, "no findings")
-            if lead is not None and state is not HealthState.TERMINATED:
+            reason = end_reason(v) or "no findings"
+            if lead is not None and (v.ended_at is None or state is _FAILING):
                 reason = lead.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
-            events.append(
-                health_event(
-                    EventType.HEALTH_STATE_CHANGED,
-                    v,
-                    now,
-                    {
-                        "from": worker.state.value,
-                        "to": state.value,
-                        "reason": reason,
-                        "findings": [finding.to_dict() for finding in findings],
-                    },
-                )
-            )
+            change = {
+                "from": worker.state.value,
+                "to": state.value,
+                "reason": reason,
+                "findings": [finding.to_dict() for finding in findings],
+            }
+            if v.ended_at is not None:
+                change["outcome"] = v.status.value
+            events.append(health_event(EventType.HEALTH_STATE_CHANGED, v, now, change))
             if not state.in_trouble:
                 worker.trouble_since = None
             elif worker.trouble_since is None or worker.life != v.lives:
@@ -883,6 +879,13 @@ END_REASONS: Final = {
     "terminated": "the worker was terminated",
     "unknown": "not heard of again; how it ended is unknown",
 }
+
+
+def end_reason(v: VitalSigns) -> str:
+    """Return how an ended session ended; an empty string for one that runs."""
+    if v.refused_input:
+        return f"the input was refused: {v.refused_input}"
+    return END_REASONS.get(v.status.value, "") if v.ended_at is not None else ""
 
 
 def health_event(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:

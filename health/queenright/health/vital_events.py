@@ -23,6 +23,7 @@ from queenright.health.vital_facts import (
     SessionStatus,
     after_mcp_change,
     seconds,
+    tail,
     whole,
     word,
 )
@@ -33,8 +34,10 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
+_INPUT_REFUSED: Final = "input_refused"
+"""The error type of a run that did not start because its caller's input is not valid."""
 _CANCELLED: Final = frozenset(
-    {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", "input_refused"}
+    {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", _INPUT_REFUSED}
 )
 
 TERMINATED: Final = "terminated"
@@ -87,6 +90,8 @@ def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, An
         return
     if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
+        if data.get("error_type") == _INPUT_REFUSED:
+            v.refused_input = tail(data.get("error") or "it is not valid")
         v.recovery_failed = ""  # somebody called the work off: there is nothing left to bring back
         return
     if data.get("error_type") == TERMINATED:

@@ -202,6 +202,7 @@ class VitalState:
         "recovery_failed",
         "recovery_failed_at",
         "refusals",
+        "refused_input",
         "repeatable",
         "rereads",
         "resources",
@@ -283,6 +284,8 @@ class VitalState:
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
         """This life worked on after it was reported as terminated."""
+        self.refused_input = ""
+        """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
@@ -708,6 +711,7 @@ class VitalState:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
