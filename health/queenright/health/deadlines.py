@@ -55,6 +55,17 @@ def silent_since(v: VitalSigns) -> float:
     return max(v.last_activity, v.clock_base)
 
 
+def known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
+    """
+    Return until when it is known what the worker did.
+
+    Where calls are reported only when they end, a longer silence may be a call that still runs.
+    """
+    if v.phase is not Phase.UNKNOWN:
+        return now
+    return min(now, silent_since(v) + settings.stall.idle_seconds)
+
+
 def may_be_silent(v: VitalSigns) -> bool:
     """
     Return whether silence is normal: the worker waits, has ended, or its status is unknown.
