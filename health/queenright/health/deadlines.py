@@ -102,6 +102,8 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
         learned = v.clocks.limit(timed_as(phase, what), limit, settings.learned_clocks)
+    if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
+        since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
     return StallClock(phase, since, due, due, tool, learned)
 

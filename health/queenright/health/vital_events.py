@@ -63,6 +63,8 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
     elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
     v.busy(at)
+    if event.trace_id:
+        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
         v.framework = sys.intern(str(data["framework"]))
     v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval

@@ -48,6 +48,7 @@ _WORDS: Final = {
 }
 _NO_OUTCOMES: Final = 1
 _CLOCKS: Final = (
+    "children_at",
     "last_heartbeat",
     "last_checkpoint",
     "saved_from",
@@ -139,6 +140,7 @@ class VitalState:
         "breakers_since",
         "calls",
         "calls_since_gain",
+        "children_at",
         "clock_base",
         "clocks",
         "consecutive_failures",
@@ -299,6 +301,8 @@ class VitalState:
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
+        self.children_at: float | None = None
+        """When workers that do its current call last did something; looked up when it would stall."""
         self.source = SourceClock()
         self.active_for = 0.0
         """The last activity on the source's clock: pauses and durations are measured by it."""
