@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import (
+    AckChannel,
     AlertStatus,
     ChatRole,
     FindingKind,
     Severity,
     TicketStatus,
     Triage,
-    Way,
 )
 from queenright.api.wire import NOW, Age, Deprecated, Wire, example_of, shown
 
@@ -190,7 +190,7 @@ class Ticket(Wire):
     )
     acknowledged_at: float | None
     acknowledged_by: str
-    acknowledged_via: Way | None
+    acknowledged_via: AckChannel | None
     acknowledged_note: str
 
     trace_id: str
