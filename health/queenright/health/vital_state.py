@@ -168,6 +168,7 @@ class VitalState:
         "idle_turns",
         "idle_turns_of_model",
         "idle_turns_since",
+        "incarnation_count",
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
@@ -180,7 +181,6 @@ class VitalState:
         "last_trace_id",
         "limit_due",
         "limited_until",
-        "lives",
         "llm_error",
         "llm_error_since",
         "llm_errors",
@@ -273,7 +273,7 @@ class VitalState:
         self.task_id = session_id
         """What the session is about; the session itself, unless the worker says otherwise."""
         self.incarnation_id = ""
-        self.lives = 1
+        self.incarnation_count = 1
         """Incarnations and executions so far: only a new one brings a terminated worker back."""
         self.graph_id = ""
         self.node_id = ""
@@ -285,7 +285,7 @@ class VitalState:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """This life worked on after it was reported as terminated."""
+        """This incarnation worked on after it was reported as terminated."""
         self.refused_input = ""
         """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
@@ -474,7 +474,7 @@ class VitalState:
     @property
     def lost(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
-        return bool(self.recovery_failed) and self._failed_incarnation == self.lives
+        return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
@@ -710,7 +710,7 @@ class VitalState:
 
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
-        self.lives += 1
+        self.incarnation_count += 1
         if self.status is not SessionStatus.UNKNOWN:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
@@ -741,9 +741,9 @@ class VitalState:
     def undo_termination(self, at: float) -> None:
         """Watch it again: it works on after its termination. What its detectors have counted stays."""
         is_lost = self.lost
-        self.lives += 1
+        self.incarnation_count += 1
         if is_lost:
-            self._failed_incarnation = self.lives
+            self._failed_incarnation = self.incarnation_count
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True
