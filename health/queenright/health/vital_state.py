@@ -48,6 +48,7 @@ _WORDS: Final = {
 }
 _NO_OUTCOMES: Final = 1
 _CLOCKS: Final = (
+    "children_at",
     "last_heartbeat",
     "last_checkpoint",
     "saved_from",
@@ -139,6 +140,7 @@ class VitalState:
         "breakers_since",
         "calls",
         "calls_since_gain",
+        "children_at",
         "clock_base",
         "clocks",
         "consecutive_failures",
@@ -166,6 +168,7 @@ class VitalState:
         "idle_turns",
         "idle_turns_of_model",
         "idle_turns_since",
+        "incarnation_count",
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
@@ -178,7 +181,6 @@ class VitalState:
         "last_trace_id",
         "limit_due",
         "limited_until",
-        "lives",
         "llm_error",
         "llm_error_since",
         "llm_errors",
@@ -202,6 +204,7 @@ class VitalState:
         "recovery_failed",
         "recovery_failed_at",
         "refusals",
+        "refused_input",
         "repeatable",
         "rereads",
         "resources",
@@ -270,7 +273,7 @@ class VitalState:
         self.task_id = session_id
         """What the session is about; the session itself, unless the worker says otherwise."""
         self.incarnation_id = ""
-        self.lives = 1
+        self.incarnation_count = 1
         """Incarnations and executions so far: only a new one brings a terminated worker back."""
         self.graph_id = ""
         self.node_id = ""
@@ -282,7 +285,9 @@ class VitalState:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """This life worked on after it was reported as terminated."""
+        """This incarnation worked on after it was reported as terminated."""
+        self.refused_input = ""
+        """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
@@ -296,6 +301,8 @@ class VitalState:
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
+        self.children_at: float | None = None
+        """When workers that do its current call last did something; looked up when it would stall."""
         self.source = SourceClock()
         self.active_for = 0.0
         """The last activity on the source's clock: pauses and durations are measured by it."""
@@ -467,7 +474,7 @@ class VitalState:
     @property
     def lost(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
-        return bool(self.recovery_failed) and self._failed_incarnation == self.lives
+        return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
@@ -703,11 +710,12 @@ class VitalState:
 
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
-        self.lives += 1
+        self.incarnation_count += 1
         if self.status is not SessionStatus.UNKNOWN:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
@@ -733,9 +741,9 @@ class VitalState:
     def undo_termination(self, at: float) -> None:
         """Watch it again: it works on after its termination. What its detectors have counted stays."""
         is_lost = self.lost
-        self.lives += 1
+        self.incarnation_count += 1
         if is_lost:
-            self._failed_incarnation = self.lives
+            self._failed_incarnation = self.incarnation_count
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True

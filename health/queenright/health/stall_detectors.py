@@ -1,7 +1,7 @@
 """
-Detectors of silence: pure functions of vital signs and the time.
+Detect workers that have stopped: pure functions of vital signs and the time.
 
-``deadlines`` computes the moments at which they begin to find something.
+``deadlines`` computes when each detector finds something for the first time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from queenright.health.deadlines import (
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
+    known_until,
     may_have_ended,
     no_tokens_from,
     no_tool_call_from,
@@ -137,7 +138,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     return Finding(
         kind=FindingKind.HEARTBEAT_MISSING,
         severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other sign of life for {span(now - last)}{_since_away(v)}",
+        evidence=f"no heartbeat and no other activity for {span(now - last)}{_since_away(v)}",
         since=last,
     )
 
@@ -167,6 +168,9 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
         return None  # without any activity it is stalled
+    now = known_until(v, settings, now)
+    if now < since + limit:
+        return None
     is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
@@ -185,6 +189,9 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     """
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
+        return None
+    now = known_until(v, settings, now)
+    if now < since + limit:
         return None
     due = max(since, v.progress_from or since) + limit
     nowhere = now >= due
