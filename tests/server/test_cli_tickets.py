@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.api.examples import NOW, example_of
 from queenright.api.tickets import Ticket, TicketSilence
-from queenright.api.wire import NOW, example_of
 from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
@@ -23,7 +23,7 @@ __all__ = ["settings"]
 
 
 def ticket(**changes: Any) -> Ticket:
-    return Ticket.model_validate(example_of(Ticket) | changes)
+    return Ticket.model_validate(example_of(Ticket) | {"silenced": None, "incident_id": ""} | changes)
 
 
 def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:

@@ -14,7 +14,7 @@ from queenright.cli.service import with_service
 
 if TYPE_CHECKING:
     from queenright.api import Telemetry, TelemetrySource
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service
