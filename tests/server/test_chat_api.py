@@ -203,7 +203,7 @@ async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
     assert "there is no ticket '../../etc', and no ticket's id begins with it" in path[2]
     assert blank[0] == 2
     assert too_long[0] == 1
-    assert too_long[2] == "queenright: message: String should have at most 4000 characters, not 4001\n"
+    assert too_long[2] == "queenright: message: it must have at most 4,000 characters, not 4,001\n"
 
 
 class Typed:

@@ -56,10 +56,10 @@ async def test_of_a_long_value_the_beginning_is_said_and_of_a_text_its_length(
     field = await http.post("/api/agents/a/nudge", json={"by": ["y" * 200]})
     longer = await http.post("/api/agents/a/nudge", json={"by": ["y" * 9000]})
 
-    assert by.json()["title"] == "by: String should have at most 100 characters, not 101"
+    assert by.json()["title"] == "by: it must have at most 100 characters, not 101"
     assert field.json()["title"].startswith("by: ['yyyy")
     assert "yyy… is refused: " in field.json()["title"]
-    assert longer.json()["title"].startswith("by: a value of 9004 characters is refused: ")
+    assert longer.json()["title"].startswith("by: a value of 9,004 characters is refused: ")
 
 
 async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
