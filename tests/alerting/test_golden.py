@@ -64,7 +64,7 @@ def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, versio
     """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
     keys = {
         hashlib.sha256(told["groupKey"].encode()).hexdigest()
-        for told in bodies(name, version, "/api/alertmanager/told")
+        for told in bodies(name, version, "/api/alertmanager/notifications")
     }
     for body in bodies(name, version, "/pagerduty/"):
         assert body["dedup_key"] in keys

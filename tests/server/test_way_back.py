@@ -116,7 +116,7 @@ async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", *
         for one in tickets
     ]
     body = {"version": "4", "groupKey": GROUP, "receiver": "slack-and-pagerduty", "status": status}
-    return await http.post("/api/alertmanager/told", json=body | {"alerts": alerts} | more)
+    return await http.post("/api/alertmanager/notifications", json=body | {"alerts": alerts} | more)
 
 
 async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
@@ -448,7 +448,7 @@ async def test_a_signed_body_that_is_no_event_names_the_field(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     for body, where in (
-        (b"", "body: "),
+        (b"", "the body: "),
         (b"{}", "event: "),
         (b'{"event": 1}', "event: "),
         (event("acknowledged", running, id="a b"), "event.id: "),
@@ -477,7 +477,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
         [row] = (await http.get("/api/status")).json()["tickets"]
 
     assert answer.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
-    assert [one["receiver"] for one in row["told"]] == ["slack-and-pagerduty"]
+    assert [one["receiver"] for one in row["notified"]] == ["slack-and-pagerduty"]
 
 
 # -- every other way --------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back
     assert [(e.data["by"], e.data["was"]) for e in said] == [("ada", "ada"), ("ada", "ada")]
 
 
-# -- who was told -----------------------------------------------------------------------------------
+# -- notified receivers -----------------------------------------------------------------------------
 
 
 async def test_ticket_lists_its_notifications(running: Running, http: httpx.AsyncClient) -> None:
@@ -515,15 +515,15 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     await tell(http, ticket_id, "unknown", "\0", receiver="slack")
     await tell(http, ticket_id, status="resolved")
 
-    told = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
-    assert {(one["receiver"], one["status"]) for one in told} == {
+    notified = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
+    assert {(one["receiver"], one["status"]) for one in notified} == {
         ("slack-and-pagerduty", "firing"),
         ("slack", "firing"),
         ("slack-and-pagerduty", "resolved"),
     }
-    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in told)
+    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in notified)
     [listed] = (await http.get("/api/tickets")).json()["tickets"]
-    assert listed["told"] == told
+    assert listed["notified"] == notified
 
 
 async def test_repeated_notifications_keep_first_and_last_time(
@@ -533,9 +533,9 @@ async def test_repeated_notifications_keep_first_and_last_time(
     await tell(http, ticket_id)
     await tell(http, ticket_id)
 
-    [told] = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    [notified] = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
 
-    assert told["first_at"] < told["at"]
+    assert notified["first_at"] < notified["at"]
 
 
 async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refused(
@@ -546,7 +546,7 @@ async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refus
     for more in ({"version": "5"}, {"groupKey": 1}, {"receiver": ""}, {"alerts": [{"status": "x"}]}):
         assert (await tell(http, "t", **more)).status_code == 400
     origin = {"Origin": "https://evil.example"}
-    assert (await http.post("/api/alertmanager/told", json={}, headers=origin)).status_code == 403
+    assert (await http.post("/api/alertmanager/notifications", json={}, headers=origin)).status_code == 403
 
 
 # -- settings ---------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Notification(Wire):
             "ended_at": None,
             "active": True,
             "peers": [example_of(NotificationPeer)],
-            "told": [example_of(ReceiverDelivery)],
+            "notified": [example_of(ReceiverDelivery)],
             "time": "09:58:10",
             "age": "2 min",
         }
@@ -68,7 +68,7 @@ class Notification(Wire):
     ended_at: float | None
     active: bool = Field(description="Whether it is firing, or a peer has yet to accept its end.")
     peers: list[NotificationPeer]
-    told: list[ReceiverDelivery]
+    notified: list[ReceiverDelivery]
     time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
     age: Age
 

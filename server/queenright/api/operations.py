@@ -13,7 +13,7 @@ class Version(Wire):
     """The version of the service."""
 
     model_config = shown(
-        {"version": "0.4.0", "schema_revision": "0008", "python": "3.11.9", "started_at": NOW - 3600}
+        {"version": "0.4.0", "schema_revision": "0009", "python": "3.11.9", "started_at": NOW - 3600}
     )
 
     version: str
@@ -120,7 +120,7 @@ class TimelineEntry(Wire):
 
     at: float = Field(description="Seconds since the epoch.")
     what: str = Field(
-        description="The type of the event; `told`: Alertmanager notified a receiver; "
+        description="The type of the event; `receiver_notified`: Alertmanager notified a receiver; "
         "`incident_joined`: it joined the alert of another ticket."
     )
     text: str

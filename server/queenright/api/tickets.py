@@ -113,7 +113,7 @@ class Ticket(Wire):
             "spent_unpriced_tokens": 0,
             "age": "2 min",
             "silenced": None,
-            "told": [example_of(ReceiverDelivery)],
+            "notified": [example_of(ReceiverDelivery)],
         }
     )
 
@@ -201,7 +201,7 @@ class Ticket(Wire):
 
     age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
-    told: list[ReceiverDelivery] = Field(
+    notified: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."
     )
 
