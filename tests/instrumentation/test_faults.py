@@ -62,7 +62,7 @@ class _Model(BaseModel):
         ({"name": "a" * 4}, "name: it must have at most 3 characters, not 4"),
         ({"name": 4}, "name: 4 is refused: it must be text"),
         ({"names": {"b": "x"}}, "names.b: 'b' is refused: it must be 'a'"),
-        ({"nested": {}}, "nested.count is required"),
+        ({"nested": {}}, "nested.count: it is required"),
         ({"nested": 3}, "nested: 3 is refused: it must be an object"),
         ({"path": 3}, "path: 3 is refused: it must be a path"),
     ],

@@ -156,8 +156,8 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
     [
         ("agent.json", "{\n  bad\n}", "agent.json, line 2: is not JSON"),
         ("agent.json", "[]", "it must be an object"),
-        ("agent.json", '{"name": "x"}', "graph is required"),
-        ("agent.json", json.dumps({**MODEL_FREE, "nmae": SECRET}), "nmae: Extra inputs are not permitted"),
+        ("agent.json", '{"name": "x"}', "graph: it is required"),
+        ("agent.json", json.dumps({**MODEL_FREE, "nmae": SECRET}), "nmae: no such field"),
         ("functions.py", "x = 1\ndef broken(:\n", "functions.py, line 2: invalid syntax"),
         ("functions.py", "x = 1\n\nraise RuntimeError('no')\n", "functions.py, line 3: RuntimeError: no"),
         ("functions.py", "import not_there_at_all\n", "line 1: ModuleNotFoundError"),

@@ -47,7 +47,7 @@ async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     assert tool.spec.parameters["required"] == ["place"]
     assert json.loads(await call(tool, '{"place": "hive"}')) == {"place": "hive", "depth": 1, "kind": "bee"}
     assert (await call(tool, '{"depth": -1}')).startswith(
-        "error: find: place is required; depth: -1 is refused"
+        "error: find: place: it is required; depth: -1 is refused"
     )
     assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
 

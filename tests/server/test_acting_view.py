@@ -31,7 +31,7 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.NUDGE_SENT,
         {"attempt": 2, "delivery": "injected", "by": "ladder"},
-        "bee: nudge 2 delivered, by",
+        "bee: nudge 2 delivered (automatic).",
     ),
     (
         EventType.NUDGE_SENT,
@@ -41,7 +41,7 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.NUDGE_SENT,
         {"attempt": 1, "delivery": "queued", "by": "ladder", "message": "REMINDER:\n" + "report " * 50},
-        "by ladder. REMINDER: report report",
+        "bee: nudge 1 queued (automatic). REMINDER: report report",
     ),
     (EventType.ESCALATION_TRIGGERED, {"reason": "silent"}, "bee: escalated to the orchestrator. silent"),
     (
@@ -95,7 +95,7 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.INTERVENTION_RECORDED,
         {"kind": "terminate", "outcome": "dry_run", "by": "ladder", "detail": ""},
-        "bee: terminate by ladder: dry run.",
+        "bee: terminate (automatic): dry run.",
     ),
     (
         EventType.EMERGENCY_STOP_CHANGED,
@@ -154,7 +154,7 @@ def test_line_names_its_worker_once() -> None:
         )
     )
 
-    assert line.text == ("bee: nudge by ladder: not done. nobody can reach it: it fetches no instructions")
+    assert line.text == ("bee: nudge (automatic): not done. nobody can reach it: it fetches no instructions")
 
 
 @pytest.mark.parametrize(

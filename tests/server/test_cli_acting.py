@@ -63,7 +63,7 @@ async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
     listed = await queenright(running, "interventions", "--agent", "looper")
 
     assert (unreached.code, queued.code) == (1, 0)
-    assert unreached.out.startswith("Unreachable: ")
+    assert unreached.out.startswith("Not done: the worker does not fetch instructions")
     assert queued.out == "Queued: the worker has yet to fetch it.\n"
     assert [line.split()[2:4] for line in listed.out.splitlines()] == [
         ["nudge", "queued"],

@@ -187,7 +187,7 @@ async def test_worker_that_asks_elsewhere_is_unreachable_and_the_way_out_is_name
     await asyncio.to_thread(telemetry.close)
 
     assert nudged["outcome"] == "unreachable"
-    assert "this service cannot reach it" in nudged["detail"]
+    assert "the worker does not fetch instructions from this service" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
     assert ("Give its Worker an on_nudge" in nudged["detail"]) is not has_functions
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
 
 _MESSAGE_LIMIT: Final = 4_000
@@ -104,11 +105,8 @@ class Fault:
 
     def describe(self, whole: str = "the body") -> str:
         """Return where, the value and what is allowed, in one line; ``whole`` names the input."""
-        where = self.where or whole
-        if self.kind == "missing":
-            return f"{where} is required"
         value = f"{self.value} is refused: " if self.value and self.kind != "extra_forbidden" else ""
-        return f"{where}: {value}{self.message}"
+        return f"{self.where or whole}: {value}{self.message}"
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
@@ -186,11 +184,9 @@ def _wrong_length(kind: str, context: Mapping[str, Any], value: object) -> str:
         return "it must not be empty"
     unit = "character" if kind.startswith("string") else "item"
     actual = context.get("actual_length", len(value) if isinstance(value, str) else None)
-    many = "" if bound == 1 else "s"
-    return (
-        f"it must have at {'most' if longest else 'least'} {bound:,} {unit}{many}"
-        f"{'' if actual is None else f', not {actual:,}'}"
-    )
+    count = format_count(bound, unit)
+    given = "" if actual is None else f", not {actual:,}"
+    return f"it must have at {'most' if longest else 'least'} {count}{given}"
 
 
 def _value_of(error: Mapping[str, Any]) -> str:

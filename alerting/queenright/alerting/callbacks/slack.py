@@ -85,8 +85,10 @@ def read_click(body: bytes) -> Click:
     try:
         read = _Payload.model_validate_json(payload[0])
     except ValidationError as error:
-        faults = describe_faults(error.errors(include_input=False), limit=1)
-        raise InvalidInteractionError(f"payload.{faults}") from None
+        first = error.errors(include_input=False)[0]
+        raise InvalidInteractionError(
+            describe_faults([{**first, "loc": ("payload", *first["loc"])}])
+        ) from None
     action = read.actions[0]
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(

@@ -11,6 +11,7 @@ import typer
 
 from queenright.cli.options import Config, Json
 from queenright.cli.output.text import strip_control
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.health.settings import HealthSettings
@@ -59,7 +60,7 @@ def _evaluation_lines(files: list[Path], settings: HealthSettings, *, as_json: b
                 text = _plain(f"{finding['kind']}: {finding['evidence']}")
                 yield f"  step {finding['step']:>4}  {finding['severity']:<8} {text}{shadow}"
     if not as_json:
-        yield f"{runs:,} {'run' if runs == 1 else 'runs'}, {alarms:,} with findings"
+        yield f"{format_count(runs, 'run')}, {alarms:,} with findings"
 
 
 def _json(result: Mapping[str, Any]) -> str:
