@@ -106,9 +106,9 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
     [
         ('{"place": "hive", "more": [1]}', '{"place": "hive", "more": [1]}'),
         ("", "{}"),
-        ("[]", "error: raw: arguments: must be a JSON object (given: [])"),
-        ("{", "error: raw: arguments: Invalid JSON"),
-        ("[" * 100_000, "error: raw: arguments: Invalid JSON"),
+        ("[]", "error: raw: arguments: [] is refused: it must be an object"),
+        ("{", "error: raw: arguments: it is not valid JSON"),
+        ("[" * 100_000, "error: raw: arguments: it is not valid JSON"),
     ],
 )
 async def test_a_raw_schema_is_shown_as_it_is_and_only_an_object_is_asked_for(

@@ -90,12 +90,12 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.INTERVENTION_RECORDED,
         {"kind": "nudge", "outcome": "refused", "by": "ada", "detail": "it waits"},
-        "bee: nudge by ada: refused. it waits",
+        "bee: nudge by ada: refused: it waits",
     ),
     (
         EventType.INTERVENTION_RECORDED,
         {"kind": "terminate", "outcome": "dry_run", "by": "ladder", "detail": ""},
-        "bee: terminate (automatic): dry run.",
+        "bee: terminate (automatic): dry run",
     ),
     (
         EventType.EMERGENCY_STOP_CHANGED,
@@ -154,7 +154,7 @@ def test_line_names_its_worker_once() -> None:
         )
     )
 
-    assert line.text == ("bee: nudge (automatic): not done. nobody can reach it: it fetches no instructions")
+    assert line.text == ("bee: nudge (automatic): not done: nobody can reach it: it fetches no instructions")
 
 
 @pytest.mark.parametrize(

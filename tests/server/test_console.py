@@ -339,10 +339,10 @@ async def test_a_workers_page_tells_what_was_tried_and_by_whom(
 
     page = unescape((await browser.get("/agents/looper")).text)
 
-    assert page.count("looper: nudge by ada: not done. ") == 2
+    assert page.count("looper: nudge by ada: not done: ") == 2
     assert page.count("looper: nudge queued, by bob.") == 1
     assert "nudge by bob" not in page
-    assert page.count("looper: terminate by eve: refused. ") == 1
+    assert page.count("looper: terminate by eve: refused: ") == 1
 
 
 async def test_a_silence_is_for_two_hours_unless_something_else_is_said(

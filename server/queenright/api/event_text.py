@@ -11,6 +11,7 @@ Data = Mapping[str, Any]
 _QUOTE_LIMIT: Final = 160
 """Characters of a nudge or of a detail that are quoted."""
 _BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
+_CHANGES: Final = {"rose": "severity raised", "renewed": "updated"}
 _OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not done", "unconfirmed": "not confirmed"}
 
 
@@ -75,7 +76,7 @@ def _describe_ticket_event(
             ticket = data["ticket"]
             kind = str(ticket["kind"]).replace("_", " ")
             what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {kind}"
-            return "ticket", f"judge: {what} ({data['change']})"
+            return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
             # The analysis of an intervention has a line of its own.
             is_dismissed = data["decision"] == "dismiss"
@@ -88,8 +89,8 @@ def _describe_ticket_event(
         case "notification_failed":
             return "failing", f"Alertmanager did not accept {_alert(agent, data)}: {data.get('error', '')}"
         case "ticket_resolved":
-            status = str(data["status"]).replace("_", " ")
-            return "healthy", f"{agent}: ticket {status}. {shorten(data.get('reason') or '')}"
+            status = {"worker_gone": "closed"}.get(data["status"], data["status"])
+            return "healthy", f"{agent}: ticket {status}: {shorten(data.get('reason') or '')}"
         case "ticket_reescalated":
             if data.get("is_request"):
                 return "page", f"{agent}: an operator must decide or act"
@@ -162,7 +163,10 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             # The line begins with the worker's name.
             name = rf"worker {re.escape(repr(agent))} \(session [^,]+, incarnation [^)]+\)"
             detail = clip_text(re.sub(name, "it", str(data.get("detail") or "")), _QUOTE_LIMIT)
-            return "info", f"{agent}: {data['kind']}{_by(data.get('by'))}: {outcome}. {detail}".rstrip()
+            return (
+                "info",
+                f"{agent}: {data['kind']}{_by(data.get('by'))}: {outcome}{detail and f': {detail}'}",
+            )
     return None
 
 

@@ -25,7 +25,7 @@ _HEADERS: Final = {
 }
 _environment: Final = Environment(loader=FileSystemLoader(PAGES), autoescape=select_autoescape(default=True))
 _environment.globals |= {"agent_page": forms.agent_page, "count": format_count, "spent": format_spend}
-_environment.filters |= {"part": forms.part, "moment": moment}
+_environment.filters |= {"part": forms.part, "moment": moment, "number": "{:,}".format}
 
 
 def render_fragment(template: str, **values: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -134,7 +135,10 @@ def add_exception_handlers(app: FastAPI) -> None:
 def problem_of(request: Request, error: Exception) -> Problem | None:
     """Return the problem that an exception is answered with; None for an unexpected exception."""
     if isinstance(error, HTTPException):
-        return _problem(error.status_code, str(error.detail))
+        title = str(error.detail)
+        if title == HTTPStatus.NOT_FOUND.phrase:  # the router's
+            title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
+        return _problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
         return _invalid_request(request, error)
     if isinstance(error, StoreError):
