@@ -216,9 +216,9 @@ class Postgres:
                     self._process.wait(0.05)
                     break
         log = self.folder / "log"
-        said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        text = log.read_text(errors="replace")[-2000:] if log.exists() else ""
         pytest.fail(
-            f"PostgreSQL does not start: {program}: {done.stdout}{done.stderr}\n{said}", pytrace=False
+            f"PostgreSQL does not start: {program}: {done.stdout}{done.stderr}\n{text}", pytrace=False
         )
 
 

@@ -16,11 +16,11 @@ _SET_BY_USERS: Final = ("OTEL_", "QUEENRIGHT_")
 _OWN: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
 """What the tests themselves are told by."""
 
-NOBODY: Final = "http://127.0.0.1:1"
+CLOSED_URL: Final = "http://127.0.0.1:1"
 """Where nobody listens: only root could, and nobody does."""
 
 
-TO_NOBODY: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": NOBODY, "QUEENRIGHT_ENDPOINT": NOBODY}
+CLOSED_ENDPOINTS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": CLOSED_URL, "QUEENRIGHT_ENDPOINT": CLOSED_URL}
 """For agents whose telemetry a test does not ask for: else it goes to the default ports."""
 
 
@@ -39,8 +39,8 @@ def isolate() -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Return a short environment for a child: the guard, agents that report to nobody, and ``more``."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
-    return kept | TO_NOBODY | more
+    variables = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
+    return variables | CLOSED_ENDPOINTS | more
 
 
 def take_refusals() -> str:

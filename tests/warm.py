@@ -69,7 +69,7 @@ class Command:
         ignored: Collection[signal.Signals] = (),
         file_bytes: int | None = None,
     ) -> None:
-        asked = json.dumps(
+        result = json.dumps(
             {
                 "arguments": [str(argument) for argument in arguments],
                 "cwd": str(cwd or Path.cwd()),
@@ -83,7 +83,7 @@ class Command:
         self._code: int | None = None
         with answers:
             given = (stream for stream in streams if stream is not None)
-            _warm().ask(asked, (*given, answers.fileno()))
+            _warm().ask(result, (*given, answers.fileno()))
         self.pid = int(self._line() or "0")
         assert self.pid, "the process that commands are forked from has ended; what it said is above"
 
@@ -150,9 +150,9 @@ class Talking(Command):
 
 def _environment(arguments: Sequence[str | Path], env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command; its agents report to nobody, unless ``env`` says to whom."""
-    from tests.isolation import TO_NOBODY  # not in the process that commands are forked from
+    from tests.isolation import CLOSED_ENDPOINTS  # not in the process that commands are forked from
 
-    return (TO_NOBODY if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
+    return (CLOSED_ENDPOINTS if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
 
 
 def queenright(
@@ -226,23 +226,23 @@ def _serve(asking: socket.socket) -> None:
             for pid in list(running):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    with running.pop(pid) as told:
-                        told.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+                    with running.pop(pid) as result:
+                        result.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
         if asking in ready:
             head, numbers, _, _ = socket.recv_fds(asking, 4, 4)
             if not head:
                 os._exit(0)
-            asked = json.loads(_exactly(asking, int.from_bytes(head, "big")))
+            decoded = json.loads(_exactly(asking, int.from_bytes(head, "big")))
             *streams, told_number = numbers
-            told = socket.socket(fileno=told_number)
+            result = socket.socket(fileno=told_number)
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for end in (asking, woken, wake, told, *running.values()):
+                for end in (asking, woken, wake, result, *running.values()):
                     end.close()
-                return _become(asked, dict(zip(asked["open"], streams, strict=True)))
-            told.sendall(b"%d\n" % pid)
-            running[pid] = told
+                return _become(decoded, dict(zip(decoded["open"], streams, strict=True)))
+            result.sendall(b"%d\n" % pid)
+            running[pid] = result
             for number in streams:
                 os.close(number)
 

@@ -118,5 +118,5 @@ async def make_post(store: Store) -> AsyncIterator[MakePost]:
 @pytest.fixture(params=VERSIONS)
 async def alertmanager(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RealAlertmanager]:
     """The real program, in both versions, with the configuration that we render."""
-    async with people() as told, real_alertmanager(tmp_path, told, request.param) as running:
+    async with people() as recorder, real_alertmanager(tmp_path, recorder, request.param) as running:
         yield running

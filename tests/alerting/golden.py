@@ -64,7 +64,7 @@ class Case:
 def cases() -> list[Case]:
     """Return every situation, with times that lie around now."""
     # Long enough ago for what has ended since; Alertmanager waits for no group of it.
-    begun = float(int(time.time()) - 7200)
+    start = float(int(time.time()) - 7200)
     critical = ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
     medium = ticket(severity=Severity.MEDIUM)
     low = [
@@ -102,23 +102,23 @@ def cases() -> list[Case]:
 
     def post(name: str, *tickets: EscalationTicket, ended: bool = False) -> list[PostedAlert]:
         # Several are one message only if they are new: for these Alertmanager waits, on a busy machine, too.
-        since = begun if len(tickets) == 1 else time.time() + 60
+        since = start if len(tickets) == 1 else time.time() + 60
         return [_of(one, name, since, ended=ended) for one in tickets]
 
     reminded = post("reminder", critical)
     turn = replace(
-        post("reminder", again)[0], labels=reminder_labels(reminded[0].labels, again), starts_at=begun + 3600
+        post("reminder", again)[0], labels=reminder_labels(reminded[0].labels, again), starts_at=start + 3600
     )
     breaker = _ours(
         "QueenrightCircuitBreakerOpen",
         "monitor-warning",
-        begun,
+        start,
         "4%",
         breaker="tool_execution:bee:<!channel>&co",
     )
-    down = _ours("QueenrightMonitorDown", "monitor-critical", begun, "0", job="queenright")
-    symptom = _ours("QueenrightLoop", "symptom", begun, "42", agent="researcher")
-    watchdog = _ours("QueenrightWatchdog", "watchdog", begun, "1")
+    down = _ours("QueenrightMonitorDown", "monitor-critical", start, "0", job="queenright")
+    symptom = _ours("QueenrightLoop", "symptom", start, "42", agent="researcher")
+    watchdog = _ours("QueenrightWatchdog", "watchdog", start, "1")
     # Both new, or Alertmanager would not wait for the second; each lasts a second.
     now = time.time()
     degraded = _ours("QueenrightFleetDegraded", "fleet", now, "62.5%")
@@ -174,14 +174,14 @@ def _ours(alertname: str, name: str, begun: float, value: str, **labels: str) ->
         (one for one in rules if isinstance(one, Alert) and one.name == alertname), key=lambda r: r.severity
     ).to_dict(Links())
 
-    def said(text: str) -> str:
+    def normalise(text: str) -> str:
         text = re.sub(r"{{ *\$labels\.(\w+)[^}]*}}", lambda found: labels[found[1]], text)
         return re.sub(r"{{ *\$value\b[^}]*}}", value, text)
 
     own = {"alertname": alertname, "cluster": f"golden-{name}"}
     return PostedAlert(
         labels={**rule["labels"], **own, **labels},
-        annotations={key: said(text) for key, text in rule["annotations"].items()},
+        annotations={key: normalise(text) for key, text in rule["annotations"].items()},
         starts_at=begun,
         ends_at=begun + _DAY,
     )
@@ -243,8 +243,8 @@ def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -
         seen[channel] = seen.get(channel, 0) + 1
         messages.append((seen[channel], channel, body))
     messages.sort(key=lambda one: one[:2])
-    shown = [{"path": path, "body": body} for _, (path, _), body in messages]
-    text = json.dumps(shown, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    entries = [{"path": path, "body": body} for _, (path, _), body in messages]
+    text = json.dumps(entries, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     for url, word in ((alertmanager.people.url, "http://people"), (alertmanager.url, "http://alertmanager")):
         text = text.replace(url, word)
     return re.sub(r'"(startsAt|endsAt)": "[^"]+"', _moment, text)
@@ -265,8 +265,10 @@ def read(name: str, version: str) -> str:
 
 def difference(name: str, version: str, text: str) -> str:
     """Return what differs from what is kept; empty if nothing does."""
-    kept = read(name, version).splitlines()
-    lines = difflib.unified_diff(kept, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm="")
+    result = read(name, version).splitlines()
+    lines = difflib.unified_diff(
+        result, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm=""
+    )
     return "\n".join(lines)
 
 
@@ -295,8 +297,8 @@ async def _all() -> dict[str, dict[str, str]]:
         for version in VERSIONS:
             own = Path(folder) / version
             async with (
-                people() as told,
-                real_alertmanager(own, told, version, config=patient(own, told)) as alertmanager,
+                people() as recorder,
+                real_alertmanager(own, recorder, version, config=patient(own, recorder)) as alertmanager,
             ):
                 sent[version] = await record(alertmanager)
     return sent

@@ -28,7 +28,7 @@ _ALERTS: Final = re.compile(r'ALERTS\{alertname="(\w+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AlertCheck:
     """At some time, one alert that a test expects: its labels, among them ``alertstate``."""
 
     alert: str
@@ -51,11 +51,11 @@ class RuleTest:
     tag: str
     series: dict[str, str]
     alerts: frozenset[str]
-    expected: tuple[tuple[float, tuple[Seen, ...]], ...]
+    expected: tuple[tuple[float, tuple[AlertCheck, ...]], ...]
     """By time in seconds, all that is expected then; nothing expected is a claim as well."""
 
     @property
-    def ever(self) -> tuple[Seen, ...]:
+    def ever(self) -> tuple[AlertCheck, ...]:
         """Everything it expects at any time."""
         return tuple(one for _, found in self.expected for one in found)
 
@@ -82,7 +82,7 @@ def alerts() -> list[Rule]:
     return [rule for rule in rules() if "alert" in rule]
 
 
-def told_apart(rule: Rule) -> dict[str, str]:
+def distinguishing_labels(rule: Rule) -> dict[str, str]:
     """Return the labels by which an alert's bands differ; empty if it has only one."""
     same = [other for other in alerts() if other["alert"] == rule["alert"]]
     names = {name for other in same for name in other["labels"]}
@@ -92,7 +92,7 @@ def told_apart(rule: Rule) -> dict[str, str]:
 
 def ident(rule: Rule) -> str:
     """Return the name of an alert with its band, for a test's id."""
-    return "-".join([rule["alert"].removeprefix("Queenright"), *told_apart(rule).values()])
+    return "-".join([rule["alert"].removeprefix("Queenright"), *distinguishing_labels(rule).values()])
 
 
 @cache
@@ -102,20 +102,20 @@ def rule_tests() -> tuple[RuleTest, ...]:
 
 
 def _parsed(file: Path, test: dict[str, Any]) -> RuleTest:
-    expected: dict[float, list[Seen]] = {}
+    expected: dict[float, list[AlertCheck]] = {}
     names: set[str] = set()
     for check in test.get("alert_rule_test", ()):
         at = expected.setdefault(seconds(check["eval_time"]), [])
         names.add(check["alertname"])
         for alert in check.get("exp_alerts") or ():
             labels = {**alert["exp_labels"], "alertstate": "firing"}
-            at.append(Seen(check["alertname"], labels, alert.get("exp_annotations", {})))
+            at.append(AlertCheck(check["alertname"], labels, alert.get("exp_annotations", {})))
     for check in test.get("promql_expr_test", ()):
         at = expected.setdefault(seconds(check["eval_time"]), [])
         [name] = set(_ALERTS.findall(check["expr"]))
         names.add(name)
         for sample in check.get("exp_samples") or ():
-            at.append(Seen(name, dict(_LABEL.findall(sample["labels"])), None))
+            at.append(AlertCheck(name, dict(_LABEL.findall(sample["labels"])), None))
     return RuleTest(
         file=file.stem,
         name=test["name"],
@@ -183,8 +183,8 @@ def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
         left = {other for name in left for other in read.get(name, ())} - wanted
     # Recordings first, as promtool evaluates groups in the order of their files.
     for _, group in sorted(groups(), key=lambda one: one[0] != "recording.yml"):
-        kept = [
+        remaining_rules = [
             change(dict(rule)) for rule in group["rules"] if (rule.get("alert") or rule["record"]) in wanted
         ]
-        if kept:
-            yield {"name": group["name"], "rules": kept}
+        if remaining_rules:
+            yield {"name": group["name"], "rules": remaining_rules}

@@ -63,7 +63,7 @@ def test_empty_annotations_are_left_out() -> None:
     }
 
 
-def test_the_end_says_how_long_it_lasted_and_why_it_is_over() -> None:
+def test_resolved_text_has_duration_and_reason() -> None:
     over = ticket(
         status=TicketStatus.RESOLVED,
         closed_at=T0 + 5400,
@@ -76,7 +76,7 @@ def test_the_end_says_how_long_it_lasted_and_why_it_is_over() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "lasted"), [(6, "6 s"), (240, "4 min"), (9000, "2.5 h")])
-def test_end_says_the_duration_in_plain_units(seconds: float, lasted: str) -> None:
+def test_duration_of_resolved_alert_has_plain_units(seconds: float, lasted: str) -> None:
     over = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
 
     assert annotations_for(over, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
@@ -91,7 +91,7 @@ def test_evidence_is_short_and_holds_no_secret() -> None:
     assert secret not in str(annotations)
 
 
-def test_an_untriaged_ticket_says_so() -> None:
+def test_untriaged_ticket_is_marked_untriaged() -> None:
     """B46"""
     annotations = annotations_for(ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
@@ -99,7 +99,7 @@ def test_an_untriaged_ticket_says_so() -> None:
 
 
 @pytest.mark.parametrize("kind", FindingKind)
-def test_every_cause_has_words_of_its_own(kind: FindingKind) -> None:
+def test_every_cause_has_its_own_text(kind: FindingKind) -> None:
     annotations = annotations_for(ticket(kind=kind), SETTINGS)
     assert annotations["summary"].startswith("researcher ")
     assert annotations["summary"].endswith("(high).")
@@ -159,7 +159,7 @@ def test_link_with_a_missing_value_is_left_out() -> None:
         ("resend", 1, "Extra inputs"),
     ],
 )
-def test_a_bad_setting_is_refused_in_words(setting: str, value: object, says: str) -> None:
+def test_invalid_setting_is_refused_with_a_reason(setting: str, value: object, says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         AlertingSettings.model_validate({setting: value})
 

@@ -32,7 +32,7 @@ ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at
         (500, PeerUnavailableError),
     ],
 )
-async def test_which_answers_blame_the_alert(
+async def test_only_client_errors_blame_the_alert(
     peer: ServedPeer, status: int, kind: type[AlertmanagerError]
 ) -> None:
     peer.peer.status = status
@@ -46,23 +46,23 @@ async def test_which_answers_blame_the_alert(
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
-async def test_credentials_are_sent_and_shown_nowhere(
+async def test_credentials_are_sent_but_not_shown(
     peer: ServedPeer, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     address = PeerAddress.parse(peer.url.replace("http://", "http://us%40er:hunter2@"))
     peer.peer.status = status
     client = AlertmanagerClient()
-    shown = repr(address) + repr(client)
+    result = repr(address) + repr(client)
     try:
         await client.post_alerts(address, [ALERT])
     except AlertmanagerError:
-        shown += traceback.format_exc()
+        result += traceback.format_exc()
     await client.aclose()
 
     assert peer.peer.authorization == ["Basic dXNAZXI6aHVudGVyMg=="]
-    assert "hunter2" not in shown + caplog.text
-    assert "dXNAZXI" not in shown + caplog.text
+    assert "hunter2" not in result + caplog.text
+    assert "dXNAZXI" not in result + caplog.text
 
 
 async def test_connection_error_has_no_credentials() -> None:

@@ -80,14 +80,14 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
             assert pagerduty["routing_key_file"]
 
 
-def test_who_tells_people_tells_queenright_that_it_did(rendered: Path) -> None:
+def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
     """Its beginning and its end; and the dead man's receiver is told no end, which would be a life sign."""
     receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
     url = "http://127.0.0.1:8420/api/alertmanager/notifications"
-    told = {"url": url, "send_resolved": True, "max_alerts": 100}
+    webhook = {"url": url, "send_resolved": True, "max_alerts": 100}
     for name, receiver in receivers.items():
         tells_people = {"slack_configs", "pagerduty_configs"} & receiver.keys()
-        assert (told in receiver["webhook_configs"]) == bool(tells_people), name
+        assert (webhook in receiver["webhook_configs"]) == bool(tells_people), name
     [deadman] = receivers["deadman"]["webhook_configs"]
     assert deadman["send_resolved"] is False
 
@@ -103,7 +103,7 @@ def test_a_receiver_without_tickets_has_no_button_that_acknowledges_one(rendered
     assert [("name" in action) for action in ours["actions"]] == [False, interactive, False, False, False]
 
 
-def test_a_storm_is_gathered_for_longer_than_it_takes_to_see_one(rendered: Path) -> None:
+def test_storm_group_wait_exceeds_storm_detection_time(rendered: Path) -> None:
     """B71: its first message has all of it, unless somebody chose other waits."""
     [queen] = [
         r for r in yaml.safe_load(rendered.read_text())["route"]["routes"] if "queen" in str(r["matchers"])
@@ -145,7 +145,7 @@ def test_the_runbooks_address_can_be_moved() -> None:
     assert "https://wiki.example/runbooks/QueenrightLoop'" in moved
 
 
-def test_runbooks_are_found_by_name_and_nothing_else_is() -> None:
+def test_only_runbooks_are_found_by_name() -> None:
     assert (runbook("QueenrightLoop") or "").startswith("# QueenrightLoop")
     assert runbook("QueenrightNothing") is None
     assert runbook("../README") is None

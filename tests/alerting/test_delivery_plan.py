@@ -111,7 +111,7 @@ ACTIONS = st.lists(
 @example([("open", "a"), ("deliver", 0), ("pass", 60), ("end", 0), ("deliver", 0), ("peer restart", 0)])
 # The service was away for longer than an hour.
 @example([("open", "a"), ("deliver", 0), ("pass", 60), ("pass", 4000)])
-def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
+def test_delivery_plan_follows_current_tickets_without_loss(
     actions: list[tuple[str, int | str]],
 ) -> None:
     """B77: through outages, crashes and restarts between any two steps."""

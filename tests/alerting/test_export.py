@@ -66,14 +66,14 @@ DURATION = re.compile(r"(0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)")
 
 
 def rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
-    said = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
-    return LoadedRule(name=name, **said)
+    fields = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
+    return LoadedRule(name=name, **fields)
 
 
 # What differs
 
 
-def test_the_rules_do_not_differ_from_themselves() -> None:
+def test_rules_equal_themselves() -> None:
     assert compare(OURS, OURS) == []
 
 
@@ -117,7 +117,7 @@ def test_requested_change_is_a_difference(one: str, other: str) -> None:
     assert normal(one) != normal(other)
 
 
-def test_a_threshold_that_follows_its_setting_is_seen_as_a_change() -> None:
+def test_changed_threshold_is_reported_as_a_change() -> None:
     found = compare(in_groups(rule_groups(SLOWER)), OURS)
 
     changed = {one.rule.name for one in found}
@@ -127,7 +127,7 @@ def test_a_threshold_that_follows_its_setting_is_seen_as_a_change() -> None:
     assert [(c.part, "900" in c.there, "1200" in c.wanted) for c in stalled.changes] == [("expr", True, True)]
 
 
-def test_a_rule_that_is_not_there_is_added_and_one_too_many_is_removed() -> None:
+def test_missing_rule_is_added_and_extra_rule_is_removed() -> None:
     there = [*(one for one in OURS if one.name != "QueenrightLoop"), rule("QueenrightOld")]
 
     assert [(one.kind, one.rule.name) for one in compare(OURS, there)] == [
@@ -136,7 +136,7 @@ def test_a_rule_that_is_not_there_is_added_and_one_too_many_is_removed() -> None
     ]
 
 
-def test_of_the_bands_of_an_alert_the_one_that_is_missing_is_named() -> None:
+def test_missing_band_of_an_alert_is_named() -> None:
     bands = [one for one in OURS if one.name == "QueenrightRetryStorm"]
     assert len(bands) == 3
     for missing in bands:
@@ -144,7 +144,7 @@ def test_of_the_bands_of_an_alert_the_one_that_is_missing_is_named() -> None:
         assert (found.kind, found.rule) == ("added", missing)
 
 
-def test_a_label_that_somebody_changed_is_a_change_where_it_is_clear_whose() -> None:
+def test_changed_label_is_reported_for_its_rule() -> None:
     there = [replace(one, labels={**one.labels, "severity": "critical"}) for one in OURS]
 
     [found] = [one for one in compare(OURS, there) if one.rule.name == "QueenrightRecoveryFailed"]
@@ -152,7 +152,7 @@ def test_a_label_that_somebody_changed_is_a_change_where_it_is_clear_whose() -> 
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "expected"),
     [
         ({"for_": 60}, ("for", "60 s", "0 s")),
         ({"keep_firing_for": 300}, ("keep_firing_for", "300 s", "0 s")),
@@ -160,23 +160,23 @@ def test_a_label_that_somebody_changed_is_a_change_where_it_is_clear_whose() -> 
         ({"annotations": {"summary": "x"}}, ("annotation summary", "x", "")),
     ],
 )
-def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], said: tuple[str, str, str]) -> None:
+def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], expected: tuple[str, str, str]) -> None:
     [found] = compare([rule()], [rule(**parts)])
-    assert [(c.part, c.there, c.wanted) for c in found.changes] == [said]
+    assert [(c.part, c.there, c.wanted) for c in found.changes] == [expected]
 
 
-def test_a_rule_that_is_there_twice_is_one_too_many() -> None:
+def test_duplicate_rule_is_reported_as_extra() -> None:
     assert [one.kind for one in compare([rule()], [rule(), rule()])] == ["twice"]
 
 
-def test_rules_of_others_are_passed_over() -> None:
+def test_foreign_rules_are_ignored() -> None:
     assert compare([], [rule("NodeDown", group="nodes"), rule("x", alert=False, group="mine")]) == []
 
 
 # Where they are read from
 
 
-def test_files_as_they_are_exported_hold_the_rules(tmp_path: Path) -> None:
+def test_exported_files_contain_the_rules(tmp_path: Path) -> None:
     for name, text in rule_files(HEALTH).items():
         (tmp_path / name).write_text(text)
     assert compare(OURS, in_files([tmp_path])) == []
@@ -250,7 +250,7 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
 
 
 @pytest.mark.parametrize("prometheus", VERSIONS, indirect=True)
-async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: httpx.AsyncClient) -> None:
+async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.AsyncClient) -> None:
     """However it prints expressions."""
     there = in_answer((await prometheus.get("/rules")).json())
 
@@ -260,9 +260,9 @@ async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: h
         "QueenrightWorkerStalled",
         "QueenrightLoop",
     }
-    asked = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
-    asked += ["--dashboards", Links().dashboards]
-    result = await asyncio.to_thread(CliRunner().invoke, app, asked)
+    arguments = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
+    arguments += ["--dashboards", Links().dashboards]
+    result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert result.exit_code == 0, result.output
 
 
@@ -286,7 +286,7 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
         ({"name": "QueenrightNew"}, "there is no runbook QueenrightNew.md"),
     ],
 )
-def test_a_fault_is_found_without_promtool(parts: dict[str, Any], words: str) -> None:
+def test_faults_are_found_without_promtool(parts: dict[str, Any], words: str) -> None:
     [sound] = [one for one in OURS if one.name == "QueenrightFleetDegraded"]
     others = [one for one in OURS if not one.alert]
     assert check_rules([sound, *others]) == []
@@ -310,7 +310,7 @@ def test_two_alerts_that_would_be_one_are_a_fault() -> None:
         ("https://elsewhere.example/{agent}", ""),
     ],
 )
-def test_dashboards_are_where_those_of_notifications_are(template: str, dashboards: str) -> None:
+def test_dashboard_url_defaults_to_that_of_notifications(template: str, dashboards: str) -> None:
     assert rule_links(AlertingSettings(dashboard_url=template)).dashboards == dashboards
 
 
@@ -325,7 +325,7 @@ def test_arguments_win_over_settings() -> None:
 # One archive
 
 
-def test_the_archive_is_the_same_bytes_for_the_same_settings_and_holds_everything() -> None:
+def test_archive_is_reproducible_and_complete() -> None:
     files = mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://queenright:8420")
     data = archive(files)
 
@@ -376,12 +376,12 @@ def deadman(files: dict[str, str], name: str) -> str:
 
 def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str]]:
     """Run both exports that bring a configuration of Alertmanager; return what they wrote and said."""
-    files, said = {}, {}
+    files, objects_by_name = {}, {}
     for form, name in (("mixin", "mixin.tar.gz"), ("kubernetes", "kubernetes")):
         out = tmp_path / name
         result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(out), *words])
         assert result.exit_code == 0, result.output
-        said[form] = result.stderr
+        objects_by_name[form] = result.stderr
     unpack(tmp_path / "mixin.tar.gz", tmp_path)
     for path in (
         "queenright-mixin/alertmanager/alertmanager.yml",
@@ -389,22 +389,22 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
         "kubernetes/helm-values-alertmanager.yaml",
     ):
         files[path] = (tmp_path / path).read_text()
-    return files, said
+    return files, objects_by_name
 
 
 def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = "https://hc-ping.com/5d2f3c1e"
-    files, said = exported(tmp_path, "--deadman-url", url)
+    files, output = exported(tmp_path, "--deadman-url", url)
 
     assert {deadman(files, name) for name in files} == {url}
-    assert "deadman" not in "".join(said.values())
+    assert "deadman" not in "".join(output.values())
 
 
 def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
     monkeypatch.chdir(tmp_path)
-    files, said = exported(tmp_path)
+    files, output = exported(tmp_path)
 
     for name, text in files.items():
         host = httpx.URL(deadman(files, name)).host
@@ -412,7 +412,7 @@ def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         assert "deadman" in host
         # The file says it, too: who reads it was not there when it was written.
         assert any("--deadman-url" in line for line in text.splitlines() if line.startswith("#")), name
-    for text in said.values():
+    for text in output.values():
         assert "nobody would notice" in text
         assert "--deadman-url" in text
 
@@ -475,7 +475,7 @@ def test_every_object_is_named_labelled_and_small_enough_for_kubectl() -> None:
     assert len(seen) == len(objects())
 
 
-def test_the_rules_are_as_the_operator_wants_them() -> None:
+def test_exported_rules_follow_operator_options() -> None:
     """The schema of PrometheusRule, monitoring.coreos.com/v1: its keys, and the form of durations."""
     one = objects()["prometheusrule.yaml"]
     assert (one["apiVersion"], one["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
@@ -510,7 +510,7 @@ def test_the_monitors_give_the_jobs_the_names_that_rules_and_dashboards_ask_for(
     assert jobs == ["queenright", "queenright-workers"]
 
 
-def test_a_job_of_another_name_is_in_rules_and_monitors_alike() -> None:
+def test_renamed_job_is_in_rules_and_monitors() -> None:
     selectors = Selectors(service='cluster="a", job="hive"', worker='job="bees"')
     files = kubernetes_files(
         rule_groups(HEALTH, selectors), EXTRAS, Place(), selectors=selectors, service_url="http://q"

@@ -25,13 +25,15 @@ NAMES = [case.name for case in golden.cases()]
 async def test_real_alertmanager_sends_the_golden_messages(tmp_path: Path, version: str) -> None:
     """What changed is shown; `python -m tests.alerting.golden --write` keeps it, to be read in the diff."""
     async with (
-        people() as told,
-        real_alertmanager(tmp_path, told, version, config=golden.patient(tmp_path, told)) as alertmanager,
+        people() as recorder,
+        real_alertmanager(
+            tmp_path, recorder, version, config=golden.patient(tmp_path, recorder)
+        ) as alertmanager,
     ):
         sent = await golden.record(alertmanager)
 
         assert sorted(sent) == sorted(NAMES)
-        assert not list(told.recorder.refused)
+        assert not list(recorder.recorder.refused)
     different = [text for name in NAMES if (text := golden.difference(name, version, sent[name]))]
     assert not different, "\n\n".join([*different, "renew: python -m tests.alerting.golden --write"])
 
@@ -43,9 +45,7 @@ def bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_message_in_slack_has_five_different_buttons_that_lead_somewhere(
-    name: str, version: str
-) -> None:
+def test_slack_message_has_five_distinct_working_buttons(name: str, version: str) -> None:
     for body in bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
         actions = attachment["actions"]
@@ -63,8 +63,8 @@ def test_every_message_in_slack_has_five_different_buttons_that_lead_somewhere(
 def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, version: str) -> None:
     """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
     keys = {
-        hashlib.sha256(told["groupKey"].encode()).hexdigest()
-        for told in bodies(name, version, "/api/alertmanager/notifications")
+        hashlib.sha256(posted_body["groupKey"].encode()).hexdigest()
+        for posted_body in bodies(name, version, "/api/alertmanager/notifications")
     }
     for body in bodies(name, version, "/pagerduty/"):
         assert body["dedup_key"] in keys
@@ -81,14 +81,14 @@ def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, versio
 def test_nothing_a_model_or_a_worker_wrote_is_markup_in_slack(version: str) -> None:
     for name in ("hostile-model", "monitor-warning"):
         for body in bodies(name, version, "/slack/"):
-            shown = json.dumps(body["attachments"])
-            assert "<!" not in shown
-            assert "<@" not in shown
-            assert "<https://evil" not in shown
+            result = json.dumps(body["attachments"])
+            assert "<!" not in result
+            assert "<@" not in result
+            assert "<https://evil" not in result
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> None:
+def test_resolved_message_has_duration_and_who_ended_it(version: str) -> None:
     ticket_over = bodies("resolved", version, "/slack/")[-1]["attachments"][0]
     monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
 
@@ -101,7 +101,7 @@ def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_trouble_of_the_whole_fleet_is_one_message_and_one_incident_to_the_last_end(
+def test_fleet_trouble_is_one_message_and_one_incident_until_the_last_resolves(
     version: str,
 ) -> None:
     """Both alerts in the first message; the first end is told, and the incident stays open for the other."""
@@ -128,7 +128,7 @@ def test_trouble_of_the_whole_fleet_is_one_message_and_one_incident_to_the_last_
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["storm", "low-group"])
-def test_of_several_agents_the_dashboard_is_the_fleets(name: str, version: str) -> None:
+def test_dashboard_link_of_several_agents_is_the_fleet(name: str, version: str) -> None:
     fleets = "http://127.0.0.1:3000/d/queenright-fleet"
     for body in bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
@@ -139,14 +139,14 @@ def test_of_several_agents_the_dashboard_is_the_fleets(name: str, version: str) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_acknowledge_acts_in_slack_where_that_is_configured(tmp_path: Path, version: str) -> None:
+async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, version: str) -> None:
     """For the tickets of the message, and in no message that has none."""
-    told = ticket()
+    result = ticket()
     async with people() as everybody:
         config = configure(tmp_path, everybody, slack_interactive=True)
         async with real_alertmanager(tmp_path, everybody, version, config=config) as alertmanager:
             client = golden.client(alertmanager)
-            page = golden.post_of(told)
+            page = golden.post_of(result)
             await client.post("/api/v2/alerts", json=[page.to_dict()])
             await client.post(
                 "/api/v2/alerts", json=[queen("critical", agent="monitor", source="monitor").to_dict()]
@@ -166,7 +166,7 @@ async def test_acknowledge_acts_in_slack_where_that_is_configured(tmp_path: Path
         "type": "button",
         "text": "Acknowledge",
         "name": "acknowledge",
-        "value": told.ticket_id,
+        "value": result.ticket_id,
     }
     assert ours["callback_id"] == "queenright"
     assert not any(action["text"] == "Acknowledge" for action in other["actions"])

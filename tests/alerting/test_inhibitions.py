@@ -57,11 +57,11 @@ class Pair:
     near: tuple[Labels, ...]
 
 
-def told(severity: str, agent: str = "researcher", **labels: str) -> dict[str, str]:
+def ticket_alert(severity: str, agent: str = "researcher", **labels: str) -> dict[str, str]:
     return queen(severity, agent, **labels).labels
 
 
-def ours(name: str, severity: str, source: str = "monitor", **labels: str) -> dict[str, str]:
+def rule_alert(name: str, severity: str, source: str = "monitor", **labels: str) -> dict[str, str]:
     return alert(alertname=f"Queenright{name}", severity=severity, source=source, **labels).labels
 
 
@@ -70,13 +70,13 @@ def _reminder(before: str, after: str) -> Pair:
     turn = {"reminder": before} if before else {}
     return Pair(
         f"reminder-{before or 'none'}-{after}",
-        told("critical", reminder=after),
-        told("critical", **turn),
+        ticket_alert("critical", reminder=after),
+        ticket_alert("critical", **turn),
         (
-            told("critical", "other", **turn),
-            told("critical", cause="stall", **turn),
-            told("critical", storm="storm-1", **turn),
-            told("critical", ticket_id="another", **turn),
+            ticket_alert("critical", "other", **turn),
+            ticket_alert("critical", cause="stall", **turn),
+            ticket_alert("critical", storm="storm-1", **turn),
+            ticket_alert("critical", ticket_id="another", **turn),
         ),
     )
 
@@ -84,57 +84,66 @@ def _reminder(before: str, after: str) -> Pair:
 PAIRS: Final = [
     Pair(
         "critical-ticket",
-        told("critical"),
-        told("warning"),
+        ticket_alert("critical"),
+        ticket_alert("warning"),
         (
-            told("warning", "other"),
-            told("warning", cause="stall"),
-            told("warning", ticket_id="another"),
+            ticket_alert("warning", "other"),
+            ticket_alert("warning", cause="stall"),
+            ticket_alert("warning", ticket_id="another"),
         ),
     ),
     Pair(
         "warning-ticket",
-        told("warning"),
-        told("info"),
-        (told("info", "other"), told("critical", "third"), told("info", ticket_id="another")),
+        ticket_alert("warning"),
+        ticket_alert("info"),
+        (
+            ticket_alert("info", "other"),
+            ticket_alert("critical", "third"),
+            ticket_alert("info", ticket_id="another"),
+        ),
     ),
     *(_reminder(*turn) for turn in (("", "1"), ("3", "1"), ("1", "2"), ("", "2"), ("2", "3"), ("", "3"))),
     Pair(
         "ticket-symptom",
-        told("info"),
-        ours("Loop", "critical", "rules", agent="researcher"),
-        (ours("Loop", "critical", "rules", agent="other"), ours("JudgeSilent", "critical")),
+        ticket_alert("info"),
+        rule_alert("Loop", "critical", "rules", agent="researcher"),
+        (rule_alert("Loop", "critical", "rules", agent="other"), rule_alert("JudgeSilent", "critical")),
     ),
     Pair(
         "critical-symptom",
-        ours("RetryStorm", "critical", "rules", agent="researcher"),
-        ours("RetryStorm", "warning", "rules", agent="researcher"),
+        rule_alert("RetryStorm", "critical", "rules", agent="researcher"),
+        rule_alert("RetryStorm", "warning", "rules", agent="researcher"),
         (
-            ours("RetryStorm", "warning", "rules", agent="other"),
-            ours("ErrorRate", "warning", "rules", agent="researcher"),
+            rule_alert("RetryStorm", "warning", "rules", agent="other"),
+            rule_alert("ErrorRate", "warning", "rules", agent="researcher"),
         ),
     ),
-    Pair("fleet-ticket", ours("FleetDegraded", "critical"), told("warning"), (told("critical", "other"),)),
+    Pair(
+        "fleet-ticket",
+        rule_alert("FleetDegraded", "critical"),
+        ticket_alert("warning"),
+        (ticket_alert("critical", "other"),),
+    ),
     Pair(
         "fleet-symptom",
-        ours("FleetDegraded", "critical"),
-        ours("WorkerStalled", "critical", "rules", agent="researcher"),
-        (ours("JudgeSilent", "critical"), told("critical", "other")),
+        rule_alert("FleetDegraded", "critical"),
+        rule_alert("WorkerStalled", "critical", "rules", agent="researcher"),
+        (rule_alert("JudgeSilent", "critical"), ticket_alert("critical", "other")),
     ),
     *(
         Pair(
             f"{name}-burn",
-            ours(f"{name}Burn", "critical", window="1h"),
-            ours(f"{name}Burn", "warning", window="3d"),
-            (ours(f"{other}Burn", "warning", window="3d"), ours("JudgeFailing", "warning")),
+            rule_alert(f"{name}Burn", "critical", window="1h"),
+            rule_alert(f"{name}Burn", "warning", window="3d"),
+            (rule_alert(f"{other}Burn", "warning", window="3d"), rule_alert("JudgeFailing", "warning")),
         )
         for name, other in (("BadSteps", "SlowInterventions"), ("SlowInterventions", "BadSteps"))
     ),
     Pair(
         "down-monitor",
-        ours("MonitorDown", "critical", job="queenright"),
-        ours("JudgeSilent", "critical"),
-        (ours("Watchdog", "none"), told("critical")),
+        rule_alert("MonitorDown", "critical", job="queenright"),
+        rule_alert("JudgeSilent", "critical"),
+        (rule_alert("Watchdog", "none"), ticket_alert("critical")),
     ),
 ]
 
@@ -147,21 +156,21 @@ def in_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_one_rule_alone_makes_each_pair_and_none_the_near_misses(pair: Pair) -> None:
+def test_each_inhibition_matches_its_pairs_and_no_near_miss(pair: Pair) -> None:
     source, target, near = in_cluster(pair)
     assert [inhibits(rule, source, target) for rule in _RULES].count(True) == 1
     assert not any(inhibits(rule, source, other) for rule in _RULES for other in near)
 
 
 def test_every_rule_has_its_pair() -> None:
-    shown = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
-    assert shown == [True] * len(_RULES)
+    matched = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
+    assert matched == [True] * len(_RULES)
 
 
 @pytest.mark.parametrize(
     "rule", _RULES, ids=lambda rule: str(rule["source_matchers"] + rule["target_matchers"])
 )
-def test_source_and_target_are_alerts_that_we_emit_with_every_label_that_must_be_equal(
+def test_inhibition_source_and_target_are_emitted_with_all_equal_labels(
     rule: dict[str, Any],
 ) -> None:
     """A rule about a label that nobody sends either never inhibits, or everything."""

@@ -75,7 +75,7 @@ async def test_a_refusal_says_why(make_post: MakePost, peer: ServedPeer, store: 
     assert answer.last_error == "400 a label is wrong"
 
 
-async def test_no_login_of_a_peer_is_in_it(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+async def test_login_of_a_peer_is_not_listed(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
     """Neither in its name nor in what it said."""
     peer.peer.refuses.add("researcher")
     post = make_post(peer.url.replace("http://", "http://operator:hunter2secret@"))

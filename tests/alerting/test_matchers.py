@@ -11,7 +11,7 @@ import yaml
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from tests.programs import run
 
-TAKEN = [
+VALID_MATCHERS = [
     ("", ""),
     (" ", ""),
     ('job="x"', 'job="x"'),
@@ -64,11 +64,11 @@ def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
     """Ask the real one; return which of them it does not take, counted from 0."""
     rules = [{"record": "x", "expr": f"queenright_agents{{{one}}}"} for one in matchers]
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
-    said = run("promtool", "check", "rules", file)
-    return {int(number) - 1 for number in re.findall(r"rule (\d+),", said.stdout + said.stderr)}
+    result = run("promtool", "check", "rules", file)
+    return {int(number) - 1 for number in re.findall(r"rule (\d+),", result.stdout + result.stderr)}
 
 
-@pytest.mark.parametrize(("given", "read"), TAKEN)
+@pytest.mark.parametrize(("given", "read"), VALID_MATCHERS)
 def test_valid_matchers_are_accepted(given: str, read: str | None) -> None:
     found = read_matchers(given, "service")
     assert read is None or found == read
@@ -84,15 +84,15 @@ def test_invalid_matchers_are_rejected(given: str) -> None:
 
 def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
     """All of them in one file: promtool names every rule that it does not take."""
-    taken = [given for given, _ in TAKEN]
+    taken = [given for given, _ in VALID_MATCHERS]
     read = [read_matchers(given, "service") for given in taken]
     refused = refused_by_promtool(tmp_path / "rules.yml", [*taken, *read, *SYNTAX])
 
-    assert refused == set(range(2 * len(TAKEN), 2 * len(TAKEN) + len(SYNTAX)))
+    assert refused == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
 
 
 @pytest.mark.parametrize(
-    ("given", "of", "said"),
+    ("given", "of", "expected"),
     [
         ('__name__="x"', "service", "select the metrics themselves"),
         ('__address__="x"', "worker", "start with __"),
@@ -104,8 +104,8 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
         ("instance=~''", "worker", "nothing would match"),
     ],
 )
-def test_matchers_without_a_target_are_rejected(given: str, of: Of, said: str) -> None:
-    with pytest.raises(InvalidMatchersError, match=said):
+def test_matchers_without_a_target_are_rejected(given: str, of: Of, expected: str) -> None:
+    with pytest.raises(InvalidMatchersError, match=expected):
         read_matchers(given, of)
 
 

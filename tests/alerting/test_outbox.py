@@ -30,7 +30,7 @@ from tests.waiting import until
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
 WEEK = 7 * 86_400
-GONE = {"status": TicketStatus.WORKER_GONE}
+WORKER_ENDED = {"status": TicketStatus.WORKER_GONE}
 RISEN = {"severity": Severity.CRITICAL}
 
 
@@ -56,9 +56,7 @@ def stamp(at: float) -> str:
     return f"{whole}.{round(at % 1 * 1000):03d}Z"
 
 
-async def test_one_condition_is_one_delivery_however_often_it_is_written(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_repeated_condition_is_one_delivery(make_post: MakePost, peer: ServedPeer) -> None:
     """B37: thirty changes of one ticket are one notification under one identity."""
     post = make_post(peer.url)
     for occurrences in range(1, 31):
@@ -71,9 +69,7 @@ async def test_one_condition_is_one_delivery_however_often_it_is_written(
     assert post.metric("queenright_notifications_total", outcome="delivered") == 1
 
 
-async def test_an_active_alert_is_repeated_before_alertmanager_forgets_it(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_active_alert_is_repeated_before_it_expires(make_post: MakePost, peer: ServedPeer) -> None:
     post = make_post(peer.url)
     await post.say(ticket())
 
@@ -103,7 +99,7 @@ async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: 
     assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
 
 
-async def test_end_that_was_taken_is_repeated_once_after_a_restart_and_not_without_need(
+async def test_accepted_resolve_is_repeated_once_after_a_restart(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B124: an Alertmanager that was begun anew knows whom it told of an alert, and not the alert."""
@@ -128,7 +124,7 @@ async def test_end_that_was_taken_is_repeated_once_after_a_restart_and_not_witho
     assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
 
 
-async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
+async def test_clock_set_back_after_a_rise_keeps_the_alert_ending(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     post = make_post(peer.url)
@@ -145,9 +141,7 @@ async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
     assert post.outbox.status()["active"] == 0
 
 
-async def test_end_of_an_incident_ends_what_a_worker_that_is_gone_held_open(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost, peer: ServedPeer) -> None:
     """B123: the session that was left has recovered, and nobody waits for the next life."""
     post = make_post(peer.url)
     other = ticket(ticket_id="ticket-2", worker_session_id="two")
@@ -164,7 +158,7 @@ async def test_end_of_an_incident_ends_what_a_worker_that_is_gone_held_open(
     assert not firing(peer.peer.alerts[-1], post.now)
 
 
-def test_alert_whose_end_was_taken_does_not_fire_again_when_the_clock_is_set_back() -> None:
+def test_resolved_alert_does_not_fire_again_when_the_clock_is_set_back() -> None:
     """B122: it was held open for the next life, which did not come."""
     held = notification.Notification(
         id=1,
@@ -219,9 +213,7 @@ async def test_rise_of_one_ticket_of_an_incident_leaves_no_other_without_an_aler
     assert (last["labels"]["severity"], firing(last, post.now)) == ("critical", True)
 
 
-async def test_end_of_an_alert_that_another_replaced_is_never_repeated(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_end_of_a_replaced_alert_is_not_repeated(make_post: MakePost, peer: ServedPeer) -> None:
     """B122: its inhibition ends with the other, and people would read that trouble is over."""
     post = make_post(peer.url)
     await post.say(ticket(severity=Severity.MEDIUM))
@@ -234,7 +226,7 @@ async def test_end_of_an_alert_that_another_replaced_is_never_repeated(
     assert [alert["labels"]["severity"] for alert in peer.peer.alerts] == ["critical"]
 
 
-async def test_end_is_never_repeated_of_an_alert_that_was_replaced_while_another_ticket_held_it(
+async def test_replaced_alert_held_by_another_ticket_is_not_resolved_again(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B122: whatever ended of it before."""
@@ -259,8 +251,8 @@ async def test_end_is_never_repeated_of_an_alert_that_was_replaced_while_another
     assert len(await post.store.read(read_active)) == 1
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE, {"status": TicketStatus.DISMISSED}])
-async def test_end_is_repeated_once_to_a_peer_that_was_restarted(
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED, {"status": TicketStatus.DISMISSED}])
+async def test_end_is_repeated_once_to_a_restarted_peer(
     make_post: MakePost, start_peer: StartPeer, end: dict[str, TicketStatus]
 ) -> None:
     """B124: it says when it was started; the other peer is not told twice."""
@@ -282,7 +274,7 @@ async def test_end_is_repeated_once_to_a_peer_that_was_restarted(
     assert await post.store.read(read_active) == []
 
 
-async def test_page_does_not_wait_for_a_peer_that_does_not_say_when_it_was_started(
+async def test_page_is_not_delayed_by_a_peer_without_start_time(
     make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B77: it takes alerts, and its status page hangs; what was decided meanwhile is posted too."""
@@ -311,7 +303,7 @@ async def test_page_does_not_wait_for_a_peer_that_does_not_say_when_it_was_start
     assert [alert["labels"]["agent"] for alert in peer.peer.alerts] == ["writer", "reviewer"]
 
 
-async def test_end_is_not_repeated_each_time_that_a_load_balancer_asks_another_peer(
+async def test_end_is_not_repeated_when_a_load_balancer_switches_peers(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B124: each of those behind it says when it was started; only a start that is new is a restart."""
@@ -350,7 +342,7 @@ async def test_end_is_repeated_after_an_outage_of_any_length(
     assert await post.store.read(read_active) == []
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE])
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED])
 async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
 ) -> None:
@@ -368,7 +360,7 @@ async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     assert [one.ticket_id for one in await post.store.read(read_active)] == ["ticket-1"]
 
 
-async def test_clock_that_is_set_back_lets_no_alert_fire_on_after_its_end(
+async def test_clock_set_back_does_not_keep_a_resolved_alert_firing(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B23, B39: the end lies before the beginning, and Alertmanager takes no such alert."""
@@ -385,8 +377,8 @@ async def test_clock_that_is_set_back_lets_no_alert_fire_on_after_its_end(
     assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
 
 
-@pytest.mark.parametrize("end", [RESOLVED, GONE])
-async def test_clock_that_is_set_back_after_an_end_does_not_undo_it(
+@pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED])
+async def test_clock_set_back_does_not_undo_a_resolve(
     make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
 ) -> None:
     """B23: a new ticket is told, and does not join what is over."""
@@ -405,7 +397,7 @@ async def test_clock_that_is_set_back_after_an_end_does_not_undo_it(
     assert joined is None
 
 
-async def test_the_end_is_repeated_until_every_peer_took_it(
+async def test_resolve_is_repeated_until_every_peer_accepts_it(
     make_post: MakePost, start_peer: StartPeer
 ) -> None:
     """B76: a peer that is down keeps nothing from the other, and gets all when it is back."""
@@ -496,7 +488,7 @@ async def test_worker_that_ended_during_an_outage_sends_no_alert(
     peer.peer.status = 503
     await post.say(ticket())
     await post.deliver()
-    await post.say(ticket(**GONE))
+    await post.say(ticket(**WORKER_ENDED))
     peer.peer.status = 200
     await post.deliver(after=60)
     await post.deliver(after=60)
@@ -509,14 +501,14 @@ async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: Ser
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
-    await post.say(ticket(**GONE))
+    await post.say(ticket(**WORKER_ENDED))
     for _ in range(5):
         await post.deliver(after=60)
 
     assert changes(peer.peer.alerts, T0 + 1) == [True, False]
 
 
-async def test_a_rise_that_people_see_is_one_update_and_the_old_alert_ends_after_the_new_begins(
+async def test_visible_rise_starts_the_new_alert_before_the_old_ends(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B38: medium to critical changes the identity once; agent and cause stay, so the end is inhibited."""
@@ -533,9 +525,7 @@ async def test_a_rise_that_people_see_is_one_update_and_the_old_alert_ends_after
     assert not firing(old, post.now)
 
 
-async def test_the_storm_of_an_alert_stays_what_it_was_when_it_was_first_sent(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_storm_label_of_a_sent_alert_is_stable(make_post: MakePost, peer: ServedPeer) -> None:
     """B71, B38: a rise begins another alert in the same storm."""
     post = make_post(peer.url)
     await post.say(ticket(severity=Severity.MEDIUM, storm_id="storm-1"))
@@ -547,9 +537,7 @@ async def test_the_storm_of_an_alert_stays_what_it_was_when_it_was_first_sent(
     assert {a["labels"]["storm"] for a in peer.peer.alerts} == {"storm-1"}
 
 
-async def test_a_rise_that_people_do_not_see_changes_the_text_only(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_invisible_rise_changes_only_the_text(make_post: MakePost, peer: ServedPeer) -> None:
     """B38: high to critical is critical outside; a fall is nothing at all."""
     post = make_post(peer.url)
     for severity in (Severity.HIGH, Severity.CRITICAL, Severity.HIGH, Severity.LOW):
@@ -563,7 +551,7 @@ async def test_a_rise_that_people_do_not_see_changes_the_text_only(
     assert "(critical)" in peer.peer.alerts[1]["annotations"]["summary"]
 
 
-async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_in_silence(
+async def test_reminder_is_a_new_alert_and_the_previous_one_ends_silently(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B41, B77: all that groups and routes go by is the same; calling twice changes nothing."""
@@ -580,13 +568,13 @@ async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_
         await post.deliver()
 
         # The ends of earlier ones are repeated.
-        begun, over, *repeated = peer.peer.alerts
+        started_alerts, over, *repeated = peer.peer.alerts
         assert not any(firing(alert, post.now) for alert in repeated)
-        assert begun["labels"] == first["labels"] | {LABEL_REMINDER: turn}
-        assert firing(begun, post.now)
+        assert started_alerts["labels"] == first["labels"] | {LABEL_REMINDER: turn}
+        assert firing(started_alerts, post.now)
         assert not firing(over, post.now)
         assert over["labels"].get(LABEL_REMINDER) == (None if reminders == 1 else str(reminders - 1))
-    assert begun["annotations"]["summary"] == (
+    assert started_alerts["annotations"]["summary"] == (
         "researcher is in a loop (high). Fourth reminder, unacknowledged for 4 h."
     )
 
@@ -595,7 +583,7 @@ async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_
     await post.say(again.model_copy(update={"status": TicketStatus.RESOLVED}))
     await post.deliver()
     assert not any(firing(alert, post.now) for alert in peer.peer.alerts)
-    [end] = [alert for alert in peer.peer.alerts if alert["labels"] == begun["labels"]]
+    [end] = [alert for alert in peer.peer.alerts if alert["labels"] == started_alerts["labels"]]
     assert "reminder" not in end["annotations"]["summary"]
 
 
@@ -610,9 +598,7 @@ async def test_rise_after_a_reminder_starts_a_new_alert(make_post: MakePost, pee
     assert [a["labels"].get(LABEL_REMINDER) for a in peer.peer.alerts if firing(a, post.now)] == [None]
 
 
-async def test_an_acknowledged_ticket_says_nothing_of_reminders(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_acknowledged_ticket_has_no_reminder_text(make_post: MakePost, peer: ServedPeer) -> None:
     """B41"""
     post = make_post(peer.url)
     await post.say(ticket(reminders=1, notified_at=T0 - 3600, bumped_at=T0))
@@ -636,7 +622,7 @@ async def test_relapse_is_notified_again(make_post: MakePost, peer: ServedPeer) 
     assert peer.peer.alerts[2]["startsAt"] > peer.peer.alerts[1]["endsAt"]
 
 
-async def test_after_a_restart_the_same_identity_goes_out(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_identity_is_stable_across_a_restart(make_post: MakePost, peer: ServedPeer) -> None:
     """B77: killed at any moment, nothing is sent under a second identity, and delivered is said once."""
     post = make_post(peer.url)
     await post.say(ticket())
@@ -650,7 +636,7 @@ async def test_after_a_restart_the_same_identity_goes_out(make_post: MakePost, p
     assert len(post.events) == 1
 
 
-async def test_a_refused_alert_is_not_tried_for_ever_and_holds_up_no_other(
+async def test_refused_alert_is_dropped_and_does_not_block_others(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     post = make_post(peer.url)
@@ -773,12 +759,12 @@ async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: Se
     peer.peer.status = 503
     await post.deliver(after=60)
     assert post.outbox.status()["pending"] == 0
-    asked = len(peer.peer.posts)
+    count = len(peer.peer.posts)
     await post.say(ticket(**RESOLVED))
     await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
     await post.deliver(after=0.5)
 
-    assert len(peer.peer.posts) == asked
+    assert len(peer.peer.posts) == count
     assert post.outbox.status()["pending"] == post.outbox.status()["peers"][0]["pending"] == 2
     assert post.metric("queenright_outbox_pending") == 2
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0 + 60
@@ -797,7 +783,7 @@ async def test_refused_connection_is_retried_soon(make_post: MakePost) -> None:
     assert post.outbox.status()["peers"][0]["error"] == "cannot be reached"
 
 
-async def test_a_clock_that_was_set_back_silences_nothing(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_clock_set_back_does_not_stop_deliveries(make_post: MakePost, peer: ServedPeer) -> None:
     """B23, as far as notifications go."""
     post = make_post(peer.url)
     await post.say(ticket())
@@ -922,7 +908,7 @@ async def test_second_round_reads_only_changes(
     assert not firing(peer.peer.alerts[-1], post.now)
 
 
-async def test_receipt_that_was_not_stored_is_not_taken_for_stored(
+async def test_unstored_receipt_is_not_assumed(
     make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: what a round keeps in memory is never more than what is durable."""

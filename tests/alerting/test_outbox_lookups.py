@@ -56,8 +56,8 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
         receipt = Receipt(notification_id=1, peer="peer", status="firing", at=T0 + 2, attempts=1)
         record(conn, [receipt], [1], T0 + 3)
         enqueue(conn, ticket(status=TicketStatus.RESOLVED), settings, T0 + 4)
-        asked = list(statements)
-        return plans(conn, asked)
+        result = list(statements)
+        return plans(conn, result)
 
     steps = await store.transact(use_outbox)
 

@@ -46,8 +46,8 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "triaged_by": "queen",
         }
     )
-    said = policy.analysis(written.model_dump(mode="json"))
-    return written.model_copy(update={"analysis": said, **changes})
+    result = policy.analysis(written.model_dump(mode="json"))
+    return written.model_copy(update={"analysis": result, **changes})
 
 
 def test_finding_comes_first_from_the_rules_numbers() -> None:
@@ -99,7 +99,7 @@ def test_numbers_that_have_moved_on_since_are_no_second_opinion() -> None:
     assert "seen 7 times" in page["description"]
 
 
-def test_the_rules_that_overrule_the_queen_say_so() -> None:
+def test_overruled_queen_is_stated() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
     ruled = by_rules(triaged_by="rules", analysis=f"{by_rules().analysis} {note}")
 
@@ -158,12 +158,12 @@ def test_a_ticket_of_an_earlier_version_has_a_page() -> None:
     ],
 )
 @pytest.mark.parametrize("text", ["{}", "Log in at {} now.", "[here]({})", "<{}|Ticket>", "({})"])
-def test_links_of_a_model_are_taken_out(link: str, text: str) -> None:
-    said = plain(text.format(link), 500, ours=("http://127.0.0.1:8420",))
+def test_links_in_model_text_are_removed(link: str, text: str) -> None:
+    result = plain(text.format(link), 500, ours=("http://127.0.0.1:8420",))
 
-    assert NO_LINK in said
-    assert "evil" not in said.lower().replace(NO_LINK, "")
-    assert "10.0.0.7" not in said
+    assert NO_LINK in result
+    assert "evil" not in result.lower().replace(NO_LINK, "")
+    assert "10.0.0.7" not in result
 
 
 def test_our_own_links_stay() -> None:
@@ -191,10 +191,10 @@ def test_our_own_links_stay() -> None:
         "$ git push --force",
     ],
 )
-def test_commands_of_a_model_are_taken_out(command: str) -> None:
-    said = plain(f"To mend it run `{command}`. Then wait.", 500)
+def test_commands_in_model_text_are_removed(command: str) -> None:
+    text = plain(f"To mend it run `{command}`. Then wait.", 500)
 
-    assert said == f"To mend it run {NO_COMMAND}. Then wait."
+    assert text == f"To mend it run {NO_COMMAND}. Then wait."
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_commands_of_a_model_are_taken_out(command: str) -> None:
         "The node search repeats search(hive); steps 3/4 were rejected (75 %).",
     ],
 )
-def test_plain_words_stay_as_they_are(prose: str) -> None:
+def test_plain_text_is_unchanged(prose: str) -> None:
     assert plain(prose, 500) == prose
 
 

@@ -33,7 +33,7 @@ Ask = Callable[[AlertmanagerClient, PeerAddress], Coroutine[Any, Any, object]]
 
 ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at=T0 + 60)
 SILENCE = NewSilence(labels={"agent": "a"}, by="ada", comment="c", starts_at=T0, ends_at=T0 + 60)
-ASKED: dict[str, Ask] = {
+LIST_CALLS: dict[str, Ask] = {
     "silences": lambda client, peer: client.silences(peer),
     "alerts": lambda client, peer: client.alerts(peer),
     "status": lambda client, peer: client.status(peer),
@@ -48,7 +48,7 @@ async def client() -> AsyncIterator[AlertmanagerClient]:
     await one.aclose()
 
 
-OTHERS = {
+INVALID_RESPONSES = {
     "nothing": b"",
     "html": b"<html>Log in</html>",
     "null": b"null",
@@ -63,8 +63,8 @@ OTHERS = {
     ("what", "said"),
     [
         pytest.param(what, said, id=f"{what}-{name}")
-        for what in ASKED
-        for name, said in OTHERS.items()
+        for what in LIST_CALLS
+        for name, said in INVALID_RESPONSES.items()
         # An object, as a status is.
         if (what, name) != ("status", "number")
     ],
@@ -77,10 +77,10 @@ async def test_invalid_response_is_described(
     with pytest.raises(
         PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
     ):
-        await ASKED[what](client, PeerAddress.parse(peer.url))
+        await LIST_CALLS[what](client, PeerAddress.parse(peer.url))
 
 
-@pytest.mark.parametrize("what", [*ASKED, "post"])
+@pytest.mark.parametrize("what", [*LIST_CALLS, "post"])
 async def test_an_answer_without_end_is_not_read_to_its_end(
     peer: ServedPeer, client: AlertmanagerClient, what: str
 ) -> None:
@@ -89,7 +89,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
     async def post(client: AlertmanagerClient, peer: PeerAddress) -> None:
         await client.post_alerts(peer, [ALERT])
 
-    ask: Ask = ASKED.get(what, post)
+    ask: Ask = LIST_CALLS.get(what, post)
     with pytest.raises(PeerUnavailableError, match=r"answers with more than \d+ KiB"):
         await ask(client, PeerAddress.parse(peer.url))
 
@@ -98,8 +98,11 @@ async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None
     client = AlertmanagerClient()
     settings = AlertingSettings(alertmanager_urls=(peer.url,))
     watch = SilenceWatch(store, settings, client, clock=lambda: T0)
-    for said in (b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]", b"[" + b'{"id":"x"},' * 200_000 + b"{}]"):
-        peer.peer.says = said
+    for oversized_body in (
+        b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]",
+        b"[" + b'{"id":"x"},' * 200_000 + b"{}]",
+    ):
+        peer.peer.says = oversized_body
         await watch.read_peers()
         assert watch.unknown.startswith(f"{peer.url} answer")
         assert watch.views()[0].answer is None
@@ -117,7 +120,7 @@ async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: Ale
         await client.silences(PeerAddress.parse(peer.url))
 
 
-async def test_a_login_page_has_taken_no_alert(peer: ServedPeer, client: AlertmanagerClient) -> None:
+async def test_login_page_does_not_accept_alerts(peer: ServedPeer, client: AlertmanagerClient) -> None:
     """Else nobody would ever be told, and nothing would say so."""
     peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
@@ -137,7 +140,7 @@ def one_silence(number: int) -> dict[str, Any]:
     }
 
 
-def test_more_items_than_anybody_has_are_refused() -> None:
+def test_response_with_too_many_items_is_refused() -> None:
     most = json.dumps([one_silence(number) for number in range(MAX_ITEMS)]).encode()
     more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
@@ -146,7 +149,7 @@ def test_more_items_than_anybody_has_are_refused() -> None:
         read_answers(more, b"[]")
 
 
-def test_of_many_faults_the_first_is_named() -> None:
+def test_first_of_several_faults_is_named() -> None:
     with pytest.raises(InvalidAnswerError, match=r"^0\.status: "):
         read_answers(b'[{"id":"x"},{"id":1}]', b"[]")
 

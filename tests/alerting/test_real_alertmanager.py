@@ -79,20 +79,20 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
 
     client = AlertmanagerClient()
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
-    told = ticket(
+    result = ticket(
         trace_id="abc123", queen_model="some/model", evidence_snippet="no results <for> 'hive' & \"bees\""
     )
-    await store.transact(lambda conn: enqueue(conn, told, settings, time.time()))
+    await store.transact(lambda conn: enqueue(conn, result, settings, time.time()))
     await outbox.deliver_due(time.time())
     received = alertmanager.recorder.received
     await alertmanager.until(lambda: len(received) >= 2, "a page on both channels")
     # The repeats and every other change of the ticket are silent.
     for occurrences in range(2, 6):
-        again = told.model_copy(update={"occurrences": occurrences})
+        again = result.model_copy(update={"occurrences": occurrences})
         await store.transact(lambda conn, again=again: enqueue(conn, again, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
         await outbox.deliver_due(time.time() + 60 * occurrences)
     assert len(received) == 2
-    over = told.model_copy(update={"status": TicketStatus.RESOLVED})
+    over = result.model_copy(update={"status": TicketStatus.RESOLVED})
     await store.transact(lambda conn: enqueue(conn, over, settings, time.time()))
     await outbox.deliver_due(time.time())
     await alertmanager.until(lambda: len(received) >= 4, "the all-clear on both channels")
@@ -107,9 +107,9 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     order = (
         "researcher (node search) has been going in circles since 08:00 UTC (20 bad steps since",
         "no results &lt;for&gt; 'hive' &amp; \"bees\"",
-        f"The queen (some/model) says: {told.analysis}",
+        f"The queen (some/model) says: {result.analysis}",
         "*Suggested:* Stop the run or give it another instruction",
-        f"The judge suggests: {told.suggested_action}",
+        f"The judge suggests: {result.suggested_action}",
     )
     places = [attachment["text"].find(part) for part in order]
     assert places == sorted(places)
@@ -132,8 +132,8 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     details = {name: str(text).strip() for name, text in payload["custom_details"].items()}
     assert details["analysis"].startswith(order[0])
     assert details["analysis"].endswith(f"\n{order[2]}")
-    assert details["evidence"] == told.evidence_snippet
-    assert (details["ticket"], details["fingerprint"]) == (told.ticket_id, told.fingerprint)
+    assert details["evidence"] == result.evidence_snippet
+    assert (details["ticket"], details["fingerprint"]) == (result.ticket_id, result.fingerprint)
     assert {link["text"] for link in page.body["links"]} == {
         "Ticket",
         "Runbook",
@@ -147,7 +147,7 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     assert closed.body["dedup_key"] == page.body["dedup_key"]
 
 
-async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silence(
+async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
     alertmanager: RealAlertmanager, store: Store
 ) -> None:
     """B38: medium is for Slack; risen to critical it is one page, and no false all-clear."""
@@ -197,11 +197,11 @@ async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
         await store.transact(lambda conn: enqueue(conn, changed, settings, time.time()))
         await outbox.deliver_due(time.time())
 
-    begun = time.time() - 4 * 3600
+    start = time.time() - 4 * 3600
     await say()
     await alertmanager.until(lambda: len(received) == 2, "a page on both channels")
     for reminders in (1, 2, 3, 4):
-        await say(reminders=reminders, notified_at=begun, bumped_at=begun + reminders * 3600)
+        await say(reminders=reminders, notified_at=start, bumped_at=start + reminders * 3600)
         await alertmanager.until(
             lambda reminders=reminders: len(received) == 2 + 2 * reminders,  # type: ignore[misc]  # mypy cannot infer a lambda's default
             f"reminder {reminders} on both channels",
@@ -241,9 +241,11 @@ async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
     ]
     await send(alertmanager, crowd, "marker")
 
-    told = [body for path, body in alertmanager.people.posted if path == DELIVERED_PATH and b"agent-" in body]
-    await alertmanager.until(lambda: bool(told), "who was told")
-    for body in told:
+    posted_bodies = [
+        body for path, body in alertmanager.people.posted if path == DELIVERED_PATH and b"agent-" in body
+    ]
+    await alertmanager.until(lambda: bool(posted_bodies), "who was told")
+    for body in posted_bodies:
         assert len(body) <= MAX_BODY
         check_json_size(body, MAX_VALUES)
         read = parse_notification(body)
@@ -336,7 +338,7 @@ async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -
     assert not any("Loop" in m.title for m in alertmanager.recorder.received)
 
 
-async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
+async def test_client_distinguishes_refused_from_accepted_alerts(
     alertmanager: RealAlertmanager,
 ) -> None:
     client = AlertmanagerClient()
@@ -350,7 +352,7 @@ async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
     await client.aclose()
 
 
-async def test_forty_workers_of_one_provider_are_one_page_and_one_with_its_own_trouble_is_another(
+async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_is_another(
     alertmanager: RealAlertmanager,
 ) -> None:
     """B104: and when their calls succeed again, that page resolves while the other goes on."""

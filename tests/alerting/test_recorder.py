@@ -92,16 +92,16 @@ async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder:
 
 
 async def test_latest_messages_are_kept_and_reported() -> None:
-    told: list[Message] = []
-    recorder = Recorder(told.append)
+    lines: list[Message] = []
+    recorder = Recorder(lines.append)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(recorder), base_url="http://r") as http:
         for number in range(205):
             await http.post("/slack/x", json={"text": str(number)})
-    assert len(told) == 205
+    assert len(lines) == 205
     assert [m.title for m in recorder.received] == [str(n) for n in range(5, 205)]
 
 
-async def test_every_message_after_a_count_is_returned_though_only_the_latest_are_kept(
+async def test_recorder_returns_every_message_after_a_given_count(
     http: httpx.AsyncClient, recorder: Recorder
 ) -> None:
     """`queenright up` with its output in a file prints every page, not only the first 200."""

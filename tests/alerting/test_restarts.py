@@ -79,7 +79,7 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
             [one, *rest] = [(m.status, m.body["dedup_key"]) for m in of("pagerduty")]
             assert one[0] == "firing"
             assert ("resolved", one[1]) in rest
-            [(status_of_other, other)] = [told for told in rest if told[1] != one[1]]
+            [(status_of_other, other)] = [remaining for remaining in rest if remaining[1] != one[1]]
             assert status_of_other == "firing"
             assert other != one[1]
             assert of("slack")[0].status == of("slack")[-1].status == "firing"
@@ -133,8 +133,8 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
         "status": TicketStatus.WORKER_GONE,
     }
     joins: dict[str, Any] = {"ticket_id": "t2", "worker_session_id": "session-2", "follows": ["t1"]}
-    begun = time.time() - 7200
-    reminded = joins | {"reminders": 1, "notified_at": begun, "bumped_at": begun + 3600}
+    start = time.time() - 7200
+    reminded = joins | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
     with reserve_port() as port:
         async with people() as everybody:
             received = everybody.recorder.received
@@ -172,9 +172,7 @@ async def flush(alertmanager: RealAlertmanager, marker: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_service_that_is_away_for_days_gives_no_false_all_clear(
-    tmp_path: Path, store: Store, version: str
-) -> None:
+async def test_days_of_downtime_cause_no_false_resolve(tmp_path: Path, store: Store, version: str) -> None:
     """An alert outlives its last repeat by a week, and the service's return says nothing anew."""
     async with (
         people() as everybody,

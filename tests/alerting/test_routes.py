@@ -65,7 +65,7 @@ def different() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_alert_goes_where_it_should_and_nowhere_else(version: str) -> None:
+def test_every_alert_reaches_exactly_its_receivers(version: str) -> None:
     program("amtool", version)
 
     def ask(labels: Mapping[str, str]) -> str:
@@ -84,7 +84,7 @@ def test_every_alert_goes_where_it_should_and_nowhere_else(version: str) -> None
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_symptom_reaches_a_person_and_every_page_is_the_queens_or_our_own() -> None:
+def test_symptoms_page_nobody_and_pages_come_from_queen_or_monitor() -> None:
     config = yaml.safe_load(CONFIG.read_text())
     pages = {r["name"] for r in config["receivers"] if "pagerduty_configs" in r}
     for labels in different():
@@ -94,7 +94,7 @@ def test_no_symptom_reaches_a_person_and_every_page_is_the_queens_or_our_own() -
     assert judge.keys() == {"name", "webhook_configs"}
 
 
-def test_routes_use_matchers_and_group_by_names_alone() -> None:
+def test_routes_use_only_matchers_and_group_by_names() -> None:
     routes = [yaml.safe_load(CONFIG.read_text())["route"]]
     for route in routes:
         routes += route.get("routes", [])
@@ -146,7 +146,7 @@ def leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) ->
     return found or [own]
 
 
-def test_the_routes_that_are_read_here_are_those_that_amtool_finds() -> None:
+def test_parsed_routes_match_amtool() -> None:
     for labels in different():
         assert ",".join(route["receiver"] for route in leaves(labels)) == receivers(labels), labels
 
@@ -197,13 +197,13 @@ def intervals(folder: Path, **options: Any) -> Path:
 async def test_the_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
     """And would, of a repetition that comes after it has forgotten what it told."""
     warnings = {}
-    async with people() as told:
+    async with people() as recorder:
         for repeat in ("4d", "6d"):
             folder = tmp_path / repeat
             config = intervals(folder)
             assert "repeat_interval: 4d" in config.read_text()
             config.write_text(config.read_text().replace("repeat_interval: 4d", f"repeat_interval: {repeat}"))
-            async with real_alertmanager(folder, told, version, config=config):
+            async with real_alertmanager(folder, recorder, version, config=config):
                 pass
             log = (folder / "alertmanager.log").read_text()
             warnings[repeat] = [line for line in log.splitlines() if re.search(r"level=warn|WARN", line)]
@@ -257,7 +257,7 @@ def with_snippet(path: Path, heading: str) -> Path:
         ("## Alerts about interventions", {"QueenrightTaskRestartedFromStart": "on-call"}),
     ],
 )
-def test_a_snippet_of_the_page_does_what_it_says_and_nothing_else(
+def test_documented_route_snippet_changes_only_its_alerts(
     tmp_path: Path, version: str, heading: str, changed: dict[str, str]
 ) -> None:
     config = with_snippet(tmp_path / "alertmanager.yml", heading)

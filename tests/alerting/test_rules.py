@@ -71,7 +71,7 @@ def test_a_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
-def test_a_rule_asks_only_for_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
+def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         if metric not in names.METRICS:
             continue
@@ -132,8 +132,8 @@ def test_runbook_commands_and_links_exist(rule: dict[str, Any]) -> None:
         understood(line)
     for path in re.findall(r"`(docs/[^`]+)`", text):
         assert (prometheus_folder().parents[1] / path).is_file(), path
-    for shown in re.findall(r"queenright [^.,:;]+", rule["annotations"]["description"]):
-        understood(shown)
+    for mention in re.findall(r"queenright [^.,:;]+", rule["annotations"]["description"]):
+        understood(mention)
 
 
 RECEIVERS = {
@@ -147,12 +147,12 @@ RECEIVERS = {
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
-def test_an_alert_reaches_whom_it_is_for(rule: dict[str, Any]) -> None:
+def test_alert_reaches_its_audience(rule: dict[str, Any]) -> None:
     program = find_program("amtool")
     assert program is not None, "this test needs the amtool program: `make test` fetches it"
     config = alertmanager_folder() / "alertmanager.yml"
-    said = {"alertname": rule["alert"], "cluster": "default", **rule["labels"]}
-    labels = [f"{name}={value}" for name, value in said.items() if "{{" not in value]
+    result = {"alertname": rule["alert"], "cluster": "default", **rule["labels"]}
+    labels = [f"{name}={value}" for name, value in result.items() if "{{" not in value]
     done = subprocess.run(
         [program, "config", "routes", "test", f"--config.file={config}", *labels],
         text=True,
@@ -160,7 +160,7 @@ def test_an_alert_reaches_whom_it_is_for(rule: dict[str, Any]) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == RECEIVERS[said["source"], said["severity"]]
+    assert done.stdout.strip() == RECEIVERS[result["source"], result["severity"]]
 
 
 def test_failed_recovery_pages_once_through_its_ticket() -> None:
@@ -200,13 +200,13 @@ def test_breaker_alert_waits_for_five_plus_three_timeouts() -> None:
     assert rule["for"] == f"{3 * minutes:g}m"
 
 
-def test_an_outcome_that_a_rule_asks_for_is_there_from_the_start() -> None:
+def test_outcome_series_in_rules_exist_from_the_start() -> None:
     """B74: of the counters that tell of a single event, the first is not lost."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)
-    asked = re.findall(r'(queenright_recoveries_total)\{outcome="(\w+)"\}', str(RULES))
-    assert {outcome for _, outcome in asked} == {"exhausted", "from_start"}
-    assert [registry.get_sample_value(name, {"outcome": outcome}) for name, outcome in asked] == [0, 0]
+    mentions = re.findall(r'(queenright_recoveries_total)\{outcome="(\w+)"\}', str(RULES))
+    assert {outcome for _, outcome in mentions} == {"exhausted", "from_start"}
+    assert [registry.get_sample_value(name, {"outcome": outcome}) for name, outcome in mentions] == [0, 0]
 
 
 @pytest.mark.parametrize("metric", [names.TELEMETRY_DROPPED, names.SERIES_LIMITED], ids=str)

@@ -10,14 +10,14 @@ import pytest
 
 from tests.alerting.promtool_tests import (
     TESTS,
+    AlertCheck,
     Rule,
     RuleTest,
-    Seen,
     alerts,
+    distinguishing_labels,
     failures,
     ident,
     rule_tests,
-    told_apart,
 )
 from tests.programs import VERSIONS, run
 
@@ -54,7 +54,7 @@ def why_not(tag: str, rule: Rule) -> str | None:
 
 def shown(rule: Rule, tag: str) -> list[RuleTest]:
     """Return the tests with this tag in which the alert, in its band, is seen to be there."""
-    band = told_apart(rule).items()
+    band = distinguishing_labels(rule).items()
     return [
         test
         for test in rule_tests()
@@ -69,7 +69,7 @@ def test_every_test_passes(version: str, tmp_path: Path) -> None:
     assert failures(tmp_path, version) == ""
 
 
-def test_a_test_that_names_whole_files_passes_as_it_is() -> None:
+def test_promtool_test_with_file_names_passes_unchanged() -> None:
     """As somebody would run it by hand: `promtool test rules loop.yml`."""
     [file] = [file for file in TESTS if file.stem == "loop"]
     done = run("promtool", "test", "rules", file)
@@ -81,7 +81,7 @@ TAGS = ("fires", "boundary", "waiting", "unloaded", "killed", "resolves", "keeps
 
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("rule", RULES, ids=ident)
-def test_an_alert_has_every_test_that_applies_to_it(rule: Rule, tag: str) -> None:
+def test_alert_has_every_applicable_test(rule: Rule, tag: str) -> None:
     """B79"""
     if (reason := why_not(tag, rule)) is None:
         assert shown(rule, tag), f"{ident(rule)} needs a test whose name begins with {tag!r} and that sees it"
@@ -120,10 +120,10 @@ def test_some_fires_test_of_each_alert_expects_all_its_labels_and_annotations() 
 
 
 @pytest.mark.parametrize("rule", RULES, ids=ident)
-def test_the_boundary_is_looked_at_from_below_and_from_above_and_before_its_time_is_over(rule: Rule) -> None:
+def test_boundary_is_tested_below_above_and_before_its_time(rule: Rule) -> None:
     if why_not("boundary", rule):
         return
-    band = told_apart(rule).items()
+    band = distinguishing_labels(rule).items()
     tests = [test for test in of("boundary") + of("fires") if rule["alert"] in test.alerts]
     looks = [
         (test, [seen for seen in found if band <= seen.labels.items()])
@@ -135,14 +135,14 @@ def test_the_boundary_is_looked_at_from_below_and_from_above_and_before_its_time
     assert any(not found or below(test, found) for test, found in looks if test.tag == "boundary")
 
 
-def below(test: RuleTest, found: list[Seen]) -> set[str]:
+def below(test: RuleTest, found: list[AlertCheck]) -> set[str]:
     """Return the agents, or the windows of a budget, that a test has series of and does not see."""
     there = {value for series in test.series for value in re.findall(r'(?:agent|window)="([\w-]+)"', series)}
     return there - {value for seen in found for value in seen.labels.values()} if there else set()
 
 
 @named(of("waiting"))
-def test_of_those_that_wait_none_fires_while_the_others_do(test: RuleTest) -> None:
+def test_waiting_workers_do_not_fire_while_others_do(test: RuleTest) -> None:
     who = r'queenright_worker_waiting\{agent="([\w-]+)".*'
     waiting = {
         found[1]: values
@@ -156,7 +156,7 @@ def test_of_those_that_wait_none_fires_while_the_others_do(test: RuleTest) -> No
 
 
 @named(of("unloaded"))
-def test_unloaded_worker_is_gone_although_its_target_is_up(test: RuleTest) -> None:
+def test_unloaded_worker_is_gone_while_its_target_is_up(test: RuleTest) -> None:
     gone = {
         found[1]
         for series, values in test.series.items()

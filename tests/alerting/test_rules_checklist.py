@@ -19,7 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.server.metrics.metrics import ServiceMetrics
-from tests.alerting.promtool_tests import Rule, alerts, ident, rules, seconds, told_apart
+from tests.alerting.promtool_tests import Rule, alerts, distinguishing_labels, ident, rules, seconds
 from tests.programs import VERSIONS, run
 
 RULES, ALERTS = rules(), alerts()
@@ -38,10 +38,10 @@ each_record = pytest.mark.parametrize("rule", RECORDED, ids=name_of)
 
 @each_alert
 def test_alert_has_summary_description_and_links(rule: Rule) -> None:
-    said = rule["annotations"]
-    assert set(said) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert said["description"].endswith((".", "list", "list --open"))
-    assert "$value" not in str(rule["labels"]) + said["summary"]
+    result = rule["annotations"]
+    assert set(result) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert result["description"].endswith((".", "list", "list --open"))
+    assert "$value" not in str(rule["labels"]) + result["summary"]
 
 
 def test_the_alerts_of_one_name_have_one_summary() -> None:
@@ -78,12 +78,12 @@ DOES_NOT_FLAP = {
 
 
 def test_flapping_alerts_keep_firing() -> None:
-    kept = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
-    assert kept | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
-    assert not kept & set(DOES_NOT_FLAP)
+    keeping = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
+    assert keeping | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
+    assert not keeping & set(DOES_NOT_FLAP)
 
 
-def test_who_pages_is_the_fleet_or_the_monitor_and_a_worker_only_wakes_the_judge() -> None:
+def test_only_fleet_and_monitor_alerts_page() -> None:
     for rule in ALERTS:
         agents = "agent" in re.findall(r"by \(([^)]*)\)", rule["expr"])[:1] or "$labels.agent" in str(rule)
         assert rule["labels"]["source"] == ("rules" if agents else "monitor"), rule["alert"]
@@ -96,7 +96,7 @@ def test_burn_rate_has_four_speeds_with_two_windows(
     pairs = [(speed.factor, speed.short, speed.long) for speed in SPEEDS]
     assert pairs == [(14.4, "5m", "1h"), (6, "30m", "6h"), (3, "2h", "1d"), (1, "6h", "3d")]
     burning = [rule for rule in ALERTS if rule["alert"] == objective.alert]
-    assert [told_apart(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
+    assert [distinguishing_labels(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
     for rule, (factor, short, long) in zip(burning, pairs, strict=True):
         assert f"ratio_rate{short} " in rule["expr"]
         assert f"ratio_rate{long} " in rule["expr"]
@@ -115,7 +115,7 @@ def limits_of(rule: Rule) -> list[float]:
     ]
 
 
-def test_a_budget_burns_at_a_multiple_of_it_wherever_that_is_a_share() -> None:
+def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
     """The factors 14.4, 6, 3 and 1; past everything, where no multiple could fire, nearly everything."""
     assert [burning_share(0.05, speed.factor) for speed in SPEEDS] == pytest.approx([0.72, 0.3, 0.15, 0.05])
     assert [burning_share(0.25, speed.factor) for speed in SPEEDS] == pytest.approx(
@@ -151,7 +151,7 @@ def test_a_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None
 
 
 @each_rule
-def test_nothing_is_aggregated_without_saying_by_what(rule: Rule) -> None:
+def test_every_aggregation_names_its_labels(rule: Rule) -> None:
     """`without` lets labels through that a later version adds; a bare aggregate is one number on purpose."""
     assert "without" not in rule["expr"]
     for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
@@ -195,9 +195,9 @@ def test_a_quantile_is_of_one_summed_distribution(rule: Rule) -> None:
 
 
 @each_rule
-def test_no_rule_asks_for_an_id(rule: Rule) -> None:
-    said = rule["expr"] + str(rule.get("labels", ""))
-    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", said)
+def test_rules_use_no_id_labels(rule: Rule) -> None:
+    result = rule["expr"] + str(rule.get("labels", ""))
+    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", result)
 
 
 def exposed() -> dict[str, dict[str, set[str]]]:
@@ -286,9 +286,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("changed", "whom"), CHANGES.values(), ids=CHANGES)
-def test_a_setting_that_is_changed_changes_its_rules_and_no_others(
-    changed: dict[str, object], whom: set[str]
-) -> None:
+def test_changed_setting_changes_only_its_rules(changed: dict[str, object], whom: set[str]) -> None:
     def all_of(settings: HealthSettings) -> list[Alert | Record]:
         return [rule for group in rule_groups(settings) for rule in group.rules]
 
@@ -331,7 +329,7 @@ def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
         assert rule["expr"].endswith(beats["record"])
 
 
-def test_there_is_an_alert_for_each_way_in_which_the_monitor_fails() -> None:
+def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
     ways = "MonitorDown MonitorBlind JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped SeriesLimited"
     assert {f"Queenright{way}" for way in [*ways.split(), "ClockSkew", "Watchdog"]} <= {
         rule["alert"] for rule in ALERTS

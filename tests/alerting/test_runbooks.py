@@ -101,8 +101,8 @@ def test_runbook_starts_with_three_commands(name: str) -> None:
 def test_runbook_sections_are_unique() -> None:
     """A text that fits every alert helps with none."""
     for heading in ("Meaning", "False alarm?", "Escalate", "First three commands"):
-        said = [section(name, heading) for name in NAMES]
-        assert len(set(said)) == len(said), heading
+        sections = [section(name, heading) for name in NAMES]
+        assert len(set(sections)) == len(sections), heading
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,11 +169,11 @@ def test_paths_in_runbooks_are_served() -> None:
 def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
     """``block.setting`` (10 min): a following setting without its block is of the same block."""
     block = ""
-    said = re.findall(
+    mentions = re.findall(
         r"`((?:[a-z_]+\.)*[a-z_]+)(?:: [^`]*)?`(?: \((\d+(?:\.\d+)?|\d+,\d+)(?: (min|s|h|%))?\))?",
         text_of(name),
     )
-    for path, number, unit in said:
+    for path, number, unit in mentions:
         whole = path.partition(".")[0] in Settings.model_fields
         if not whole and not number:
             continue
@@ -279,16 +279,16 @@ async def test_runbook_silence_matches_only_its_alert(silencing: httpx.AsyncClie
         done = run("amtool", *words[1:])
         assert done.returncode == 0, f"{line}: {done.stderr}"
         silence = done.stdout.strip()
-        shown = (await silencing.get("/alerts")).json()
-        hit = [a["labels"]["alertname"] for a in shown if a["status"]["silencedBy"] == [silence]]
+        body = (await silencing.get("/alerts")).json()
+        hit = [a["labels"]["alertname"] for a in body if a["status"]["silencedBy"] == [silence]]
         assert hit == [name], line
         (await silencing.delete(f"/silence/{silence}")).raise_for_status()
 
 
 def _labels(name: str) -> dict[str, str]:
     """The labels that the alert has, as far as its runbook asks for them."""
-    asked = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", section(name, "Silence"))
-    return {"alertname": name} | {label: EXAMPLE.get(label, f"some-{label}") for label in asked}
+    mentions = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", section(name, "Silence"))
+    return {"alertname": name} | {label: EXAMPLE.get(label, f"some-{label}") for label in mentions}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")

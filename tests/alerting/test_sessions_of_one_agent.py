@@ -40,7 +40,7 @@ class Line:
     deliver_at: Callable[[float], Awaitable[float]]
     """Deliver what is due at a time, in seconds since the epoch."""
 
-    def got(self, channel: str, status: str) -> list[Message]:
+    def messages_on(self, channel: str, status: str) -> list[Message]:
         return [m for m in self.alertmanager.recorder.received if (m.channel, m.status) == (channel, status)]
 
     async def flush(self, marker: str) -> None:
@@ -76,29 +76,32 @@ async def test_second_session_is_notified_while_the_first_fires(line: Line) -> N
     """B122: in Slack a message in the same group, in PagerDuty an incident of its own, each with its end."""
     await line.write(1)
     await line.alertmanager.until(
-        lambda: line.got("slack", "firing") and line.got("pagerduty", "firing"), "1"
+        lambda: line.messages_on("slack", "firing") and line.messages_on("pagerduty", "firing"), "1"
     )
     await line.write(2)
     await line.alertmanager.until(
-        lambda: len(line.got("slack", "firing")) == len(line.got("pagerduty", "firing")) == 2, "the second"
+        lambda: len(line.messages_on("slack", "firing")) == len(line.messages_on("pagerduty", "firing")) == 2,
+        "the second",
     )
-    assert line.got("slack", "firing")[1].title.startswith("2 ")
+    assert line.messages_on("slack", "firing")[1].title.startswith("2 ")
 
     await line.write(1, **RESOLVED)
-    await line.alertmanager.until(lambda: bool(line.got("pagerduty", "resolved")), "the first's end")
-    await line.alertmanager.until(lambda: len(line.got("slack", "firing")) == 3, "what is left")
+    await line.alertmanager.until(lambda: bool(line.messages_on("pagerduty", "resolved")), "the first's end")
+    await line.alertmanager.until(lambda: len(line.messages_on("slack", "firing")) == 3, "what is left")
     await line.flush("marker-1")
     await line.flush("marker-2")
-    first, second = (m.body["dedup_key"] for m in line.got("pagerduty", "firing"))
+    first, second = (m.body["dedup_key"] for m in line.messages_on("pagerduty", "firing"))
     assert first != second
-    assert [m.body["dedup_key"] for m in line.got("pagerduty", "resolved")] == [first]
-    assert not line.got("slack", "resolved")
-    assert "(resolved)" in line.got("slack", "firing")[2].text
+    assert [m.body["dedup_key"] for m in line.messages_on("pagerduty", "resolved")] == [first]
+    assert not line.messages_on("slack", "resolved")
+    assert "(resolved)" in line.messages_on("slack", "firing")[2].text
 
     await line.write(2, **RESOLVED)
-    await line.alertmanager.until(lambda: len(line.got("pagerduty", "resolved")) == 2, "the second's end")
-    await line.alertmanager.until(lambda: bool(line.got("slack", "resolved")), "and in Slack")
-    assert line.got("pagerduty", "resolved")[1].body["dedup_key"] == second
+    await line.alertmanager.until(
+        lambda: len(line.messages_on("pagerduty", "resolved")) == 2, "the second's end"
+    )
+    await line.alertmanager.until(lambda: bool(line.messages_on("slack", "resolved")), "and in Slack")
+    assert line.messages_on("pagerduty", "resolved")[1].body["dedup_key"] == second
     assert not line.alertmanager.recorder.refused
 
 
@@ -108,16 +111,17 @@ async def test_less_severe_session_is_notified_while_another_is_critical(line: L
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the critical one")
     await line.write(2, severity=Severity.MEDIUM)
     await line.alertmanager.until(
-        lambda: any("(medium)" in m.title for m in line.got("slack", "firing")), "the lesser one"
+        lambda: any("(medium)" in m.title for m in line.messages_on("slack", "firing")), "the lesser one"
     )
-    begun = time.time() - 7200
-    await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)
+    start = time.time() - 7200
+    await line.write(1, reminders=1, notified_at=start, bumped_at=start + 3600)
     await line.alertmanager.until(
-        lambda: any("First reminder" in m.title for m in line.got("pagerduty", "firing")), "the reminder"
+        lambda: any("First reminder" in m.title for m in line.messages_on("pagerduty", "firing")),
+        "the reminder",
     )
     await line.flush("marker")
-    assert not line.got("slack", "resolved")
-    assert not line.got("pagerduty", "resolved")
+    assert not line.messages_on("slack", "resolved")
+    assert not line.messages_on("pagerduty", "resolved")
 
 
 async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store) -> None:
@@ -140,21 +144,21 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
-    told = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
-    assert {name: [one.receiver for one in some] for name, some in told.items()} == {
+    records = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
+    assert {name: [one.receiver for one in some] for name, some in records.items()} == {
         name: ["pagerduty"] for name in tickets
     }
 
-    begun = time.time() - 7200
-    await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)
-    await line.alertmanager.until(lambda: len(line.got("pagerduty", "firing")) == 2, "the reminder")
-    assert line.got("pagerduty", "firing")[1].title.endswith("8 sessions, one after the other.")
+    start = time.time() - 7200
+    await line.write(1, reminders=1, notified_at=start, bumped_at=start + 3600)
+    await line.alertmanager.until(lambda: len(line.messages_on("pagerduty", "firing")) == 2, "the reminder")
+    assert line.messages_on("pagerduty", "firing")[1].title.endswith("8 sessions, one after the other.")
     for session in range(1, 8):
         await line.write(session, **RESOLVED)
     await line.flush("marker-3")
-    assert not line.got("pagerduty", "resolved")
+    assert not line.messages_on("pagerduty", "resolved")
     await line.write(8, **RESOLVED)
-    await line.alertmanager.until(lambda: bool(line.got("pagerduty", "resolved")), "the end")
+    await line.alertmanager.until(lambda: bool(line.messages_on("pagerduty", "resolved")), "the end")
     assert (
         len({m.body["dedup_key"] for m in line.alertmanager.recorder.received if m.channel == "pagerduty"})
         == 1
@@ -175,30 +179,30 @@ async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(l
 
     await line.write(8, **gone, hold=15.0)
     deadline = time.monotonic() + 90
-    while not (line.got("pagerduty", "resolved") and line.got("slack", "resolved")):
+    while not (line.messages_on("pagerduty", "resolved") and line.messages_on("slack", "resolved")):
         assert time.monotonic() < deadline, "the end"
         await line.deliver_at(time.time())
         await asyncio.sleep(0.2)
-    [end] = line.got("slack", "resolved")
+    [end] = line.messages_on("slack", "resolved")
     assert "8 sessions, one after the other." in f"{end.title} {end.text}"
 
 
 async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line: Line) -> None:
     """B37: what was replaced says nothing of its end, which is not how the ticket ended."""
     await line.write(1, severity=Severity.MEDIUM)
-    await line.alertmanager.until(lambda: line.got("slack", "firing"), "the lesser alert")
+    await line.alertmanager.until(lambda: line.messages_on("slack", "firing"), "the lesser alert")
     await line.write(1, severity=Severity.HIGH)
     await line.write(1, severity=Severity.HIGH, status=TicketStatus.WORKER_GONE)
     await line.flush("marker-1")
     await line.flush("marker-2")
-    assert not [m for m in line.got("slack", "resolved") if "(medium)" in m.title]
+    assert not [m for m in line.messages_on("slack", "resolved") if "(medium)" in m.title]
 
     due = await line.deliver_at(time.time())
     assert due <= time.time() + AlertingSettings().late_resolve_seconds
     await line.deliver_at(time.time() + AlertingSettings().late_resolve_seconds)
-    await line.alertmanager.until(lambda: line.got("pagerduty", "resolved"), "its end")
+    await line.alertmanager.until(lambda: line.messages_on("pagerduty", "resolved"), "its end")
     await line.flush("marker-3")
-    ends = [m.title for m in line.got("slack", "resolved")]
+    ends = [m.title for m in line.messages_on("slack", "resolved")]
     assert len(ends) == 1
     assert "has ended without recovering" in ends[0]
 

@@ -84,12 +84,12 @@ async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlert
         body["matchers"] = [matcher, {"name": "cause", "value": "doom_loop", "isRegex": False}]
         made = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
-        said = await client.silences(peer)
-        views = [PeerView(peer=peer.name, answer=said, read_at=now())]
+        result = await client.silences(peer)
+        views = [PeerView(peer=peer.name, answer=result, read_at=now())]
 
         assert (find_active_silence(ours, views, now()) is not None) is expected, matcher
         assert find_active_silence(other, views, now()) is None
-        [known] = [one for one in said.silences if one.id == made]
+        [known] = [one for one in result.silences if one.id == made]
         assert (known.by, known.comment, known.state) == ("ada", "c", "active")
         await client.expire(peer, made)
         assert made not in {one.id for one in (await client.silences(peer)).silences}
@@ -143,8 +143,8 @@ async def test_dedup_key_is_the_hash_of_the_group_key(
     """An incident finds its ticket by this, in both versions."""
     ours = labels()
     client = AlertmanagerClient()
-    told = posted(ours, summary="s.", ticket_id="ticket-1", description="d")
-    await client.post_alerts(alertmanager.address, [told])
+    result = posted(ours, summary="s.", ticket_id="ticket-1", description="d")
+    await client.post_alerts(alertmanager.address, [result])
     incidents = [one for one in alertmanager.recorder.received if one.channel == "pagerduty"]
 
     def arrived() -> bool:
@@ -154,10 +154,10 @@ async def test_dedup_key_is_the_hash_of_the_group_key(
     await until(arrived, "PagerDuty and we are told")
     await client.aclose()
 
-    said = alertmanager.people.told[0]
-    assert incidents[0].body["dedup_key"] == dedup_key(said["groupKey"])
-    message = parse_notification(json.dumps(said).encode())
-    assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(said["groupKey"]))
+    actual = alertmanager.people.told[0]
+    assert incidents[0].body["dedup_key"] == dedup_key(actual["groupKey"])
+    message = parse_notification(json.dumps(actual).encode())
+    assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(actual["groupKey"]))
     [alert] = message.alerts
     assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(ours), "firing")
 
@@ -170,11 +170,11 @@ def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
 
 
 def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
-    said = PeerSilences(
+    result = PeerSilences(
         silences=silences,
         silenced={frozenset((of or labels()).items()): tuple(one.id for one in silences)} if silences else {},
     )
-    return PeerView(peer=peer, answer=said, read_at=0.0, error=error)
+    return PeerView(peer=peer, answer=result, read_at=0.0, error=error)
 
 
 def until_when(*views: PeerView, at: float = 50.0) -> float | None:
@@ -210,7 +210,7 @@ def test_expired_or_pending_silence_does_not_apply() -> None:
 
 
 def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
-    said: dict[str, Any] = {
+    silence_json: dict[str, Any] = {
         "id": "1",
         "status": {"state": "active"},
         "matchers": [{"name": "agent", "value": 'a"b', "isRegex": True, "isEqual": False}],
@@ -219,9 +219,9 @@ def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
         "createdBy": "a\x1b[2Jda",
         "comment": "key sk-" + "a1B2" * 12 + "\nsecond line",
     }
-    ended = said | {"id": "2", "status": {"state": "expired"}}
+    ended = silence_json | {"id": "2", "status": {"state": "expired"}}
 
-    [one] = read_answers(json.dumps([said, ended]).encode(), b"[]").silences
+    [one] = read_answers(json.dumps([silence_json, ended]).encode(), b"[]").silences
 
     assert "a1B2" not in one.comment
     assert "\n" not in one.comment

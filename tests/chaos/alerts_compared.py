@@ -22,15 +22,15 @@ from queenright.health.ticket_table import ticket_history
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import EventType
 from queenright.server.settings import Settings
-from tests.chaos.bad_way import BadWay, Taken
+from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost
 
 Identity = tuple[str, int]
 """The labels' key, and when it began, in milliseconds."""
 
-_TO_SAY = 3.0
+_MESSAGE_SECONDS = 3.0
 """Seconds that an Alertmanager may need on a busy machine to say what it is about to say, and that it did."""
 
-_TOLD = {TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED, TicketStatus.RESOLVED}
+_NOTIFIED = {TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED, TicketStatus.RESOLVED}
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Fire:
     """Everything that was heard outside the service."""
 
     settings: Settings
-    ways: list[BadWay]
+    ways: list[FaultyProxy]
     ports: list[int]
     messages: list[Message]
     recorder: Recorder
@@ -47,7 +47,7 @@ class Fire:
 
 
 @dataclass
-class Kept:
+class StoredAlerts:
     """What is in the database."""
 
     rows: list[Notification]
@@ -58,7 +58,7 @@ class Kept:
     """Events by ticket, peer and status."""
 
 
-def _read(conn: Connection) -> Kept:
+def _read(conn: Connection) -> StoredAlerts:
     rows = []
     for row in conn.execute(select(OUTBOX).order_by(OUTBOX.c.id)):
         values = dict(row._mapping)
@@ -68,49 +68,51 @@ def _read(conn: Connection) -> Kept:
     table = OUTBOX_DELIVERIES
     taken = conn.execute(select(table).where(table.c.delivered_at.is_not(None), table.c.peer != ""))
     events = read_events(conn, types=[EventType.NOTIFICATION_DELIVERED], limit=1_000_000)
-    said = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
-    return Kept(
+    deliveries = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
+    return StoredAlerts(
         rows,
         {(one.outbox_id, one.peer, one.status): one.delivered_at for one in taken},
         {one.ticket_id: one for one in ticket_history(conn, limit=1_000_000)},
-        Counter(said),
+        Counter(deliveries),
     )
 
 
 async def compared(fire: Fire) -> dict[str, Any]:
     """Return how much there was, and what is wrong, in words."""
     store = Store.open(fire.settings.database_url, read_only=True)
-    kept = await store.read(_read)
+    result = await store.read(_read)
     await store.close()
-    wrong = [*_identities(kept), *_said_once(kept), *fire.recorder.refused]
+    wrong = [*_identities(result), *_check_single_notification(result), *fire.recorder.refused]
     for way, port in zip(fire.ways, fire.ports, strict=True):
-        wrong += _taken(kept, way)
-        wrong += await _active(kept, port)
-    told = _told(kept, fire)
+        wrong += _check_deliveries(result, way)
+        wrong += await _active(result, port)
+    notified = _count_messages(result, fire)
     return {
-        "tickets": len(kept.tickets),
-        "notifications": len(kept.rows),
+        "tickets": len(result.tickets),
+        "notifications": len(result.rows),
         "posts": [len(way.taken) for way in fire.ways],
         "messages": dict(Counter(f"{m.channel} {m.status}" for m in fire.messages)),
-        "told_again": told.again,
-        "wrong": wrong + told.wrong,
+        "told_again": notified.again,
+        "wrong": wrong + notified.wrong,
     }
 
 
-def _identities(kept: Kept) -> list[str]:
-    told = {row.ticket_id for row in kept.rows}
+def _identities(kept: StoredAlerts) -> list[str]:
+    ticket_ids = {row.ticket_id for row in kept.rows}
     wrong = [
         f"ticket {ticket.ticket_id} is {ticket.status.value}, and nobody was to be told"
         for ticket in kept.tickets.values()
-        if ticket.status in _TOLD and ticket.notified_severity is not None and ticket.ticket_id not in told
+        if ticket.status in _NOTIFIED
+        and ticket.notified_severity is not None
+        and ticket.ticket_id not in ticket_ids
     ]
     holding = Counter(row.ticket_id for row in kept.rows if row.ends_at is None)
     wrong += [f"ticket {which} holds under {n} identities" for which, n in holding.items() if n > 1]
-    begun = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
-    return wrong + [f"{which} is written {n} times" for which, n in begun.items() if n > 1]
+    result = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
+    return wrong + [f"{which} is written {n} times" for which, n in result.items() if n > 1]
 
 
-def _said_once(kept: Kept) -> list[str]:
+def _check_single_notification(kept: StoredAlerts) -> list[str]:
     names = {row.id: row.ticket_id for row in kept.rows}
     due = Counter((names[row], peer, status) for row, peer, status in kept.receipts)
     return [
@@ -120,7 +122,7 @@ def _said_once(kept: Kept) -> list[str]:
     ]
 
 
-def _taken(kept: Kept, way: BadWay) -> list[str]:
+def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
     """Everything that was decided arrived, as what it was decided as, and an end is an end."""
     peer = f"127.0.0.1:{way.port}"
     known = {_identity(row) for row in kept.rows}
@@ -153,7 +155,7 @@ def _ms(stamp: str) -> int:
     return round(datetime.fromisoformat(stamp).timestamp() * 1000)
 
 
-async def _active(kept: Kept, port: int) -> list[str]:
+async def _active(kept: StoredAlerts, port: int) -> list[str]:
     client = AlertmanagerClient()
     found = await client.alerts(PeerAddress.parse(f"http://127.0.0.1:{port}"))
     await client.aclose()
@@ -163,14 +165,14 @@ async def _active(kept: Kept, port: int) -> list[str]:
 
 
 @dataclass
-class _Told:
+class Messages:
     wrong: list[str]
     again: int = 0
 
 
-def _told(kept: Kept, fire: Fire) -> _Told:
+def _count_messages(kept: StoredAlerts, fire: Fire) -> Messages:
     """One incident a ticket, firing before its end; one message a page: at least one, and the end."""
-    told = _Told([])
+    result = Messages([])
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for row in kept.rows:
         by_ticket[row.ticket_id].append(row)
@@ -178,24 +180,28 @@ def _told(kept: Kept, fire: Fire) -> _Told:
     for ticket_id, pages in by_ticket.items():
         # Of a worker that ended while Alertmanager still gathered, nobody need hear.
         gone = kept.tickets[ticket_id].status is TicketStatus.WORKER_GONE
-        said = incidents.pop(ticket_id, [])
-        if not said:
-            told.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
-        elif (said[-1][1] == "firing") != any(row.ends_at is None for row in pages):
-            told.wrong.append(f"the last that was said of {ticket_id} is {said[-1]}")
-        if len({key for key, _ in said}) > 1:
-            told.wrong.append(f"{ticket_id} is several incidents: {said}")
-    told.wrong += [f"the incident {which}: {said}, which nobody decided" for which, said in incidents.items()]
+        messages = incidents.pop(ticket_id, [])
+        if not messages:
+            result.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
+        elif (messages[-1][1] == "firing") != any(row.ends_at is None for row in pages):
+            result.wrong.append(f"the last that was said of {ticket_id} is {messages[-1]}")
+        if len({key for key, _ in messages}) > 1:
+            result.wrong.append(f"{ticket_id} is several incidents: {messages}")
+    result.wrong += [
+        f"the incident {which}: {messages}, which nobody decided" for which, messages in incidents.items()
+    ]
     for agent in {row.labels["agent"] for row in kept.rows}:
         pages = [row for row in kept.rows if row.labels["agent"] == agent]
         said_of = [m for m in fire.messages if m.channel == "slack" and agent in m.title]
         fired = sum(m.status == "firing" for m in said_of)
-        again = sum(once_more(fire, *two, {row.key for row in pages}) for two in pairwise(said_of))
-        told.again += max(0, fired - len(pages))
+        again = sum(is_allowed_repeat(fire, *two, {row.key for row in pages}) for two in pairwise(said_of))
+        result.again += max(0, fired - len(pages))
         if fired > len(pages) + again:
-            heard = [(round(m.time, 2), m.status, _sender(m, fire.ports)) for m in said_of]
-            told.wrong.append(f"{agent} had {len(pages)} pages, {again} excused, and was told of so: {heard}")
-    return told
+            observed_messages = [(round(m.time, 2), m.status, _sender(m, fire.ports)) for m in said_of]
+            result.wrong.append(
+                f"{agent} had {len(pages)} pages, {again} excused, and was told of so: {observed_messages}"
+            )
+    return result
 
 
 def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:
@@ -212,7 +218,7 @@ def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def once_more(fire: Fire, before: Message, message: Message, keys: set[str]) -> bool:
+def is_allowed_repeat(fire: Fire, before: Message, message: Message, keys: set[str]) -> bool:
     """
     Whether an Alertmanager said once more, for all it knew, what another had told people.
 
@@ -223,15 +229,15 @@ def once_more(fire: Fire, before: Message, message: Message, keys: set[str]) -> 
     sender, other = _sender(message, fire.ports), _sender(before, fire.ports)
     if message.status != "firing" or sender == other:
         return False
-    if before.status == "firing" and message.time - before.time < _TO_SAY:
+    if before.status == "firing" and message.time - before.time < _MESSAGE_SECONDS:
         return True
-    look = message.time - fire.peer_timeout - _TO_SAY, message.time
+    look = message.time - fire.peer_timeout - _MESSAGE_SECONDS, message.time
     here, there = (fire.ways[fire.ports.index(port)] for port in (sender, other))
-    return any(_held_what_was_over(here, look, there, before.time, key) for key in keys)
+    return any(_is_stale_alert(here, look, there, before.time, key) for key in keys)
 
 
-def _held_what_was_over(
-    here: BadWay, look: tuple[float, float], there: BadWay, said: float, key: str
+def _is_stale_alert(
+    here: FaultyProxy, look: tuple[float, float], there: FaultyProxy, said: float, key: str
 ) -> bool:
     """Whether one held, when it may have looked, what the other had taken the end of when it spoke."""
     looked, spoke = look
@@ -243,11 +249,11 @@ def _held_what_was_over(
     return any(_fires(t) and _ms(t.alert["startsAt"]) <= known[-1].at * 1000 for t in held)
 
 
-def _posts(way: BadWay, key: str) -> list[Taken]:
+def _posts(way: FaultyProxy, key: str) -> list[ForwardedPost]:
     return [taken for taken in way.taken if alert_key(taken.alert["labels"]) == key]
 
 
-def _fires(taken: Taken) -> bool:
+def _fires(taken: ForwardedPost) -> bool:
     return _ms(taken.alert["endsAt"]) > taken.at * 1000
 
 

@@ -69,15 +69,15 @@ class Bees:
             bee.loops = place in looping
 
     def _lives(self, bee: Bee) -> list[dict[str, Any]]:
-        told = []
+        lines = []
         if not bee.began:
             bee.began = True
             if bee.number > 1:
-                told.append(self._event(bee, EventType.EXECUTION_COMPLETED, bee.number - 1))
-            told.append(self._event(bee, EventType.EXECUTION_STARTED, framework="test", start_records=True))
+                lines.append(self._event(bee, EventType.EXECUTION_COMPLETED, bee.number - 1))
+            lines.append(self._event(bee, EventType.EXECUTION_STARTED, framework="test", start_records=True))
         verdict = "RETRY" if bee.loops else "ACCEPT"
         calls = [self._call(bee) for _ in range(3)]
-        return [*told, *calls, self._event(bee, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict)]
+        return [*lines, *calls, self._event(bee, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict)]
 
     def _call(self, bee: Bee) -> dict[str, Any]:
         seen = "b" * 16 if bee.loops else f"{self._ids:016x}"
@@ -104,7 +104,7 @@ class Bees:
         }
 
 
-class Lives:
+class AlertProcess:
     """The service's lives, one after the other."""
 
     def __init__(self, settings: Path, bees: Bees) -> None:
@@ -118,7 +118,7 @@ class Lives:
         self._over = False
 
     @contextlib.asynccontextmanager
-    async def mother(self) -> AsyncIterator[Lives]:
+    async def mother(self) -> AsyncIterator[AlertProcess]:
         """Have the process from which lives are forked."""
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
         self._port = server.sockets[0].getsockname()[1]
@@ -180,11 +180,11 @@ class Lives:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                said = json.loads(line) if line.endswith(b"\n") else {}
-                if self._bees.batch is not None and said.get("done") == self._bees.batch["n"]:
+                decoded = json.loads(line) if line.endswith(b"\n") else {}
+                if self._bees.batch is not None and decoded.get("done") == self._bees.batch["n"]:
                     self._bees.batch = None
                     self.heard += 1
-                self.outbox = said.get("outbox") or self.outbox
+                self.outbox = decoded.get("outbox") or self.outbox
                 await asyncio.sleep(_TICK)
                 writer.write(b"null\n" if self._over else self._bees.next_batch())
         writer.close()

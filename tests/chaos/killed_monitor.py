@@ -56,7 +56,7 @@ class Bee:
 
 
 @dataclass
-class Heard:
+class ActionLog:
     """Everything that was acknowledged, and what was done that must not be."""
 
     events: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class World:
         self.random = Random(seed)
         self.now = 1_700_000_000.0
         self.bees = {f"bee{n}": Bee(f"bee{n}") for n in range(WORKERS)}
-        self.heard = Heard()
+        self.heard = ActionLog()
         self.batch: dict[str, Any] | None = None
         self._ids = 0
         self._batches = 0
@@ -147,14 +147,14 @@ class World:
     def hear(self, line: str) -> str:
         """Take note of one line of a monitor, and return its first word."""
         word, *rest = line.split()
-        heard = self.heard
-        heard.kinds[word] += 1
+        log = self.heard
+        log.kinds[word] += 1
         if word == "said":
             self._said(*rest)
         elif word == "ticket":
-            heard.tickets.add(rest[0])
+            log.tickets.add(rest[0])
         elif word == "told":
-            heard.told.add(rest[0])
+            log.told.add(rest[0])
         elif word == "nudge":
             self._nudged(*rest)
         elif word == "terminate":
@@ -179,34 +179,34 @@ class World:
         return (bee.session, bee.incarnation) == (session, incarnation)
 
     def _nudged(self, nudge_id: str, agent: str, session: str, incarnation: str) -> None:
-        bee, heard = self.bees[agent], self.heard
-        heard.nudges[nudge_id] += 1
+        bee, log = self.bees[agent], self.heard
+        log.nudges[nudge_id] += 1
         if not self._is_it(bee, session, incarnation):
-            heard.wrong.append(f"nudge {nudge_id} for {session}/{incarnation}, {agent} is {bee.incarnation}")
+            log.wrong.append(f"nudge {nudge_id} for {session}/{incarnation}, {agent} is {bee.incarnation}")
             return
         for other, at in bee.nudged:
             if self.now - at < INTERVAL:
-                heard.wrong.append(f"{agent} was nudged twice within an interval: {other}, {nudge_id}")
+                log.wrong.append(f"{agent} was nudged twice within an interval: {other}, {nudge_id}")
         bee.nudged.append((nudge_id, self.now))
         if bee.mood in ("hangs", "loops") and self.random.random() < 0.15:
             bee.mood = "well"
 
     def _terminated(self, intervention_id: str, agent: str, session: str, incarnation: str) -> None:
-        bee, heard = self.bees[agent], self.heard
-        heard.ended[intervention_id] = (agent, session, incarnation)
+        bee, log = self.bees[agent], self.heard
+        log.ended[intervention_id] = (agent, session, incarnation)
         if not self._is_it(bee, session, incarnation):
-            heard.wrong.append(f"{session}/{incarnation} was terminated, {agent} is {bee.incarnation}")
+            log.wrong.append(f"{session}/{incarnation} was terminated, {agent} is {bee.incarnation}")
             return
         bee.mood = "gone"
 
     def _respawned(
         self, attempt: str, agent: str, session: str, old: str, incarnation: str, checkpoint: str
     ) -> None:
-        bee, heard = self.bees[agent], self.heard
+        bee, log = self.bees[agent], self.heard
         if bee.session != session:
             return  # its people have begun something else, and told nobody
         if bee.mood == "finished" or checkpoint != "c1":
-            heard.wrong.append(f"{session} was brought back from {checkpoint}, it is {bee.mood}")
+            log.wrong.append(f"{session} was brought back from {checkpoint}, it is {bee.mood}")
         bee.incarnation, bee.mood, bee.nudged = incarnation, "reborn", []
 
 
@@ -233,12 +233,15 @@ class Monitor:
         assert mother.stdout is not None
         print(*self._pipes, file=mother.stdin, flush=True)
         pid = int(mother.stdout.readline().split()[1])
-        with self._pipes[0].open("w", encoding="utf-8") as say, self._pipes[1].open(encoding="utf-8") as said:
+        with (
+            self._pipes[0].open("w", encoding="utf-8") as say,
+            self._pipes[1].open(encoding="utf-8") as result,
+        ):
             lines = chance.randrange(1, 1 + chance.choice((1, 3, 10, 30, 100, 200))) if kill else None
-            self._work(world, say, said, pid, lines, chance)
+            self._work(world, say, result, pid, lines, chance)
             if not kill:
                 say.close()
-            for line in said:
+            for line in result:
                 if line.endswith("\n"):
                     world.hear(line)
         return mother.stdout.readline().split() == ["dead", str(int(signal.SIGKILL))]
@@ -247,18 +250,18 @@ class Monitor:
         self, world: World, say: IO[str], said: IO[str], pid: int, lines: int | None, chance: Random
     ) -> None:
         """Talk to a life until it has said ``lines`` lines, and kill it; without, for 5 batches."""
-        batches = heard = 0
+        batches = count = 0
         say.write(world.next_batch())
         say.flush()
         while line := said.readline():
-            heard += 1
+            count += 1
             if world.hear(line) == "done":
                 batches += 1
                 if lines is None and batches == 5:
                     return
                 say.write(world.next_batch())
                 say.flush()
-            if heard == lines:
+            if count == lines:
                 time.sleep(chance.random() * 0.004)
                 os.kill(pid, signal.SIGKILL)
                 return
@@ -303,7 +306,7 @@ def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None)
 
 
 @dataclass
-class Kept:
+class StoredDecisions:
     """What is in the database."""
 
     events: list[str]
@@ -314,10 +317,10 @@ class Kept:
     recoveries: list[Recovery]
 
 
-def _read(conn: Connection) -> Kept:
+def _read(conn: Connection) -> StoredDecisions:
     columns = (OUTBOX.c.ticket_id, OUTBOX.c.alert_key, OUTBOX.c.labels, OUTBOX.c.ends_at)
     rows = conn.execute(select(*columns)).all()
-    return Kept(
+    return StoredDecisions(
         [event.id for _, event in read_events(conn, limit=10_000_000)],
         {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
         [(one.ticket_id, one.alert_key, one.labels["severity"], one.ends_at is None) for one in rows],
@@ -326,38 +329,38 @@ def _read(conn: Connection) -> Kept:
     )
 
 
-async def compared(url: str, heard: Heard) -> list[str]:
+async def compared(url: str, heard: ActionLog) -> list[str]:
     """Hold what was acknowledged and done against what is kept; return what is wrong, in words."""
     checked = Store.verify_file(url)
     store = Store.open(url, read_only=True)
-    kept = await store.read(_read)
+    result = await store.read(_read)
     await store.close()
     wrong = [] if checked.ok else [f"the log does not verify: {checked.reason}"]
 
     def lost(what: str, said: set[str], there: set[str]) -> None:
         wrong.extend(f"{what} {which} was acknowledged and is lost" for which in sorted(said - there))
 
-    lost("event", heard.events, set(kept.events))
-    lost("ticket", heard.tickets, set(kept.tickets))
-    lost("notification of ticket", heard.told, {one[0] for one in kept.outbox})
-    lost("intervention", set(heard.interventions), set(kept.interventions))
-    lost("recovery", heard.recoveries, {one.recovery_id for one in kept.recoveries})
-    lost("nudge", set(heard.nudges), set(kept.interventions))
-    lost("termination", set(heard.ended), set(kept.interventions))
+    lost("event", heard.events, set(result.events))
+    lost("ticket", heard.tickets, set(result.tickets))
+    lost("notification of ticket", heard.told, {one[0] for one in result.outbox})
+    lost("intervention", set(heard.interventions), set(result.interventions))
+    lost("recovery", heard.recoveries, {one.recovery_id for one in result.recoveries})
+    lost("nudge", set(heard.nudges), set(result.interventions))
+    lost("termination", set(heard.ended), set(result.interventions))
     for intervention_id, outcome in heard.interventions.items():
-        found = kept.interventions.get(intervention_id)
+        found = result.interventions.get(intervention_id)
         if found is not None and found.outcome.value != outcome:
             wrong.append(f"intervention {intervention_id} was told {outcome} and is {found.outcome.value}")
     for intervention_id, who in heard.ended.items():
-        found = kept.interventions.get(intervention_id)
+        found = result.interventions.get(intervention_id)
         if found is not None and (found.agent_id, found.session_id, found.incarnation_id) != who:
             wrong.append(f"termination {intervention_id} of {who} is kept as of {found.target}")
     wrong.extend(f"nudge {which} was delivered {n} times" for which, n in heard.nudges.items() if n > 1)
-    wrong.extend(_twice(kept))
+    wrong.extend(_twice(result))
     return wrong
 
 
-def _twice(kept: Kept) -> list[str]:
+def _twice(kept: StoredDecisions) -> list[str]:
     """Return what is kept under two identities."""
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
@@ -374,11 +377,11 @@ def _twice(kept: Kept) -> list[str]:
         for which, n in names.items()
         if n > 1 + requests[which[0]]
     ]
-    told = {one[0] for one in kept.outbox}
+    notified_ids = {one[0] for one in kept.outbox}
     wrong += [
         f"ticket {ticket.ticket_id} is {ticket.status.value} and its notification is lost"
         for ticket in kept.tickets.values()
-        if ticket.status is TicketStatus.INTERVENING and ticket.ticket_id not in told
+        if ticket.status is TicketStatus.INTERVENING and ticket.ticket_id not in notified_ids
     ]
     wrong += [
         f"intervention {one.intervention_id} never ended"

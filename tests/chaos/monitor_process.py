@@ -62,7 +62,7 @@ def tell(*words: object) -> None:
     os.write(1, (" ".join(str(word) for word in words) + "\n").encode())
 
 
-class Hands:
+class RemoteActions:
     """Control and respawner: everything that is done is written down by whoever reads."""
 
     def reaches(self, target: Target) -> bool:
@@ -101,7 +101,7 @@ class Hands:
         return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation)
 
 
-class Life:
+class MonitorRun:
     """One life: the parts, wired as the service wires them, on the clock of the batches."""
 
     def __init__(self, url: str) -> None:
@@ -111,7 +111,7 @@ class Life:
         self.known: set[str] = set()
         self._said: list[AgentEvent] = []
         self._changed: dict[WorkerKey, None] = {}
-        hands, clock = Hands(), lambda: self.now
+        hands, clock = RemoteActions(), lambda: self.now
         self.tickets = TicketService(
             self.store, settings=SETTINGS, clock=clock, publish=self.publish, on_change=self._hand_over
         )
@@ -191,9 +191,9 @@ class Life:
 
     async def _speak(self) -> None:
         while self._said or self._changed:
-            said, self._said = self._said, []
-            await self.store.append(said)
-            for event in said:
+            reports, self._said = self._said, []
+            await self.store.append(reports)
+            for event in reports:
                 tell("said", event.id, event.type.value, event.agent_id)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
@@ -236,7 +236,7 @@ class Life:
 
 async def live(url: str) -> None:
     """Work until killed, or until there is nothing more to read."""
-    life = Life(url)
+    life = MonitorRun(url)
     lines = asyncio.get_running_loop()
     first = True
     while line := await lines.run_in_executor(None, sys.stdin.readline):

@@ -9,34 +9,34 @@ import pytest
 from queenright.alerting.notification import alert_key
 from queenright.alerting.recorder import Message, Recorder
 from queenright.server.settings import Settings
-from tests.chaos.alerts_compared import Fire, once_more
-from tests.chaos.bad_way import BadWay, Taken
+from tests.chaos.alerts_compared import Fire, is_allowed_repeat
+from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost
 
 A, B = 9093, 9193
 LABELS = {"agent": "bee"}
 BEGAN = 1000.0
 
 
-def taken(at: float, *, ended: bool = False, began: float = BEGAN) -> Taken:
+def taken(at: float, *, ended: bool = False, began: float = BEGAN) -> ForwardedPost:
     ends = at - 0.1 if ended else at + 3600
     stamps = {"startsAt": began, "endsAt": ends}
-    return Taken(
+    return ForwardedPost(
         at,
         {"labels": LABELS} | {name: datetime.fromtimestamp(t, UTC).isoformat() for name, t in stamps.items()},
     )
 
 
-def said(port: int, at: float, status: str) -> Message:
+def message_at(port: int, at: float, status: str) -> Message:
     body = {"attachments": [{"url": f"http://bee:{port}/#/silences/new"}]}
     return Message(time=at, channel="slack", status=status, title="bee", text="", path="", body=body)
 
 
-def excused(at_a: list[Taken], at_b: list[Taken], before: Message, message: Message) -> bool:
-    ways = [BadWay(1, A), BadWay(2, B)]
+def excused(at_a: list[ForwardedPost], at_b: list[ForwardedPost], before: Message, message: Message) -> bool:
+    ways = [FaultyProxy(1, A), FaultyProxy(2, B)]
     for way, posts in zip(ways, (at_a, at_b), strict=True):
         way.taken = posts
     fire = Fire(Settings(), ways, [A, B], [], Recorder(), peer_timeout=1.0)
-    return once_more(fire, before, message, {alert_key(LABELS)})
+    return is_allowed_repeat(fire, before, message, {alert_key(LABELS)})
 
 
 BEGINNING, END = taken(1001), taken(1010, ended=True)
@@ -47,27 +47,27 @@ BEGINNING, END = taken(1001), taken(1010, ended=True)
     [([], True), ([taken(1028, ended=True)], True), ([taken(1011, ended=True)], False)],
     ids=["it never heard of the end", "it heard while its look waited", "it had long heard"],
 )
-def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[Taken], is_excused: bool) -> None:
-    before, message = said(A, 1020, "resolved"), said(B, 1030, "firing")
+def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost], is_excused: bool) -> None:
+    before, message = message_at(A, 1020, "resolved"), message_at(B, 1030, "firing")
 
     assert excused([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
 
 
-def test_what_began_after_the_end_is_a_page_of_its_own() -> None:
+def test_condition_starting_after_an_end_is_a_separate_page() -> None:
     anew = taken(1025, began=1024)
 
     assert not excused(
         [BEGINNING, END, anew],
         [BEGINNING, END, anew],
-        said(A, 1020, "resolved"),
-        said(B, 1030, "firing"),
+        message_at(A, 1020, "resolved"),
+        message_at(B, 1030, "firing"),
     )
 
 
-def test_alert_is_not_repeated_by_its_sender_or_while_it_fires() -> None:
-    assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(A, 1003, "firing"))
-    assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1012, "firing"))
+def test_alert_is_not_repeated_by_its_sender_or_while_firing() -> None:
+    assert not excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(A, 1003, "firing"))
+    assert not excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1012, "firing"))
 
 
-def test_both_may_tell_of_a_beginning_at_the_same_time() -> None:
-    assert excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1002.3, "firing"))
+def test_both_peers_may_report_a_start_simultaneously() -> None:
+    assert excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1002.3, "firing"))

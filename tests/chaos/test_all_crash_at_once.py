@@ -25,7 +25,7 @@ def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
     return [event for _, event in read_events(conn, limit=1_000_000) if event.type is type_]
 
 
-async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_people_see_to_the_rest(
+async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_left_to_people(
     tmp_path: Path,
 ) -> None:
     """B72, B100, B101: five recoveries an hour and agent; a failed run without a checkpoint is dropped."""
@@ -41,7 +41,7 @@ async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_peopl
 
     fleet.at(fleet.now + 3600.0, everybody_crashes)
     tally = await fleet.run(0.2)
-    begun = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
+    events = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
     failed = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_FAILED))
     tickets = await store.read(lambda conn: ticket_history(conn, limit=1000))
     rows = await store.read(lambda conn: newest(conn, 1000))
@@ -49,13 +49,13 @@ async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_peopl
 
     most = fleet.settings.recovery.max_attempts_per_hour
     times: dict[str, list[float]] = {}
-    for event in begun:
+    for event in events:
         times.setdefault(event.agent_id, []).append(event.time)
     assert times
     for of_agent in times.values():
         assert max(sum(at - HOUR < other <= at for other in of_agent) for at in of_agent) <= most
     left = {event.session_id for event in failed if event.data["exhausted"]}
-    back = {event.session_id for event in begun}
+    back = {event.session_id for event in events}
     dropped = {row.session_id for row in rows if row.state is RecoveryState.DROPPED}
     assert left | back | dropped == {fault.session_id for fault in tally.faults}
     assert back - left, "those with a checkpoint are brought back, however many agents crash"

@@ -11,7 +11,7 @@ SECONDS = 40.0
 """No more kills after so long; ``python -m tests.chaos.killed_monitor --kills 1000`` does them all."""
 
 
-def test_whatever_a_killed_monitor_decided_or_acknowledged_is_kept_once_and_done_once(tmp_path: Path) -> None:
+def test_decisions_of_a_killed_monitor_are_kept_and_executed_once(tmp_path: Path) -> None:
     """
     B77: ``kill -9`` at any moment: no ticket, intervention, recovery or notification is lost.
 

@@ -15,9 +15,9 @@ from typing import Final
 
 CLIENT: Final = Path(__file__).parents[2] / "server" / "queenright" / "client"
 SOURCE: Final = CLIENT / "asynchronous"
-MADE: Final = CLIENT / "synchronous"
+GENERATED: Final = CLIENT / "synchronous"
 
-_GONE: Final = frozenset({"async", "await"})
+_REMOVED_KEYWORDS: Final = frozenset({"async", "await"})
 _NAMES: Final = {
     "AsyncClient": "Client",
     "AsyncBaseTransport": "BaseTransport",
@@ -61,7 +61,7 @@ def _unawaited(source: str) -> str:
             continue
         row, begin, end = token.start[0] - 1, token.start[1], token.end[1]
         line = lines[row]
-        if token.string in _GONE:
+        if token.string in _REMOVED_KEYWORDS:
             lines[row] = line[:begin] + line[end:].removeprefix(" ")
         elif (name := _named(token.string)) != token.string:
             lines[row] = line[:begin] + name + line[end:]
@@ -78,7 +78,7 @@ def _named(name: str) -> str:
 def _formatted(source: str) -> str:
     """Return a module as it is formatted, with its imports in order, and `yield from` where it can be."""
     ruff = [sys.executable, "-m", "ruff"]
-    where = ["--stdin-filename", str(MADE / "module.py"), "-"]
+    where = ["--stdin-filename", str(GENERATED / "module.py"), "-"]
     mended = ["check", "--select", "I,UP028", "--fix", "--unsafe-fixes", "--quiet"]
     for step in (mended, ["format", "--quiet"]):
         done = subprocess.run(
@@ -92,14 +92,14 @@ def main() -> int:
     """Say what differs, or write what is made."""
     found = made()
     if "--write" in sys.argv[1:]:
-        MADE.mkdir(exist_ok=True)
-        for old in MADE.glob("*.py"):
+        GENERATED.mkdir(exist_ok=True)
+        for old in GENERATED.glob("*.py"):
             if old.name not in found:
                 old.unlink()
         for name, text in found.items():
-            (MADE / name).write_text(text, "utf-8")
+            (GENERATED / name).write_text(text, "utf-8")
         return 0
-    differ = [name for name, text in found.items() if not _is(MADE / name, text)]
+    differ = [name for name, text in found.items() if not _is(GENERATED / name, text)]
     print("\n".join(differ) or "All as they would be made.")
     return 1 if differ else 0
 

@@ -57,7 +57,7 @@ def test_a_token_is_in_no_repr() -> None:
         assert "secret" not in repr(vars(client))
 
 
-def test_a_name_is_one_segment_whatever_is_in_it() -> None:
+def test_any_name_is_one_path_segment() -> None:
     assert (
         build_path("api", "agents", "team/ré\nsearcher?x#y")
         == "/api/agents/team%2Fr%C3%A9%0Asearcher%3Fx%23y"

@@ -125,16 +125,16 @@ async def test_a_heartbeat_and_an_answer_of_the_queen_come_back(qr: AsyncQueenri
     await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})
     beat = await qr.agents.heartbeat("beater")
     answer = await qr.tickets.chat(ticket.ticket_id, "what is wrong?", by="ada")
-    said = await qr.tickets.messages(ticket.ticket_id)
-    later = await qr.tickets.messages(ticket.ticket_id, after=said[0].id)
+    messages = await qr.tickets.messages(ticket.ticket_id)
+    later = await qr.tickets.messages(ticket.ticket_id, after=messages[0].id)
 
     assert (beat.task_id, beat.token_count) == ("report-7", 12)
-    assert [one.role for one in said] == ["operator", "queen"]
-    assert later == said[1:]
-    assert said[1].id == answer.id
+    assert [one.role for one in messages] == ["operator", "queen"]
+    assert later == messages[1:]
+    assert messages[1].id == answer.id
 
 
-async def test_a_breaker_is_reset_whatever_its_name_is(qr: AsyncQueenright, running: Running) -> None:
+async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Running) -> None:
     running.service.breakers.get("tool_execution", "team/looper", "a b?c")
     [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
 
@@ -144,31 +144,31 @@ async def test_a_breaker_is_reset_whatever_its_name_is(qr: AsyncQueenright, runn
     assert await qr.breakers.get(known.name) == done
 
 
-async def test_a_list_is_asked_for_page_by_page_as_far_as_it_is_wanted(running: Running) -> None:
+async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
     for number in range(450):
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
-    asked: list[httpx.URL] = []
+    requested_urls: list[httpx.URL] = []
 
     class Counting(httpx.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            asked.append(request.url)
+            requested_urls.append(request.url)
             return await super().handle_async_request(request)
 
     async with AsyncQueenright(running.url, transport=Counting(verify=certificates(running.url))) as qr:
         found = qr.breakers.list()
-        assert not asked
+        assert not requested_urls
         await anext(found)
-        first = len(asked)
+        first = len(requested_urls)
         every = [one.name async for one in qr.breakers.list()]
         some = [one.name async for one in qr.breakers.list(limit=250)]
 
     assert first == 1
     assert len(every) == len(set(every)) >= 450
     assert some == every[:250]
-    assert [url.params["limit"] for url in asked[-2:]] == ["200", "50"]
+    assert [url.params["limit"] for url in requested_urls[-2:]] == ["200", "50"]
 
 
-async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(running: Running) -> None:
+async def test_action_with_a_lost_response_is_retried_and_executed_once(running: Running) -> None:
     keys: list[str] = []
 
     class Broken(httpx.AsyncHTTPTransport):
@@ -185,15 +185,15 @@ async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(r
     carried = Broken(verify=certificates(running.url))
     async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
         done = await qr.agents.nudge("looper", "Only once, please.", by="ada")
-        told = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
+        nudges = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
 
     assert keys[:2] == ["the-only-key", "the-only-key"]
-    assert [one.intervention_id for one in told if one.message == "Only once, please."] == [
+    assert [one.intervention_id for one in nudges if one.message == "Only once, please."] == [
         done.intervention_id
     ]
 
 
-async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenright) -> None:
+async def test_refusal_has_the_message_and_status_of_the_service(qr: AsyncQueenright) -> None:
     with pytest.raises(RequestRejectedError, match="no ticket 'none'") as unknown:
         await qr.tickets.get("none")
     with pytest.raises(RequestRejectedError) as invalid:
@@ -203,9 +203,7 @@ async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenrig
     assert (invalid.value.status, invalid.value.reason) == (422, "")
 
 
-async def test_a_token_that_is_none_of_the_services_is_refused_and_in_no_words(
-    running: Running, tmp_path: Path
-) -> None:
+async def test_unknown_token_is_refused_without_being_quoted(running: Running, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
     async with AsyncQueenright(running.url, token_file=file) as qr:

@@ -122,7 +122,7 @@ async def refusals(qr: AsyncQueenright, running: Running) -> None:
         qr.events.stream(agent="")
 
 
-async def test_a_service_that_is_not_there_is_an_error_or_waited_for() -> None:
+async def test_unavailable_service_is_an_error_or_waited_for() -> None:
     waits: list[float] = []
 
     class Enough(Exception):

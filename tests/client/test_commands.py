@@ -24,16 +24,18 @@ async def queenright(running: Running, *arguments: str, **env: str) -> Completed
     return await asyncio.to_thread(warm.queenright, *arguments, env=environment)
 
 
-async def test_a_ticket_is_shown_and_its_story_and_what_stands_is_not_dismissed(running: Running) -> None:
+async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standing_ticket(
+    running: Running,
+) -> None:
     [ticket] = running.service.tickets.open_tickets()
-    shown = await queenright(running, "tickets", "show", ticket.ticket_id)
+    result = await queenright(running, "tickets", "show", ticket.ticket_id)
     plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
     story = await queenright(running, "tickets", "timeline", ticket.ticket_id)
     no_reason = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", " ")
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
 
-    assert shown.stdout.startswith("looper: ")
-    assert f"\n  ticket    {ticket.ticket_id}\n" in shown.stdout
+    assert result.stdout.startswith("looper: ")
+    assert f"\n  ticket    {ticket.ticket_id}\n" in result.stdout
     assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
     assert len(story.stdout.splitlines()) >= 2
     assert no_reason.returncode == 2
@@ -77,9 +79,7 @@ async def test_input_must_be_a_json_object(running: Running, given: str) -> None
     assert (done.returncode, done.stdout) == (2, "")
 
 
-async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
-    running: Running, tmp_path: Path
-) -> None:
+async def test_token_from_file_or_environment_is_never_shown(running: Running, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_nobodys_secret\n")
     by_option = await queenright(running, "breakers", "list", "--token-file", str(file))
@@ -94,7 +94,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
     assert without.returncode == 0
 
 
-async def test_events_of_a_type_that_is_none_are_misuse(running: Running) -> None:
+async def test_events_of_an_unknown_type_are_a_usage_error(running: Running) -> None:
     done = await queenright(running, "events", "--types", "zzz")
 
     assert (done.returncode, done.stdout) == (2, "")

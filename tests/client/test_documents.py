@@ -36,16 +36,16 @@ async def test_its_blocks_run(running: Running) -> None:
     assert ran[1].stdout is not None
     connected = (await ran[1].stdout.readline()).decode()
     await running.service.ingest(list(looping(running.service.clock(), times=3)))
-    said = [[text.decode() for text in await process.communicate()] for process in ran]
+    output = [[text.decode() for text in await process.communicate()] for process in ran]
 
     assert connected == "connected \n"
-    assert [(process.returncode, err) for process, (_, err) in zip(ran, said, strict=True)] == [(0, "")] * 3
-    assert "looper search was called" in said[0][0]
-    assert len(said[1][0].splitlines()) == 3
-    assert said[2][0].startswith("404 ")
+    assert [(process.returncode, err) for process, (_, err) in zip(ran, output, strict=True)] == [(0, "")] * 3
+    assert "looper search was called" in output[0][0]
+    assert len(output[1][0].splitlines()) == 3
+    assert output[2][0].startswith("404 ")
 
 
-async def test_it_names_every_call() -> None:
+async def test_client_document_names_every_call() -> None:
     with Queenright("http://here:1") as qr:
         for name, group in vars(qr).items():
             if name.startswith("_"):

@@ -41,7 +41,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     for name in ("guide", "second"):
         guide(folder / "guides" / name, name)
     settings = settings_at(folder)
-    async with people() as told, real_alertmanager(folder / "am", told) as alertmanager:
+    async with people() as recorder, real_alertmanager(folder / "am", recorder) as alertmanager:
         alerting = {"alertmanager_urls": (alertmanager.url,)}
         changed = {
             "alerting": settings.alerting.model_copy(update=alerting),
@@ -73,7 +73,7 @@ def ticket_of(running: Running, agent: str) -> str:
     return found.ticket_id
 
 
-async def test_what_a_token_does_is_kept_under_its_name(qr: AsyncQueenright, running: Running) -> None:
+async def test_token_actions_are_recorded_under_its_name(qr: AsyncQueenright, running: Running) -> None:
     """And a ticket that a person dismisses is nobody's any more."""
     service = running.service
     # Its last call was a moment ago: a busy machine must not make a stall of it.
@@ -94,7 +94,7 @@ async def test_what_a_token_does_is_kept_under_its_name(qr: AsyncQueenright, run
     assert (dismissed.status, dismissed.triaged_by) == ("dismissed", "ada")
 
 
-async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: Running) -> None:
+async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: Running) -> None:
     ticket = ticket_of(running, "looper")
     made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
     [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
@@ -106,7 +106,7 @@ async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: R
 
 
 @pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
-async def test_what_the_queen_asks_for_is_allowed_or_not(
+async def test_queen_request_is_approved_or_denied(
     qr: AsyncQueenright, running: Running, agent: str, allowed: bool
 ) -> None:
     # As a worker that fetches what it is told.
@@ -116,15 +116,15 @@ async def test_what_the_queen_asks_for_is_allowed_or_not(
     ticket = running.service.tickets.get(ticket_of(running, agent))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
-    [asked] = [one async for one in qr.approvals.list(only_open=True)]
+    [pending_requests] = [one async for one in qr.approvals.list(only_open=True)]
 
     if not allowed:
-        denied = await qr.approvals.deny(asked.approval_id, reason="wait")
+        denied = await qr.approvals.deny(pending_requests.approval_id, reason="wait")
         assert (denied.status, denied.decided_by) == ("denied", "ada")
         return
-    approving = asyncio.create_task(qr.approvals.approve(asked.approval_id, reason="seen it"))
-    [told] = (await qr._transport.get_json(where, **life, wait=30))["instructions"]
-    await qr._transport.send(f"{where}/{told['instruction_id']}/answer", life | {"outcome": "done"})
+    approving = asyncio.create_task(qr.approvals.approve(pending_requests.approval_id, reason="seen it"))
+    [instructions] = (await qr._transport.get_json(where, **life, wait=30))["instructions"]
+    await qr._transport.send(f"{where}/{instructions['instruction_id']}/answer", life | {"outcome": "done"})
     done = await approving
     assert (done.status, done.outcome) == ("approved", "done")
     assert done.decided_by == "ada (admin, 127.0.0.1)"
@@ -157,7 +157,7 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     assert (given.node_id, given.session_id) == ("talk", session)
     assert (resumed.status, restored.status) == ("resumed", "restored")
     assert [one.graph_id async for one in qr.agents.graphs(name) if not one.of_service] == [slot.graph_id]
-    kept = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
+    actions = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
     noted = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
-    assert {one.data["what"] for one in noted} == kept
+    assert {one.data["what"] for one in noted} == actions
     assert {one.data["by"] for one in noted} == {"ada"}

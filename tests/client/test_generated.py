@@ -11,16 +11,18 @@ from queenright.client import AsyncQueenright, Queenright
 from tests.client import generated
 
 
-def test_the_client_that_is_not_awaited_is_as_it_would_be_made() -> None:
+def test_generated_sync_client_is_up_to_date() -> None:
     found = generated.made()
 
-    assert {file.name for file in generated.MADE.glob("*.py")} == set(found)
+    assert {file.name for file in generated.GENERATED.glob("*.py")} == set(found)
     for name, text in found.items():
-        assert (generated.MADE / name).read_text("utf-8") == text, "python -m tests.client.generated --write"
+        assert (generated.GENERATED / name).read_text("utf-8") == text, (
+            "python -m tests.client.generated --write"
+        )
 
 
-def test_nothing_in_it_is_awaited() -> None:
-    for file in generated.MADE.glob("*.py"):
+def test_sync_client_awaits_nothing() -> None:
+    for file in generated.GENERATED.glob("*.py"):
         words = file.read_text("utf-8").partition('"""\n')[2]
         assert not [w for w in ("await ", "async ", "Async", "asyncio", "Awaitable") if w in words], file.name
 

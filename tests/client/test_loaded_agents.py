@@ -22,7 +22,7 @@ async def ended(qr: AsyncQueenright, execution: str, after: str) -> tuple[str, s
     raise AssertionError("the stream has ended")
 
 
-async def test_an_agent_is_loaded_run_looked_at_and_unloaded(qr: AsyncQueenright) -> None:
+async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -> None:
     there = {one.name: one async for one in qr.agents.discover()}
     slot = await qr.agents.load(there["docs_checker"].path, by="ada")
     name, graph = slot.agent_id, slot.graph_id

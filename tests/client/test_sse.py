@@ -31,7 +31,7 @@ def read(*pieces: bytes) -> tuple[list[SseMessage], SseParser]:
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_a_stream_says_the_same_wherever_it_is_cut(cuts: list[int]) -> None:
+def test_stream_is_parsed_equally_at_any_chunk_boundary(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(STREAM)]
 
     messages, parser = read(*(STREAM[a:b] for a, b in pairwise(places)))
@@ -47,14 +47,14 @@ def test_an_id_without_a_message_is_where_to_come_back_to() -> None:
     assert parser.last_id == "e7"
 
 
-def test_an_id_with_a_nul_and_a_wait_that_is_no_number_are_passed_over() -> None:
+def test_id_with_a_nul_and_non_numeric_retry_are_ignored() -> None:
     messages, parser = read(b"retry: soon\nid: a\0b\ndata: x\n\n")
 
     assert messages == [SseMessage("message", "x", None)]
     assert (parser.retry, parser.last_id) == (None, None)
 
 
-def test_a_message_without_end_is_refused_before_it_fills_the_memory() -> None:
+def test_endless_message_is_refused_before_it_fills_memory() -> None:
     parser = SseParser()
 
     for _ in range(83):

@@ -39,13 +39,13 @@ _RULE: Final = (
 def prune(records: Iterable[Record]) -> tuple[tuple[Record, ...], str | None]:
     """Return the records without what the rule leaves out, and a note of that; None if nothing was."""
     pruning = _Pruning()
-    kept = []
+    remaining = []
     for record in records:
         body = pruning.prune(record.body, "") if record.path.startswith("/v1/") else record.body
         if body:
-            kept.append(Record(record.at, record.path, body))
+            remaining.append(Record(record.at, record.path, body))
     note = f"{pruning.left_out} of {pruning.seen} records and spans: {_RULE}" if pruning.left_out else None
-    return tuple(kept), note
+    return tuple(remaining), note
 
 
 class _Pruning:
@@ -71,15 +71,15 @@ class _Pruning:
 
     def _is_kept(self, item: Mapping[str, Any], scope: str) -> bool:
         self.seen += 1
-        said = {one["key"]: one["value"] for one in item.get("attributes", ())}
+        attributes = {one["key"]: one["value"] for one in item.get("attributes", ())}
         if "spanId" in item and "name" in item:
             name = f"span {item['name']}"
-            is_about_run = scope != _UNUSED_SPANS and any(key in said for key in _NAMED_IN)
+            is_about_run = scope != _UNUSED_SPANS and any(key in attributes for key in _NAMED_IN)
         else:
-            name = said.get("event.name", {}).get("stringValue", "")
+            name = attributes.get("event.name", {}).get("stringValue", "")
             is_about_run = name not in _SELF_REPORTS
             if name == _STREAM_EVENT:
-                is_about_run = said.get("event.kind", {}).get("stringValue") == _STREAM_END
+                is_about_run = attributes.get("event.kind", {}).get("stringValue") == _STREAM_END
         if is_about_run or name not in self._names:
             self._names.add(name)
             return True

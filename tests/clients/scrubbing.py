@@ -192,7 +192,7 @@ def make_fixture(
             continue
         body = move_times(decode(received), run.began, BEGAN - run.began)
         records.append(Record(round(received.at - run.began, 3), received.path, scrubber.scrub(body)))
-    kept, pruned = prune(records) if is_pruned else (tuple(records), None)
+    result, pruned = prune(records) if is_pruned else (tuple(records), None)
     return Fixture(
         client=client.name,
         version=version,
@@ -203,5 +203,5 @@ def make_fixture(
         ended_at=round(run.ended_at - run.began, 3),
         ended_by=run.ended_by,
         exit_codes=run.exit_codes,
-        records=kept,
+        records=result,
     )

@@ -61,7 +61,7 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 class TestFixture:
-    def test_holds_what_its_name_says(self, path: Path) -> None:
+    def test_contains_what_its_name_states(self, path: Path) -> None:
         fixture = load_fixture(path)
 
         assert fixture.path == path
@@ -101,7 +101,7 @@ class TestFixture:
         back = [move_times(record.body, BEGAN + 3_600, -3_600) for record in moved]
         assert back == [record.body for record in fixture.records]
 
-    def test_tells_nothing_of_the_machine_it_was_recorded_on(self, path: Path) -> None:
+    def test_contains_nothing_of_the_recording_machine(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
         strings = texts(json.loads(text))
 
@@ -145,7 +145,7 @@ def test_times_move_in_every_unit_and_back(seconds: int, moved: int, unit: int) 
     assert move_times(there, BEGAN + moved, -moved) == body
 
 
-def test_written_times_move_and_those_of_another_day_stay() -> None:
+def test_written_times_move_and_those_of_other_days_do_not() -> None:
     body = ["2026-01-01T00:00:01.250Z", "since 2026-01-01T00:00:01Z", "2024-05-01T00:00:00.000Z"]
 
     moved = move_times(body, BEGAN, 60)
@@ -153,7 +153,7 @@ def test_written_times_move_and_those_of_another_day_stay() -> None:
     assert moved == ["2026-01-01T00:01:01.250Z", "since 2026-01-01T00:01:01.000Z", body[2]]
 
 
-def test_scrubbing_replaces_what_identifies_by_constants_of_equal_shape() -> None:
+def test_scrubbing_replaces_identifiers_with_constants_of_equal_format() -> None:
     session, trace, user = (
         "03ddecdb-7e38-4ef1-b25f-be242c405954",
         "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -200,8 +200,8 @@ def test_pruning_keeps_first_client_report_and_the_whole_run() -> None:
     def request(*items: dict[str, Any]) -> Record:
         return Record(1.0, "/v1/logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": list(items)}]}]})
 
-    kept, note = prune([request(noise, work, noise), request(noise), request(work)])
+    pruned, note = prune([request(noise, work, noise), request(noise), request(work)])
 
-    assert kept == (request(noise, work), request(work))
+    assert pruned == (request(noise, work), request(work))
     assert note is not None
     assert note.startswith("2 of 5 records and spans")

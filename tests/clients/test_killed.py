@@ -68,7 +68,7 @@ def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: 
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_killed_program_ends_as_unknown_once_its_process_is_known_to_be_gone(pair: str) -> None:
+def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> None:
     """B88: where a call is known to be open, without a ticket; else an hour after its ticket."""
     for name in ("killed", "killed-watched") if pair in WATCHED else ("killed",):
         if records := until_end(load_framework(path_of(pair, name))):  # some had sent nothing by then
@@ -84,7 +84,7 @@ def test_killed_program_ends_as_unknown_once_its_process_is_known_to_be_gone(pai
 
 
 @pytest.mark.parametrize("pair", WATCHED)
-def test_program_that_hangs_while_its_process_reports_it_has_a_ticket_for_as_long(pair: str) -> None:
+def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) -> None:
     """B88: it is never taken for one that is gone."""
     monitor, vitals, now, signs = watch(until_end(load_framework(path_of(pair, "hang_first-watched"))))
     for minute in range(24 * 60):
@@ -96,7 +96,7 @@ def test_program_that_hangs_while_its_process_reports_it_has_a_ticket_for_as_lon
     assert not vitals.ended
 
 
-def test_session_that_waits_for_its_person_ends_after_a_day_and_goes_on_if_the_person_comes_back() -> None:
+def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -> None:
     """B88, B95: a laptop that was closed; the wait itself is never a finding."""
     records = until_end(load_fixture(WAITS))
     monitor, vitals, now, _ = watch(records)

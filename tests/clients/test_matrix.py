@@ -20,7 +20,7 @@ from tests.server.conftest import demo_settings
 from tests.waiting import until
 
 CELLS = read_matrix(DOCUMENT.read_text(encoding="utf-8"))
-PAST = 10.0
+CLOCK_OFFSET = 10.0
 """Seconds ago at which the clients were ended."""
 
 
@@ -53,7 +53,7 @@ async def replay(folder: Path, client: str, scenario: str) -> Watched:
             watched.findings |= {one["kind"]: 0.0 for row in agents for one in row["findings"]}
             watched.waited = 0.0 if any(row["waiting"] for row in agents) else None
 
-        for record in fixture.moved(time.time() - fixture.ended_at - PAST):
+        for record in fixture.moved(time.time() - fixture.ended_at - CLOCK_OFFSET):
             if record.at < ended_by:
                 path = hooks if record.path.startswith("/hooks/") else record.path
                 answer = await http.post(f"{running.otlp_url}{path}", json=record.body)
@@ -88,7 +88,7 @@ def test_matrix_in_docs_has_every_row_of_every_client_at_its_pinned_version() ->
     assert empty.splitlines()[0] in DOCUMENT.read_text(encoding="utf-8")
 
 
-def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
+def test_cell_of_a_missing_or_failed_scenario_states_it() -> None:
     failed = {"loop": Watched("loop", error="It took too long.")}
 
     lines = render_matrix({"codex": failed}, {"codex": "1"}).splitlines()
@@ -98,9 +98,7 @@ def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_runs_that_fail_one_after_the_other_since_the_provider_does_open_a_ticket(
-    client: str, tmp_path: Path
-) -> None:
+async def test_consecutive_failed_runs_of_a_provider_open_a_ticket(client: str, tmp_path: Path) -> None:
     """B34: whether a client gives up at the first answer of its provider or tries again."""
     fixture = load_fixture(FOLDER / client / "provider_429.json")
     async with (

@@ -51,7 +51,7 @@ async def test_provider_answers_with_the_turn_after_the_results(path: str, reque
 
 
 @pytest.mark.parametrize(("path", "request_with"), PROTOCOLS)
-async def test_request_that_offers_no_shell_is_answered_beside_the_script(
+async def test_request_without_a_shell_tool_is_answered_outside_the_script(
     path: str, request_with: Any
 ) -> None:
     request = {**request_with(0), "tools": [{"name": "set_title"}]}
@@ -84,7 +84,7 @@ async def test_sub_agent_follows_a_script_of_its_own() -> None:
     assert "Done." in done.text
 
 
-async def test_provider_error_is_raised_and_not_taken_for_the_clients() -> None:
+async def test_provider_error_is_not_attributed_to_the_client() -> None:
     async def send_malformed() -> None:
         async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
             assert (await http.post("/v1/messages", json={"model": "m"})).status_code == 500

@@ -11,7 +11,7 @@ from queenright.judge.evaluation import read_runs
 from tests.detection.oracle import REPETITION, first_repeated_call, group_of
 from tests.detection.peers import Detector, Verdicts
 
-_PEOPLE: Final = "human_pairs"
+_HUMAN_LABELS: Final = "human_pairs"
 """The mark of runs that somebody labelled, pair of neighbours by pair."""
 
 LONG: Final = ("repairagent", "openhands")
@@ -88,13 +88,13 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 
 def measure(runs: Sequence[Mapping[str, Any]], detectors: Iterable[Detector]) -> list[Measured]:
     """Show every run to every detector, and return what came of it, a detector."""
-    shown: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name, members in GROUPS.items():
         for member in members:
-            shown.setdefault(member, []).append(name)
+            result.setdefault(member, []).append(name)
     measured = [Measured(detector) for detector in detectors]
     for run in runs:
-        groups = shown.get(group_of(run), [])
+        groups = result.get(group_of(run), [])
         for one in measured:
             _add(one, run, groups)
     return measured
@@ -109,7 +109,7 @@ def _add(measured: Measured, run: Mapping[str, Any], groups: Iterable[str]) -> N
         measured.delays.append(verdicts.loops[0] - first)
         if run.get("agent") in LONG:
             measured.long_delays.append(verdicts.loops[0] - first)
-    if run.get("agent") in LONG and _PEOPLE in (run.get("labels") or ()):
+    if run.get("agent") in LONG and _HUMAN_LABELS in (run.get("labels") or ()):
         flagged = set(verdicts.loops)
         repetitions = {i for i, step in enumerate(run["steps"]) if step.get("rel") == REPETITION}
         measured.labelled.append(Labelled(len(flagged), len(repetitions), len(flagged & repetitions)))

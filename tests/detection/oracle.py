@@ -24,8 +24,8 @@ def group_of(run: Mapping[str, Any]) -> str:
     Of InterCode, unsolved runs with five turns or more without a gain are a group, and so are
     RepairAgent's with three equivalent actions in a row.
     """
-    told = run.get("success")
-    success = "outcome unknown" if not isinstance(told, bool) else "solved" if told else "unsolved"
+    result = run.get("success")
+    success = "outcome unknown" if not isinstance(result, bool) else "solved" if result else "unsolved"
     dataset = str(run.get("dataset"))
     if dataset.startswith("intercode"):
         stuck = success == "unsolved" and without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
@@ -39,8 +39,8 @@ def without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
     """Return the most turns in a row in which the reward did not rise; one that is no number is 0."""
     best, without, most = -math.inf, 0, 0
     for step in steps:
-        told = step.get("reward")
-        reward = float(told) if isinstance(told, int | float) and math.isfinite(told) else 0.0
+        result = step.get("reward")
+        reward = float(result) if isinstance(result, int | float) and math.isfinite(result) else 0.0
         without = 0 if reward > best else without + 1
         best, most = max(best, reward), max(most, without)
     return most

@@ -196,9 +196,9 @@ def vitals(workflow: str) -> Detector:
 
 
 def _tokens(step: Mapping[str, Any]) -> int:
-    told = step.get("tokens")
-    if isinstance(told, Mapping):
-        return int(told.get("in") or 0) + int(told.get("out") or 0)
+    result = step.get("tokens")
+    if isinstance(result, Mapping):
+        return int(result.get("in") or 0) + int(result.get("out") or 0)
     return (len(_text(step, "args")) + len(_result(step) or "")) // _LETTERS_A_TOKEN + 1
 
 

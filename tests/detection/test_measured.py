@@ -68,15 +68,15 @@ def test_every_aim_is_met(quick: list[Measured]) -> None:
     assert median(quick[0].delays) <= 6
 
 
-def test_the_naive_rule_misses_what_it_is_known_to_miss(quick: list[Measured]) -> None:
+def test_naive_rule_misses_its_known_cases(quick: list[Measured]) -> None:
     assert len(missed(quick[1])) > 1
 
 
-def test_our_rates_are_those_in_the_documentation(quick: list[Measured], document: str) -> None:
+def test_our_rates_equal_the_documentation(quick: list[Measured], document: str) -> None:
     assert block_of(document, "rates") == ours_by_group(quick[0])
 
 
-def test_rows_beside_others_are_those_in_the_documentation(quick: list[Measured], document: str) -> None:
+def test_side_by_side_rows_equal_the_documentation(quick: list[Measured], document: str) -> None:
     for measured in quick:
         assert row(side_by_side_row(measured)) in block_of(document, "peers")
         assert row(by_label_row(measured)) in block_of(document, "labels")
@@ -97,7 +97,7 @@ def test_every_threshold_is_in_the_documentation_with_its_default_and_reason(doc
 
 
 @pytest.mark.parametrize("settings", [Loops, Bands, Stall])
-def test_no_threshold_is_left_out(settings: type[Loops | Bands | Stall]) -> None:
+def test_every_threshold_is_listed(settings: type[Loops | Bands | Stall]) -> None:
     block, known = settings.__name__.lower(), {threshold.path for threshold in THRESHOLDS}
 
     for name, field in settings.model_fields.items():
@@ -165,7 +165,7 @@ def test_no_detector_alarms_on_six_different_calls(detector: Detector) -> None:
     assert detector.watch(WORK).alarms == []
 
 
-def test_naive_counts_calls_in_a_row_whatever_came_of_them() -> None:
+def test_naive_counts_consecutive_calls_whatever_their_results() -> None:
     changing = run(*(f"{n} %" for n in range(6)))
 
     assert naive(3).watch(changing).alarms == [2, 3, 4, 5]
@@ -173,7 +173,7 @@ def test_naive_counts_calls_in_a_row_whatever_came_of_them() -> None:
     assert ours().watch(changing).alarms == []
 
 
-def test_runs_are_counted_in_every_group_that_they_belong_to() -> None:
+def test_runs_count_in_every_group_they_belong_to() -> None:
     [measured] = measure([LOOP, WORK], [ours(HealthSettings())])
 
     counts = measured.groups["RepairAgent, solved"]
@@ -181,7 +181,7 @@ def test_runs_are_counted_in_every_group_that_they_belong_to() -> None:
     assert measured.delays == [1]
 
 
-def test_labels_of_people_are_held_against_alarms_step_by_step() -> None:
+def test_human_labels_are_compared_with_alarms_step_by_step() -> None:
     labelled: Mapping[str, Any] = {**LOOP, "labels": ["human_pairs"]}
     for step in LOOP["steps"][2:]:
         step["rel"] = "repetition"
@@ -190,7 +190,7 @@ def test_labels_of_people_are_held_against_alarms_step_by_step() -> None:
     assert [(one.flagged, one.repetitions, one.both) for one in measured.labelled] == [(18, 18, 18)]
 
 
-def test_a_block_is_written_where_it_belongs_and_nowhere_else() -> None:
+def test_block_is_written_only_in_its_place() -> None:
     empty = "before\n<!-- measured x: begin -->\nold\n<!-- measured x: end -->\nafter\n"
 
     written = with_block(empty, "x", "new\n")
@@ -201,7 +201,7 @@ def test_a_block_is_written_where_it_belongs_and_nowhere_else() -> None:
         block_of(empty, "y")
 
 
-def test_check_says_which_table_is_stale(
+def test_check_names_the_stale_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "runs.jsonl").write_text("")
@@ -218,7 +218,7 @@ def test_check_says_which_table_is_stale(
     assert call("--check", str(page)) == 0
 
 
-def test_our_rows_are_replaced_and_those_of_others_stay() -> None:
+def test_our_rows_are_replaced_and_others_kept() -> None:
     page = "".join(
         f"<!-- measured {name}: begin -->\n{text}<!-- measured {name}: end -->\n"
         for name, text in {

@@ -31,7 +31,7 @@ def test_a_rate_lies_in_its_interval(counts: tuple[int, int]) -> None:
     assert wilson(of - hits, of) == pytest.approx((1 - high, 1 - low))
 
 
-def test_of_nothing_nothing_is_known() -> None:
+def test_rate_without_runs_is_unknown() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
     assert rate(0, 0) == "\N{EN DASH}"
     assert middle([]) is None
@@ -48,7 +48,7 @@ def test_the_bootstrap_gives_the_same_interval_each_time() -> None:
     assert interval.low < mean(sample) < interval.high
 
 
-def test_rates_are_said_with_a_decimal_only_below_ten() -> None:
+def test_rates_have_a_decimal_only_below_ten() -> None:
     assert [percent(share) for share in (0, 0.006, 0.0996, 0.5, 1)] == [
         "0 %",
         "0.6 %",

@@ -203,9 +203,9 @@ def default(threshold: Threshold) -> Any:
 def moved(threshold: Threshold, value: float) -> HealthSettings:
     """Return the default settings with one threshold moved."""
     block, name = threshold.path.split(".")
-    kept = HealthSettings().model_dump()
-    kept[block][name] = value
-    return HealthSettings.model_validate(kept)
+    result = HealthSettings().model_dump()
+    result[block][name] = value
+    return HealthSettings.model_validate(result)
 
 
 class Aimed:

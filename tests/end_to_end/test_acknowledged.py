@@ -67,7 +67,7 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
     return ticket, page.body["dedup_key"]
 
 
-async def told(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
+async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
     """Return what people were told of a ticket, once Alertmanager has said so."""
     found: list[dict[str, Any]] = []
     for _ in range(600):
@@ -81,7 +81,7 @@ async def told(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
 
 async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, key: str) -> httpx.Response:
     """Post what PagerDuty posts when a person takes an incident, signed as PagerDuty signs it."""
-    said = {
+    pagerduty_event = {
         "id": "01EVENT",
         "event_type": "incident.acknowledged",
         "resource_type": "incident",
@@ -89,7 +89,7 @@ async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, k
         "agent": {"id": "PLH1HKV", "summary": "Ada Lovelace", "type": "user_reference"},
         "data": {"id": "PGR0VU2", "type": "incident", "incident_key": key},
     }
-    body = json.dumps({"event": said}).encode()
+    body = json.dumps({"event": pagerduty_event}).encode()
     digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     headers = {"X-PagerDuty-Signature": f"v1={digest}"}
     return await http.post("/api/pagerduty/webhook", content=body, headers=headers)
@@ -101,20 +101,20 @@ async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         taken, key = await paged(running, "looper")
-        said = await told(http, taken.ticket_id)
+        result = await notifications_of(http, taken.ticket_id)
         answer = await acknowledged_in_pagerduty(http, running, key)
         left, other = await paged(running, "straggler")
         await until(lambda: len(messages(running, "pagerduty", "straggler")) == 2, "the other's reminder")
         await until(lambda: len(messages(running, "slack", "straggler")) == 2, "the other's reminder")
-        shown = (await http.get(f"/api/tickets/{taken.ticket_id}")).json()
+        body = (await http.get(f"/api/tickets/{taken.ticket_id}")).json()
 
-    assert {(row["receiver"], row["status"]) for row in said} <= {
+    assert {(row["receiver"], row["status"]) for row in result} <= {
         ("slack", "firing"),
         ("pagerduty", "firing"),
     }
     assert answer.status_code == 202, answer.text
-    assert (shown["status"], shown["acknowledged_by"]) == ("acknowledged", "Ada Lovelace")
-    assert (shown["acknowledged_via"], shown["reminders"]) == ("pagerduty", 0)
+    assert (body["status"], body["acknowledged_by"]) == ("acknowledged", "Ada Lovelace")
+    assert (body["acknowledged_via"], body["reminders"]) == ("pagerduty", 0)
     for channel in ("slack", "pagerduty"):
         assert len(messages(running, channel, "looper")) == 1
         first, second = messages(running, channel, "straggler")

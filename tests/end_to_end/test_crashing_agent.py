@@ -61,7 +61,7 @@ async def live_and_crash(running: Running, session: str) -> None:
         await process.wait()
 
 
-async def test_agent_that_is_killed_and_started_again_pages_twice_and_not_four_times(
+async def test_agent_killed_and_restarted_pages_twice(
     running: Running,
 ) -> None:
     """B123, of an agent without heartbeats; B122: the second session pages as the first did."""

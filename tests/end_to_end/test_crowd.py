@@ -17,7 +17,7 @@ CROWD = TICKETS_SHOWN + 20
 HANDFUL = 6
 
 
-async def test_crowd_has_tickets_and_people_get_a_handful_of_messages(tmp_path: Path) -> None:
+async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
     """B131: each agent has its ticket; people get messages about the storm, not about each agent."""
     settings = load_settings(
         storage=tmp_path,

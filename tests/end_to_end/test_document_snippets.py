@@ -60,12 +60,12 @@ def run(page: str, code: str, folder: Path) -> str:
     [(page, at) for page in ("graphs.md", "models.md", *PRINTED) for at in range(len(snippets(page)))],
 )
 def test_snippet_runs_and_prints_the_documented_output(page: str, at: int, tmp_path: Path) -> None:
-    code, shown = snippets(page)[at]
+    code, snippet = snippets(page)[at]
 
     printed = run(page, code, tmp_path)
 
-    if shown:
-        assert printed == shown
+    if snippet:
+        assert printed == snippet
     else:
         assert printed.splitlines()[-1] == PRINTED[page][at]
 

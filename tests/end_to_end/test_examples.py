@@ -48,19 +48,21 @@ def test_every_example_has_a_readme_with_commands() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_prints_what_its_readme_says(example: str, tmp_path: Path) -> None:
-    shown, as_json = blocks(example, "sh")
+def test_example_prints_its_documented_output(example: str, tmp_path: Path) -> None:
+    command_block, as_json = blocks(example, "sh")
 
-    done = run(shown, tmp_path)
+    done = run(command_block, tmp_path)
     again = run(as_json, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
     _, *printed, folder = done.stdout.splitlines()
-    said = blocks(example, "text")[0].splitlines()
+    expected_lines = blocks(example, "text")[0].splitlines()
     assert folder.startswith("Session session_")
-    assert sorted(printed) == sorted(said)
+    assert sorted(printed) == sorted(expected_lines)
     # Two nodes of docs_checker run side by side, and either may end first.
-    assert [line for line in printed if line[:5] != "find_"] == [line for line in said if line[:5] != "find_"]
+    assert [line for line in printed if line[:5] != "find_"] == [
+        line for line in expected_lines if line[:5] != "find_"
+    ]
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
     assert (result["status"], result["agent"]) == ("completed", example)
@@ -82,7 +84,7 @@ def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_p
     assert "not met: links, commands" in done.stdout
 
 
-def test_docs_checker_asks_no_model_about_a_folder_in_which_nothing_is_wrong(tmp_path: Path) -> None:
+def test_docs_checker_calls_no_model_for_a_correct_folder(tmp_path: Path) -> None:
     done = run(blocks("docs_checker", "sh")[1], tmp_path)
 
     assert json.loads(done.stdout)["path"][-1] == "write_clean_report"
@@ -105,14 +107,14 @@ def test_log_digest_counts_the_errors_of_its_sample(tmp_path: Path) -> None:
         assert re.search(wanted, logs[log].splitlines()[int(line) - 1])
 
 
-def test_log_digest_without_its_variable_says_which(tmp_path: Path) -> None:
+def test_log_digest_names_its_missing_variable(tmp_path: Path) -> None:
     done = run("queenright run examples/log_digest", tmp_path)
 
     assert done.returncode == 1
     assert "not set in the environment: LOG_FOLDER" in done.stderr
 
 
-def test_docs_checker_says_what_it_was_not_given(tmp_path: Path) -> None:
+def test_docs_checker_names_its_missing_input(tmp_path: Path) -> None:
     done = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
 
     assert done.returncode == 1

@@ -198,7 +198,7 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
     assert (fourth.tickets, fourth.down) == ((), 3), "a process that ended is no page; nobody was in trouble"
 
 
-async def test_a_model_is_asked_about_whom_the_rules_suspect_and_cannot_wave_away_what_binds(
+async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings(
     steady: Stack, tmp_path: Path
 ) -> None:
     judges = TalkingModel(lambda messages, tools: tool_call("set_output", health_verdict="healthy"))
@@ -223,9 +223,7 @@ async def test_a_model_is_asked_about_whom_the_rules_suspect_and_cannot_wave_awa
     assert worker["steps_since_last_accept"] >= 25
 
 
-async def test_a_model_that_gives_no_answer_leaves_unknown_what_does_not_bind(
-    steady: Stack, tmp_path: Path
-) -> None:
+async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_path: Path) -> None:
     bands = {"bands": {"warning": 5, "medium": 10, "high": 100_000, "critical": 1_000_000}}
     dumb = TalkingModel(lambda messages, tools: (_ for _ in ()).throw(RuntimeError("no key")))
     lenient = HealthSettings.model_validate(FAST | bands | {"stall": {"unknown_seconds": 3}})
@@ -261,7 +259,7 @@ async def test_a_model_may_ask_the_same_prometheus_and_only_so_often(steady: Sta
     assert "decide with what you know" in answers[5]
 
 
-async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: Path) -> None:
+async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path) -> None:
     begin = time.time() - 30
 
     def tempo(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -288,7 +286,7 @@ async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: P
     assert ticket.worker_trace_id == "3af7651916cd43dd8448eb211c80319c"
 
 
-async def test_a_tempo_that_is_away_costs_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
+async def test_unavailable_tempo_loses_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
     away = Tempo(StackAddress.parse("http://127.0.0.1:1"))
 
     seen = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
@@ -315,19 +313,19 @@ def once(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["judge", *words])
 
 
-def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> None:
+def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", steady.url.replace("http://", "http://ada:hunter2hunter2@"))
 
-    told = once(tmp_path, *at, "--json")
+    result = once(tmp_path, *at, "--json")
     nobody = once(tmp_path, *at, "--selector", '{job="other"}')
     well = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
     no_selector = once(tmp_path, *at, "--selector", "{job=")
     no_model = once(tmp_path, *at, "--model", "scripted:nowhere.json")
     away = once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
 
-    ran = (told, nobody, well, no_selector, no_model, away)
+    ran = (result, nobody, well, no_selector, no_model, away)
     assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
-    [line] = told.stdout.splitlines()
+    [line] = result.stdout.splitlines()
     assert json.loads(line)["worker_agent_id"] == LOOPS
     assert "1 workers, 0 tickets" in well.stdout
     assert "no workers found" in nobody.stderr
@@ -368,16 +366,16 @@ def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_pat
 
 
 def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) -> None:
-    def said(what: str) -> int:
+    def count_lines(what: str) -> int:
         return (tmp_path / "said.txt").read_text().count(what)
 
-    with (tmp_path / "told.txt").open("w+") as told, (tmp_path / "said.txt").open("w+") as says:
+    with (tmp_path / "told.txt").open("w+") as log_file, (tmp_path / "said.txt").open("w+") as says:
         words = command(tmp_path, "run", "--prometheus", stack.url, "--interval", "1")
-        process = subprocess.Popen(words, stdout=told, stderr=says, cwd=tmp_path)
+        process = subprocess.Popen(words, stdout=log_file, stderr=says, cwd=tmp_path)
         try:
             until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
             stack.lose_its_targets()
-            until(lambda: said("no worker has metrics") >= 2, "it is said")
+            until(lambda: count_lines("no worker has metrics") >= 2, "it is said")
             stack.find_its_targets()
             stack.recover()
             until(lambda: "resolved" in (tmp_path / "told.txt").read_text(), "its end is told")
@@ -427,13 +425,13 @@ def active(url: str) -> list[tuple[str, str, str]]:
     return [(a["labels"]["agent"], a["labels"]["cause"], a["labels"]["severity"]) for a in alerts]
 
 
-def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
+def test_run_sends_a_ticket_and_its_end_to_alertmanager(
     stack: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
     arguments = ("--prometheus", stack.url, "--alertmanager", alertmanager, "--interval", "1")
-    with (tmp_path / "told.txt").open("w+") as told:
+    with (tmp_path / "told.txt").open("w+") as log_file:
         process = subprocess.Popen(
-            command(tmp_path, "run", *arguments), stdout=told, cwd=tmp_path, env=os.environ
+            command(tmp_path, "run", *arguments), stdout=log_file, cwd=tmp_path, env=os.environ
         )
         try:
             until(lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")], "the alert fires")
@@ -442,22 +440,22 @@ def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
-        told.seek(0)
-        words = told.read()
+        log_file.seek(0)
+        words = log_file.read()
 
     assert words.index("intervening") < words.index("resolved")
     assert words.count("critical") == 2, "each is printed once, however many looks there were"
 
 
-def test_run_tells_what_triage_does_not_decide_after_the_bypass_time_and_not_at_the_next_look(
+def test_run_notifies_an_undecided_ticket_after_the_bypass_time(
     steady: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
     no_key = ("--model", "openai/gpt-5-mini", "--interval", "3600")
     arguments = ("--prometheus", steady.url, "--alertmanager", alertmanager, *no_key)
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
-    with (tmp_path / "told.txt").open("w+") as told:
+    with (tmp_path / "told.txt").open("w+") as log_file:
         words = command(tmp_path, "run", *arguments)
-        process = subprocess.Popen(words, stdout=told, cwd=tmp_path, env=env)
+        process = subprocess.Popen(words, stdout=log_file, cwd=tmp_path, env=env)
         try:
             until(
                 lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")],
@@ -496,7 +494,7 @@ def test_undelivered_ticket_is_not_a_success(steady: Stack, tmp_path: Path) -> N
 # -- beside the service ---------------------------------------------------------------------------
 
 
-async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running: Running) -> None:
+async def test_up_connects_judge_and_queen_to_its_prometheus(running: Running) -> None:
     judging = running.service.settings.judging
     assert judging.prometheus_url is not None
     assert judging.prometheus_url.get_secret_value() == running.prometheus_url
@@ -514,9 +512,9 @@ async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running
     finally:
         await clients.aclose()
 
-    shown = unquote("metrics", answer.content)
-    assert shown is not None
-    assert 1 <= shown["series_in_all"] <= 2
-    assert len(shown["series"][0]["points"]) <= 60
+    quoted_data = unquote("metrics", answer.content)
+    assert quoted_data is not None
+    assert 1 <= quoted_data["series_in_all"] <= 2
+    assert len(quoted_data["series"][0]["points"]) <= 60
     assert wrong.failed
     assert "expected type range vector" in wrong.content

@@ -112,8 +112,8 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         slack = message(recorder, "slack", status)
         [attachment] = slack.body["attachments"]
         # The rules judged: their sentence is there once, and nothing is said to be a model's.
-        said = slack.text if status == "firing" else slack.text.partition("\n")[2]
-        assert said.startswith(f"{agent} ")
+        result = slack.text if status == "firing" else slack.text.partition("\n")[2]
+        assert result.startswith(f"{agent} ")
         assert slack.text.count(wording.impact(ticket.kind)) == 1
         assert slack.text.count(advice) == 1
         assert "says:" not in slack.text

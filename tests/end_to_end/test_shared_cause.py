@@ -147,8 +147,8 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
     assert (incident["closed_at"], over["incident_id"]) == (None, incident["incident_id"])
     assert over["closed_at"] is not None
     if kind is MODEL:
-        [told] = providers
-        assert (told["status"], told["agents_failing"]) == ("failing", 40)
-        assert (told["calls"], told["failed"]) == (800, 800)
+        [provider] = providers
+        assert (provider["status"], provider["agents_failing"]) == ("failing", 40)
+        assert (provider["calls"], provider["failed"]) == (800, 800)
         [again] = recovered
-        assert (again["agents_failing"], again["last_success"] > told["last_failure"]) == (0, True)
+        assert (again["agents_failing"], again["last_success"] > provider["last_failure"]) == (0, True)

@@ -82,7 +82,7 @@ def listens(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def gone(url: str, seconds: float = 10) -> bool:
+def is_closed(url: str, seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds
     while listens(url):
         if time.monotonic() > deadline:
@@ -91,7 +91,7 @@ def gone(url: str, seconds: float = 10) -> bool:
     return True
 
 
-def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> None:
+def test_demo_pages_once_and_ctrl_c_stops_every_process(up: Up) -> None:
     """The readme's first promise."""
     page = up.wait_for(r"Status page\s+(http://\S+)")
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
@@ -107,12 +107,12 @@ def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> N
     assert up.printed.rstrip().endswith("Stopped.")
     assert "Traceback" not in up.printed
     assert "not delivered" not in up.printed
-    assert gone(page)
-    assert gone(prometheus)
-    assert gone(alertmanager)
+    assert is_closed(page)
+    assert is_closed(prometheus)
+    assert is_closed(alertmanager)
 
 
-def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storage: Path) -> None:
+def test_second_service_on_the_same_folder_is_refused(up: Up, storage: Path) -> None:
     up.wait_for("Ctrl-C stops everything")
 
     second = Up(storage, *FREE_PORTS)
@@ -122,7 +122,7 @@ def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storag
     assert str(up.process.pid) in second.printed
 
 
-def test_a_second_one_in_another_folder_learns_who_has_the_port(up: Up, storage: Path) -> None:
+def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, storage: Path) -> None:
     port = up.wait_for(r"Status page\s+http://\S+:(\d+)")
 
     second = Up(storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
@@ -132,7 +132,7 @@ def test_a_second_one_in_another_folder_learns_who_has_the_port(up: Up, storage:
 
 
 @pytest.mark.parametrize(
-    ("option", "content", "said"),
+    ("option", "content", "expected"),
     [
         ("--slack-url-file", None, "cannot be read"),
         ("--slack-url-file", "", "does not hold a Slack webhook URL"),
@@ -141,7 +141,7 @@ def test_a_second_one_in_another_folder_learns_who_has_the_port(up: Up, storage:
     ],
 )
 def test_a_secret_file_that_cannot_serve_is_refused_at_start(
-    storage: Path, tmp_path: Path, option: str, content: str | None, said: str
+    storage: Path, tmp_path: Path, option: str, content: str | None, expected: str
 ) -> None:
     file = tmp_path / "secret"
     if content is not None:
@@ -150,11 +150,11 @@ def test_a_secret_file_that_cannot_serve_is_refused_at_start(
     refused = Up(storage, *FREE_PORTS, f"{option}={file}")
 
     assert refused.process.wait(30) == 1
-    assert f"{option} {file} {said}" in " ".join(refused.printed.split())
+    assert f"{option} {file} {expected}" in " ".join(refused.printed.split())
     assert "hunter2" not in refused.printed
 
 
-def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
+def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -166,14 +166,14 @@ def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
-def test_killed_outright_it_leaves_no_program_behind(up: Up) -> None:
+def test_killed_service_leaves_no_process(up: Up) -> None:
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
     alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
 
     up.end(signal.SIGKILL)
 
-    assert gone(prometheus)
-    assert gone(alertmanager)
+    assert is_closed(prometheus)
+    assert is_closed(alertmanager)
 
 
 async def test_exited_program_is_reported_and_service_is_not_ready(
@@ -186,13 +186,13 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
         f'#!/bin/sh\necho $$ > {pid}\necho "$@" > {arguments}\nexec {program} "$@"\n', encoding="utf-8"
     )
     wrapper.chmod(0o755)
-    said: list[str] = []
+    lines: list[str] = []
     options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
 
     def find(name: str) -> Path | None:
         return wrapper if name == "alertmanager" else None
 
-    async with up_in_process(settings, options, say=said.append, find=find) as running:
+    async with up_in_process(settings, options, say=lines.append, find=find) as running:
         ready = running.service.ready()
         os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
         await until(lambda: bool(running.service.faults), "a fault")
@@ -210,7 +210,7 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
     assert ready == []
     assert "Alertmanager exited by itself" in fault
     assert "restart `queenright up`" in fault
-    assert any(fault in line for line in said)
+    assert any(fault in line for line in lines)
 
 
 async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch
     assert stopped == ["the service", "Prometheus", "Alertmanager"]
 
 
-def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up, storage: Path) -> None:
+def test_agents_of_a_killed_demo_are_not_paged_by_the_next(up: Up, storage: Path) -> None:
     up.wait_for("slack firing: researcher")
     up.end(signal.SIGKILL)
 
@@ -264,15 +264,15 @@ def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in refused.printed
 
 
-async def test_without_the_programs_it_says_so_and_works(settings: Settings) -> None:
-    said: list[str] = []
+async def test_without_the_programs_up_states_it_and_works(settings: Settings) -> None:
+    lines: list[str] = []
     options = UpOptions(demo=False, receiver_port=0)
 
-    async with up_in_process(settings, options, say=said.append, find=lambda name: None) as running:
+    async with up_in_process(settings, options, say=lines.append, find=lambda name: None) as running:
         async with httpx.AsyncClient(trust_env=False) as client:
             ready = await client.get(f"{running.url}/readyz")
 
         assert ready.status_code == 200
         assert (running.prometheus_url, running.alertmanager_url) == (None, None)
-    assert any("prometheus" in line for line in said)
-    assert any("alertmanager" in line for line in said)
+    assert any("prometheus" in line for line in lines)
+    assert any("alertmanager" in line for line in lines)

@@ -292,9 +292,9 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
     lines = [HEADER, "|" + " --- |" * HEADER.count(" |")]
     for name, cells in expected.items():
         pair = PAIRS[name]
-        shown = (f"`{cells.name}`", cells.session, cells.counts, cells.loop, cells.hang, cells.provider)
+        columns = (f"`{cells.name}`", cells.session, cells.counts, cells.loop, cells.hang, cells.provider)
         lines.append(
-            " | ".join((f"| {pair.title}", versions_of(pair), *shown, cells.clean, f"{cells.ends} |"))
+            " | ".join((f"| {pair.title}", versions_of(pair), *columns, cells.clean, f"{cells.ends} |"))
         )
     return "\n".join(lines)
 

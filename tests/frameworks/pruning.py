@@ -56,6 +56,6 @@ def _prune_lists(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _prune_lists(item) for name, item in value.items()}
     if isinstance(value, list):
-        kept = value[:_FIRST] + value[-_LAST:] if len(value) > _FIRST + _LAST else value
-        return [_prune_lists(item) for item in kept]
+        result = value[:_FIRST] + value[-_LAST:] if len(value) > _FIRST + _LAST else value
+        return [_prune_lists(item) for item in result]
     return _prune_text(value) if isinstance(value, str) else value

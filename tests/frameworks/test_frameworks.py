@@ -27,12 +27,12 @@ DOCUMENT = ROOT / "docs" / "frameworks.md"
 
 
 @pytest.mark.parametrize("name", PAIRS)
-async def test_service_says_of_a_pair_what_is_expected(name: str, tmp_path: Path) -> None:
+async def test_service_gives_the_expected_result_for_a_pair(name: str, tmp_path: Path) -> None:
     """B84 to B91, B94: over HTTP, in a service with its own judge, tickets and clock."""
     assert await measure(PAIRS[name], tmp_path) == EXPECTED[name]
 
 
-TOLD = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
+COMPARED_FIELDS = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
 UNORDERED = {"anthropic-openllmetry"}
 """
 Both of its libraries tell of each call, with one output token more or less. Each call is a trace of its own:
@@ -64,12 +64,14 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
     moved.sort(key=lambda record: record.at)
 
     found, expected = summary(replay(moved)), summary(replay(given_records))
-    assert {name: found[name] for name in TOLD} == {name: expected[name] for name in TOLD}
+    assert {name: found[name] for name in COMPARED_FIELDS} == {
+        name: expected[name] for name in COMPARED_FIELDS
+    }
     assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_fixture_is_of_the_pinned_versions_and_tells_nothing_of_its_machine(path: Path) -> None:
+def test_fixture_has_pinned_versions_and_nothing_of_its_machine(path: Path) -> None:
     fixture = load_fixture(path)
     text = path.read_text(encoding="utf-8")
     strings = [string for line in text.splitlines() for string in texts(json.loads(line))]
@@ -93,7 +95,7 @@ def test_every_pair_is_recorded_in_every_scenario() -> None:
     assert all(pins_of(pair).is_file() for pair in PAIRS.values())
 
 
-def test_tables_of_the_documentation_are_those_that_are_tested() -> None:
+def test_documented_tables_equal_the_tested_ones() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
 
     assert set(EXPECTED) == set(PAIRS)
@@ -102,7 +104,7 @@ def test_tables_of_the_documentation_are_those_that_are_tested() -> None:
     assert render_variables() in text
 
 
-def test_readme_leads_to_the_table() -> None:
+def test_readme_links_to_the_table() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
     assert re.search(r"\(docs/frameworks\.md\)", readme)

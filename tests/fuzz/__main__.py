@@ -96,8 +96,8 @@ def _command(url: str, document: Path, phases: str, examples: int, options: argp
 
 def _environment(folder: Path, words: str) -> dict[str, str]:
     """The child's: no proxy stands before our own machine, and nothing is left in the current folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return kept | {
+    variables = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return variables | {
         "NO_PROXY": "*",
         "QUEENRIGHT_FUZZ_TOKEN": words,
         "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),

@@ -34,16 +34,16 @@ async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pa
         pattern: Which paths are streams.
     """
     wrong: list[str] = []
-    asked = 0
+    count = 0
     for path, operations in document["paths"].items():
         if re.search(pattern, path) is None or "get" not in operations:
             continue
         for request, headers in _requests(path):
-            asked += 1
+            count += 1
             async with http.stream("GET", request, headers=headers) as answer:
                 if fault := await _fault(answer, operations["get"]):
                     wrong.append(f"GET {request[:200]} {headers}: {fault}")
-    print(f"Streams: {asked} asked for their beginnings, {len(wrong)} wrong.", flush=True)
+    print(f"Streams: {count} asked for their beginnings, {len(wrong)} wrong.", flush=True)
     return wrong
 
 

@@ -23,12 +23,12 @@ def load(name: str) -> Dashboard:
 
 def panels(board: Dashboard) -> list[Panel]:
     """Return the panels of a dashboard without the headings between them."""
-    return [shown for shown in board["panels"] if shown["type"] != "row"]
+    return [item for item in board["panels"] if item["type"] != "row"]
 
 
 def panel(board: Dashboard, title: str) -> Panel:
     """Return the panel with this title."""
-    [found] = [shown for shown in panels(board) if shown["title"] == title]
+    [found] = [item for item in panels(board) if item["title"] == title]
     return found
 
 

@@ -16,7 +16,7 @@ from queenright.instrumentation.names import MetricName
 from tests.grafana.shown import column, links, load, panel, panels
 
 
-class Shown(NamedTuple):
+class ComponentPanel(NamedTuple):
     """Where a line is: a panel that reads these metrics, and what its links lead to."""
 
     board: str
@@ -29,69 +29,79 @@ class Shown(NamedTuple):
 AGENT_PAGE = 'agents/${__data.fields["agent"]:percentencode}'
 BREAKER_PAGE = 'breakers?name=${__data.fields["breaker"]:percentencode}'
 
-COMPONENTS: dict[str, dict[str, Shown]] = {
+COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
     "Agent Grid View": {
-        "All active agents": Shown("fleet", "Agents", (names.AGENT_STATE,), column="Agent"),
-        "Health state indicator": Shown("fleet", "Agents", (names.AGENT_STATE,), column="State"),
-        "Time in current state": Shown(
+        "All active agents": ComponentPanel("fleet", "Agents", (names.AGENT_STATE,), column="Agent"),
+        "Health state indicator": ComponentPanel("fleet", "Agents", (names.AGENT_STATE,), column="State"),
+        "Time in current state": ComponentPanel(
             "fleet", "Agents", (names.AGENT_STATE_SINCE,), column="In this state for"
         ),
-        "Last heartbeat": Shown(
+        "Last heartbeat": ComponentPanel(
             "fleet",
             "Agents",
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
             column="Since heartbeat",
         ),
-        "Quick actions": Shown("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
+        "Quick actions": ComponentPanel("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
     },
     "Agent Detail View": {
-        "Full health metrics": Shown(
+        "Full health metrics": ComponentPanel(
             "agent", "Current state", (names.AGENT_STATE, names.WORKER_STEPS_SINCE_ACCEPT)
         ),
-        "Heartbeat history": Shown(
+        "Heartbeat history": ComponentPanel(
             "agent",
             "Time since last heartbeat",
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
         ),
-        "State transition timeline": Shown("agent", "Health state", (names.AGENT_STATE,)),
-        "Intervention history": Shown(
+        "State transition timeline": ComponentPanel("agent", "Health state", (names.AGENT_STATE,)),
+        "Intervention history": ComponentPanel(
             "agent", "Current state", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
         ),
-        "Circuit breaker status": Shown(
+        "Circuit breaker status": ComponentPanel(
             "agent", "Circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
         ),
     },
     "Circuit Breaker Panel": {
-        "All breakers with state": Shown(
+        "All breakers with state": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_STATE,), column="State"
         ),
-        "Failure counts": Shown(
+        "Failure counts": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_FAILURES,), column="Consecutive failures"
         ),
-        "Time until HALF_OPEN": Shown(
+        "Time until HALF_OPEN": ComponentPanel(
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Next trial in"
         ),
-        "Manual reset buttons": Shown(
+        "Manual reset buttons": ComponentPanel(
             "breakers", "Breakers", leads_to=(BREAKER_PAGE,), column="Quick action"
         ),
     },
     "Recovery Status": {
-        "Active recovery attempts": Shown(
+        "Active recovery attempts": ComponentPanel(
             "interventions", "Active recoveries", (names.RECOVERIES_ACTIVE,), ("recoveries",)
         ),
-        "Recent recovery history": Shown(
+        "Recent recovery history": ComponentPanel(
             "interventions", "Recoveries by outcome", (names.RECOVERIES,), ("recoveries",)
         ),
-        "Success/failure rates": Shown("interventions", "Recovery success rate", (names.RECOVERIES,)),
-        "Manual recovery trigger": Shown(
+        "Success/failure rates": ComponentPanel(
+            "interventions", "Recovery success rate", (names.RECOVERIES,)
+        ),
+        "Manual recovery trigger": ComponentPanel(
             "interventions", "Recoveries by outcome, total", leads_to=("recoveries",)
         ),
     },
     "Alerts Feed": {
-        "Recent health events": Shown("interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)),
-        "Intervention notifications": Shown("interventions", "Interventions by kind", (names.INTERVENTIONS,)),
-        "Circuit breaker trips": Shown("breakers", "State changes", (names.CIRCUIT_BREAKER_TRANSITIONS,)),
-        "Recovery outcomes": Shown("interventions", "Recoveries by outcome, total", (names.RECOVERIES,)),
+        "Recent health events": ComponentPanel(
+            "interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)
+        ),
+        "Intervention notifications": ComponentPanel(
+            "interventions", "Interventions by kind", (names.INTERVENTIONS,)
+        ),
+        "Circuit breaker trips": ComponentPanel(
+            "breakers", "State changes", (names.CIRCUIT_BREAKER_TRANSITIONS,)
+        ),
+        "Recovery outcomes": ComponentPanel(
+            "interventions", "Recoveries by outcome, total", (names.RECOVERIES,)
+        ),
     },
 }
 
@@ -101,21 +111,21 @@ LINES = [(component, line) for component, lines in COMPONENTS.items() for line i
 @pytest.mark.parametrize(("component", "line"), LINES, ids=lambda value: value.replace(" ", "_"))
 def test_each_line_of_each_component_is_shown(component: str, line: str) -> None:
     where = COMPONENTS[component][line]
-    shown = panel(load(where.board), where.title)
+    result = panel(load(where.board), where.title)
 
-    asked = " ".join(target["expr"] for target in shown["targets"])
-    assert all(re.search(rf"{metric}\b", asked) for metric in where.metrics)
+    text = " ".join(target["expr"] for target in result["targets"])
+    assert all(re.search(rf"{metric}\b", text) for metric in where.metrics)
     for path in where.leads_to:
-        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(shown)]
+        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(result)]
     if where.column:
-        organize = shown["transformations"][-1]["options"]
+        organize = result["transformations"][-1]["options"]
         assert where.column in organize["renameByName"].values()
         if where.leads_to:
-            behind = column(shown, where.column)["links"]
+            behind = column(result, where.column)["links"]
             assert [link["url"] for link in behind] == [f"${{console:raw}}/{where.leads_to[0]}"]
 
 
-def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
+def test_feed_counts_every_kind_of_its_events() -> None:
     [target] = panel(load("interventions"), "Events by type, total")["targets"]
     kinds = re.search(r'type=~"([^"]+)"', target["expr"])
     assert kinds is not None
@@ -133,9 +143,9 @@ def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
         assert re.fullmatch(kinds[1], event)
 
 
-def test_a_link_into_the_console_opens_beside_the_dashboard() -> None:
+def test_console_link_opens_in_a_new_tab() -> None:
     for board in map(load, ("fleet", "agent", "breakers", "interventions")):
-        for shown in panels(board):
-            for link in links(shown):
+        for item in panels(board):
+            for link in links(item):
                 if link["url"].startswith("${console:raw}"):
                     assert link["targetBlank"]

@@ -74,7 +74,7 @@ def test_committed_files_are_up_to_date() -> None:
     assert set(committed) == {f"{name}.json" for name in NAMES}
 
 
-def test_check_tells_a_stale_and_a_missing_and_a_leftover_file(
+def test_check_names_stale_missing_and_leftover_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--folder", str(tmp_path)]) == 0
@@ -101,18 +101,18 @@ def test_links_to_a_dashboard_stay_valid() -> None:
     assert set(UIDS) == set(NAMES)
 
 
-def test_each_dashboard_asks_one_question_of_its_own() -> None:
-    said = [load(name)["description"] for name in NAMES]
+def test_each_dashboard_has_one_question() -> None:
+    descriptions = [load(name)["description"] for name in NAMES]
 
-    assert all("?" in each for each in said)
-    assert len(set(said)) == len(said)
+    assert all("?" in each for each in descriptions)
+    assert len(set(descriptions)) == len(descriptions)
 
 
-def test_a_dashboard_has_at_most_twenty_panels_with_ids_and_titles_that_do_not_repeat(
+def test_dashboard_has_at_most_twenty_panels_with_unique_ids_and_titles(
     dashboard: Dashboard,
 ) -> None:
-    ids = [shown["id"] for shown in dashboard["panels"]]
-    titles = [shown["title"] for shown in panels(dashboard)]
+    ids = [item["id"] for item in dashboard["panels"]]
+    titles = [item["title"] for item in panels(dashboard)]
 
     assert len(titles) <= 20
     assert len(set(ids)) == len(ids)
@@ -121,10 +121,10 @@ def test_a_dashboard_has_at_most_twenty_panels_with_ids_and_titles_that_do_not_r
 
 def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
     taken: set[tuple[int, int]] = set()
-    for shown in dashboard["panels"]:
-        at = shown["gridPos"]
+    for item in dashboard["panels"]:
+        at = item["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, shown["title"]
+        assert not cells & taken, item["title"]
         assert at["x"] + at["w"] <= 24
         taken |= cells
 
@@ -133,13 +133,13 @@ def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
 
 
 def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboard) -> None:
-    shown = panels(dashboard)
+    all_panels = panels(dashboard)
 
-    assert shown[0]["type"] in {"stat", "state-timeline"}
-    assert shown[-1]["type"] in {"timeseries", "table"}
+    assert all_panels[0]["type"] in {"stat", "state-timeline"}
+    assert all_panels[-1]["type"] in {"timeseries", "table"}
 
 
-def test_links_and_tags_lead_from_one_dashboard_to_the_next_with_variables_and_time(
+def test_dashboards_link_to_each_other_with_variables_and_time(
     dashboard: Dashboard,
 ) -> None:
     others, console = dashboard["links"]
@@ -150,23 +150,23 @@ def test_links_and_tags_lead_from_one_dashboard_to_the_next_with_variables_and_t
 
 
 def test_a_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for link in links(shown):
+    for item in panels(dashboard):
+        for link in links(item):
             if not link["url"].startswith("${console:raw}/"):
                 uid = re.fullmatch(r"/d/([\w-]+)\?(.+)", link["url"])
                 assert uid is not None
                 assert uid[1] in UIDS.values()
-                for kept in ("datasource", "job", "instance", "console"):
-                    assert f"${{{kept}:queryparam}}" in uid[2]
+                for parameter in ("datasource", "job", "instance", "console"):
+                    assert f"${{{parameter}:queryparam}}" in uid[2]
                 assert "${__url_time_range}" in uid[2]
 
 
-def test_a_value_in_a_link_is_escaped_and_is_one_that_its_row_has(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for link in data_links(shown):
+def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard) -> None:
+    for item in panels(dashboard):
+        for link in data_links(item):
             for label, how in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
                 assert how == ":percentencode"
-                assert any(f"by ({label}" in t["expr"] or f", {label}" in t["expr"] for t in shown["targets"])
+                assert any(f"by ({label}" in t["expr"] or f", {label}" in t["expr"] for t in item["targets"])
             assert "__value" not in link["url"]
 
 
@@ -179,7 +179,7 @@ def test_the_console_is_a_variable_with_an_address_of_its_own(tmp_path: Path) ->
     assert load("fleet")["templating"]["list"][-1]["query"] == "http://127.0.0.1:8420"
 
 
-def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboard) -> None:
+def test_every_metric_and_label_is_emitted(dashboard: Dashboard) -> None:
     for query in queries(dashboard, variables={}):
         labels: set[str] = set()
 
@@ -213,53 +213,53 @@ def test_cluster_series_have_no_target_labels() -> None:
 
 
 def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for target in shown["targets"]:
-            kept = {
+    for item in panels(dashboard):
+        for target in item["targets"]:
+            mentions = {
                 label
                 for found in re.findall(r"by \(([^)]*)\)", target["expr"])
                 for label in re.findall(r"\w+", found)
             }
-            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept, shown["title"]
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= mentions, item["title"]
 
 
-def test_every_histogram_over_time_asks_for_exemplars_and_nothing_else_does(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for target in shown["targets"]:
+def test_exactly_the_histograms_over_time_have_exemplars(dashboard: Dashboard) -> None:
+    for item in panels(dashboard):
+        for target in item["targets"]:
             over_time = "_bucket" in target["expr"] and target.get("range", False)
             traced = not any(metric.name in target["expr"] for metric in TRACELESS)
-            assert target["exemplar"] == (over_time and traced), shown["title"]
+            assert target["exemplar"] == (over_time and traced), item["title"]
 
 
 def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for target in shown["targets"]:
+    for item in panels(dashboard):
+        for target in item["targets"]:
             if "$__range" in target["expr"]:
-                assert target["instant"], shown["title"]
-                assert not target.get("range"), shown["title"]
+                assert target["instant"], item["title"]
+                assert not target.get("range"), item["title"]
 
 
-def test_bars_miss_nothing_that_comes_between_two_of_them(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        bars = shown["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
-        assert (shown.get("interval") == "1m") == bars, shown["title"]
-        for target in shown["targets"]:
+def test_bars_cover_every_interval(dashboard: Dashboard) -> None:
+    for item in panels(dashboard):
+        bars = item["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
+        assert (item.get("interval") == "1m") == bars, item["title"]
+        for target in item["targets"]:
             # Grafana's rate interval is a scrape longer than the step, which is the width of a bar.
             counted = re.search(
                 r"rate\([^[]+\[\$__rate_interval\]\)\) \* \$__interval_ms / 1000", target["expr"]
             )
-            assert bool(counted) == bars, shown["title"]
+            assert bool(counted) == bars, item["title"]
 
 
 def test_outcome_series_have_their_colour(dashboard: Dashboard) -> None:
-    for shown in panels(dashboard):
-        for target in shown["targets"]:
+    for item in panels(dashboard):
+        for target in item["targets"]:
             if (
                 target["legendFormat"] in ("{{outcome}}", "{{reason}}", "{{verdict}}")
-                and shown["type"] == "timeseries"
+                and item["type"] == "timeseries"
             ):
-                fixed = {each["matcher"]["options"] for each in shown["fieldConfig"]["overrides"]}
-                assert len(fixed) >= 2, shown["title"]
+                fixed = {each["matcher"]["options"] for each in item["fieldConfig"]["overrides"]}
+                assert len(fixed) >= 2, item["title"]
 
 
 def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dashboard) -> None:

@@ -13,7 +13,7 @@ def datasources() -> dict[str, dict[str, Any]]:
     return {source["type"]: source for source in loaded["datasources"]}
 
 
-def test_an_exemplar_leads_to_the_trace_store() -> None:
+def test_exemplar_links_to_the_trace_store() -> None:
     found = datasources()
 
     [destination] = found["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]

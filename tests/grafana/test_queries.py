@@ -22,7 +22,7 @@ def test_caller_variables_win_over_defaults() -> None:
     assert query == PanelQuery("A panel", 'up{job=~"a|b"}')
 
 
-def test_a_variable_left_out_means_all() -> None:
+def test_omitted_variable_means_all() -> None:
     [query] = queries(board('up{job=~"${job}"}'), variables={})
 
     assert query.expr == 'up{job=~".+"}'
@@ -35,7 +35,7 @@ def test_the_rate_interval_has_a_default(given: dict[str, str], window: str) -> 
     assert query.expr == f"rate(x_total[{window}])"
 
 
-def test_a_variable_whose_name_begins_like_another_is_not_that_other() -> None:
+def test_variable_with_a_common_prefix_is_distinct() -> None:
     [query] = queries(board("$job_name"), variables={"job": "a", "job_name": "b"})
 
     assert query.expr == "b"
@@ -53,7 +53,7 @@ def test_panels_inside_a_row_are_read_too() -> None:
     assert [query.panel for query in queries(outer, variables={})] == ["A panel"]
 
 
-def test_every_target_of_a_panel_counts_and_says_whether_it_is_instant() -> None:
+def test_every_panel_target_is_listed_with_its_instant_flag() -> None:
     found = queries(board("a", "b", instant=True), variables={})
 
     assert [(query.expr, query.instant) for query in found] == [("a", True), ("b", True)]

@@ -89,7 +89,7 @@ def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
     assert lines(panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
 
 
-def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
+def test_rule_threshold_lines_equal_the_alerts(made: Made) -> None:
     settings, boards = made
     rules = settings.rules
 
@@ -106,7 +106,7 @@ def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
     ]
 
 
-def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_pages(made: Made) -> None:
+def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) -> None:
     settings, boards = made
     fastest = SPEEDS[0]
 
@@ -126,9 +126,9 @@ def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_p
 
 def test_lines_ascend_for_any_settings(made: Made) -> None:
     for board in made[1].values():
-        for shown in board["panels"]:
-            if shown["type"] != "row" and "thresholds" in shown["fieldConfig"]["defaults"]:
-                assert lines(shown) == sorted(lines(shown)), shown["title"]
+        for item in board["panels"]:
+            if item["type"] != "row" and "thresholds" in item["fieldConfig"]["defaults"]:
+                assert lines(item) == sorted(lines(item)), item["title"]
 
 
 def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
         ("health_monitoring: {bandz: {}}", "bandz"),
@@ -151,8 +151,8 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+def test_unusable_file_is_refused_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, expected: str
 ) -> None:
     config = tmp_path / "queenright.yaml"
     if content is not None:
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_words(
 
     assert main(["--config", str(config), "--folder", str(tmp_path)]) == 2
 
-    told = capsys.readouterr().err
-    assert said in told
-    assert str(config) in told
+    output = capsys.readouterr().err
+    assert expected in output
+    assert str(config) in output
     assert not list(tmp_path.glob("*.json"))

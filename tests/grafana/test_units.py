@@ -43,23 +43,23 @@ def shown_units(shown: Panel) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_unit_is_that_of_the_query(name: str) -> None:
-    for shown in panels(load(name)):
-        for expr, unit in shown_units(shown):
+    for panel in panels(load(name)):
+        for expr, unit in shown_units(panel):
             yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
-            assert yes_or_no or unit == unit_of(expr), f"{shown['title']}: {expr}"
+            assert yes_or_no or unit == unit_of(expr), f"{panel['title']}: {expr}"
 
 
 def test_a_heat_map_is_of_durations() -> None:
-    maps = [shown for name in NAMES for shown in panels(load(name)) if shown["type"] == "heatmap"]
+    maps = [heat_map for name in NAMES for heat_map in panels(load(name)) if heat_map["type"] == "heatmap"]
 
     assert len(maps) >= 4
-    for shown in maps:
-        assert shown["options"]["yAxis"]["unit"] == "s"
-        assert "_seconds_bucket" in shown["targets"][0]["expr"]
+    for heat_map in maps:
+        assert heat_map["options"]["yAxis"]["unit"] == "s"
+        assert "_seconds_bucket" in heat_map["targets"][0]["expr"]
 
 
 @pytest.mark.parametrize(
     "unit", ["s", "percentunit", TOKENS, "currencyUSD", "ops", "short", "none", "string"]
 )
-def test_every_unit_is_shown_somewhere(unit: str) -> None:
-    assert unit in {unit for name in NAMES for shown in panels(load(name)) for _, unit in shown_units(shown)}
+def test_every_unit_is_used(unit: str) -> None:
+    assert unit in {unit for name in NAMES for panel in panels(load(name)) for _, unit in shown_units(panel)}

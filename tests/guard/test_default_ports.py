@@ -35,7 +35,7 @@ def test_listening_on_a_default_port_is_refused_and_reported() -> None:
     assert "a test listens on 127.0.0.1:8420, the default port of the service" in take_refusals()
 
 
-def test_uvloop_is_guarded_although_it_connects_without_python_sockets() -> None:
+def test_uvloop_connections_are_guarded() -> None:
     async def connect() -> None:
         await asyncio.open_connection("127.0.0.1", 4318)
 
@@ -66,7 +66,7 @@ def test_commands_are_guarded() -> None:
     assert "127.0.0.1:8420" in take_refusals()
 
 
-def test_settings_and_endpoints_of_whoever_runs_the_tests_are_forgotten() -> None:
+def test_settings_and_endpoints_of_the_environment_are_removed() -> None:
     show = "import os; from tests import isolation; isolation.isolate(); print(sorted(os.environ))"
     users = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "QUEENRIGHT_HTTP__PORT": "8420"}
     users |= {"QUEENRIGHT_URL": "http://127.0.0.1:8420", "OTEL_SERVICE_NAME": "theirs"}
@@ -95,7 +95,7 @@ def test_other():
 """
 
 
-def test_using_a_default_port_fails_the_test_even_if_its_code_swallows_the_error(tmp_path: Path) -> None:
+def test_swallowed_default_port_error_still_fails_the_test(tmp_path: Path) -> None:
     """Agents go on when nobody takes their telemetry; their tests would pass."""
     test = tmp_path / "test_telemetry.py"
     test.write_text(USES_A_DEFAULT_PORT, encoding="utf-8")

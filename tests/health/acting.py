@@ -24,7 +24,7 @@ STALL = 240.0
 """Silence between steps after which a worker is stuck."""
 
 
-class Hands:
+class FakeControl:
     """Stands where agents are: takes what a control does to them."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Hands:
 
 
 @dataclass
-class Wanted:
+class FakeRecovery:
     """What a recovery was asked for."""
 
     asked: list[Target] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Wanted:
     def reaches(self, target: Target) -> bool:
         return self.reached
 
-    async def request(self, target: Target, reason: str, *, by: str) -> Wanted:
+    async def request(self, target: Target, reason: str, *, by: str) -> FakeRecovery:
         self.asked.append(target)
-        return Wanted(accepted=self.accepts, reason="" if self.accepts else "3 attempts were made")
+        return FakeRecovery(accepted=self.accepts, reason="" if self.accepts else "3 attempts were made")
 
 
 class Acting:
@@ -85,8 +85,8 @@ class Acting:
         self.settings = given
         self.time = FakeTime()
         self.said: list[AgentEvent] = []
-        self.hands = Hands()
-        self.recovery = Wanted()
+        self.hands = FakeControl()
+        self.recovery = FakeRecovery()
         self.questions: list[Escalation] = []
         self.answer: Answer | None = None
         self._numbers = itertools.count(1)
@@ -167,7 +167,7 @@ class Acting:
     async def breaker(self, state: str, agent: str = "bee") -> None:
         """Let a circuit breaker of a worker change."""
         name = f"tool_execution:{agent}:t"
-        said = {
+        status = {
             "name": name,
             "kind": "tool_execution",
             "from": "closed",
@@ -175,7 +175,7 @@ class Acting:
             "reason": "",
             "failures": 5,
         }
-        event = self.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, agent, **said)
+        event = self.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, agent, **status)
         self.publish(event)
         await self.settle()
 

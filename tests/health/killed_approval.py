@@ -19,12 +19,12 @@ async def main(url: str, where: str) -> None:
 
     hive = Asking(Store.open(url))
     await hive.get_stuck()
-    asked = await hive.ask()
+    request = await hive.ask()
     if where == "before":
         hive.cut = dies
     else:
         hive.hands.waits = dies
-    await hive.approvals.approve(asked.approval_id, by="ada")
+    await hive.approvals.approve(request.approval_id, by="ada")
 
 
 if __name__ == "__main__":

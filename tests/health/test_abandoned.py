@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent, EventType
 SETTINGS = HealthSettings()
 STALL = SETTINGS.stall.unknown_seconds
 BEAT = 30.0
-GONE = SETTINGS.heartbeat.limit(BEAT)
+SILENT_SECONDS = SETTINGS.heartbeat.limit(BEAT)
 
 
 class Process:
@@ -53,8 +53,8 @@ class Process:
                 self.monitor.note_alive("p", self.now, beats)
             elif sends:
                 self.monitor.note_alive("p", self.now)
-            said = self.monitor.advance(self.now)
-            self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in said)
+            emitted = self.monitor.advance(self.now)
+            self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in emitted)
 
     def status(self, session: str) -> SessionStatus:
         found = self.monitor.get("porter", session)
@@ -79,11 +79,11 @@ def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
     found = process.monitor.get("porter", "a")
     assert found is not None
     assert found.vitals.status is SessionStatus.UNKNOWN
-    assert found.vitals.ended_at == pytest.approx(last + GONE, abs=BEAT)
+    assert found.vitals.ended_at == pytest.approx(last + SILENT_SECONDS, abs=BEAT)
     assert not process.ever_stalled
 
 
-def test_call_that_hangs_in_a_process_that_reports_it_is_found_and_stays() -> None:
+def test_hanging_call_in_a_reporting_process_stays_a_finding() -> None:
     """B88: within the limit, and for as long as it hangs."""
     process = Process()
     process.work("a")
@@ -125,7 +125,7 @@ def test_silent_run_of_a_live_process_stays_stalled() -> None:
     assert process.status("a") is SessionStatus.UNKNOWN
 
 
-def test_process_that_went_on_to_its_next_run_has_ended_the_one_before() -> None:
+def test_next_run_of_a_process_ends_the_previous_one() -> None:
     """B88: a framework that sends no root when it fails; a process that was started again."""
     process = Process()
     process.work("a")
@@ -165,7 +165,7 @@ def test_open_call_is_not_an_earlier_run() -> None:
     assert process.stalls("a")
 
 
-def test_run_that_ended_unknown_is_watched_again_when_it_works_on() -> None:
+def test_abandoned_run_is_watched_again_when_it_resumes() -> None:
     process = Process()
     process.work("a")
     process.open_tool("a")
@@ -217,7 +217,7 @@ def test_remembered_processes_are_bounded() -> None:
     is_open=st.booleans(),
     interval=st.none() | st.floats(1, 600),
 )
-def test_sign_of_life_never_brings_the_end_nearer(
+def test_sign_of_life_never_advances_the_end(
     seen: float, later: float, is_open: bool, interval: float | None
 ) -> None:
     """B88: whatever comes of a process puts off the end of its runs."""

@@ -96,9 +96,9 @@ async def hive(store: Store) -> Asking:
 
 
 async def test_approved_termination_names_its_approver(hive: Asking) -> None:
-    asked = await hive.ask("It loops.")
+    request = await hive.ask("It loops.")
 
-    done = await hive.approvals.approve(asked.approval_id, by="ada", reason="looked at it")
+    done = await hive.approvals.approve(request.approval_id, by="ada", reason="looked at it")
 
     assert (done.status, done.outcome, done.is_open) == (ApprovalStatus.APPROVED, Outcome.DONE, False)
     [ended] = hive.of(EventType.AGENT_TERMINATED)
@@ -106,23 +106,23 @@ async def test_approved_termination_names_its_approver(hive: Asking) -> None:
     assert ended.data["intervention_id"] == done.intervention_id
     assert ended.data["reason"] == "It loops. Requested by the queen, approved by ada (looked at it)."
     assert len(hive.hands.stopped) == 1
-    assert await hive.approvals.find(asked.approval_id) == done
+    assert await hive.approvals.find(request.approval_id) == done
     assert hive.approvals.pending() == []
 
 
-async def test_request_and_answer_are_events_before_anything_is_done(hive: Asking) -> None:
-    asked = await hive.ask()
+async def test_request_and_answer_are_logged_before_any_action(hive: Asking) -> None:
+    request = await hive.ask()
     hive.hands.last_words = lambda: order.append("stopped")
     order: list[str] = []
-    await hive.approvals.approve(asked.approval_id, by="ada")
+    await hive.approvals.approve(request.approval_id, by="ada")
 
     [requested] = hive.of(EventType.TERMINATION_REQUESTED)
     assert requested.data == {
-        "approval_id": asked.approval_id,
+        "approval_id": request.approval_id,
         "ticket_id": "t1",
         "reason": "It loops.",
         "by": "queen",
-        "expires_at": asked.created_at + TIMEOUT,
+        "expires_at": request.created_at + TIMEOUT,
     }
     [decided] = hive.of(EventType.TERMINATION_DECIDED)
     assert decided.data["status"] == "approved"
@@ -161,11 +161,11 @@ async def test_obsolete_request_is_void_when_answered(
     hive: Asking, happens: Callable[[Asking], Awaitable[None]], why: str
 ) -> None:
     """B69: an approval goes past the same guard. B67: nor is another incarnation stopped."""
-    asked = await hive.ask()
+    request = await hive.ask()
     await happens(hive)
 
     with pytest.raises(ApprovalClosedError, match=why):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
 
     assert hive.hands.stopped == []
     assert (await hive.latest()).status is ApprovalStatus.VOID
@@ -174,20 +174,20 @@ async def test_obsolete_request_is_void_when_answered(
 
 async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
     """B67: it is told by its incarnation, though all else is as it was: at work, no progress, in trouble."""
-    asked = await hive.ask()
-    assert void_reason(asked, hive.worker()) is None
-    another = asked.model_copy(update={"incarnation_id": "i0"})
+    request = await hive.ask()
+    assert void_reason(request, hive.worker()) is None
+    another = request.model_copy(update={"incarnation_id": "i0"})
 
     assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
 
 
-async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_is_seen(hive: Asking) -> None:
+async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> None:
     """B67: not only when somebody answers; nobody is to think about a worker that is gone."""
-    asked = await hive.ask()
+    request = await hive.ask()
     hive.time.now += 1
     await hive.start(incarnation="i2")
     await hive.pass_time(STALL + 1)
-    assert hive.time.now < asked.expires_at
+    assert hive.time.now < request.expires_at
 
     await hive.look()
 
@@ -199,18 +199,20 @@ async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_i
     )
 
 
-async def test_person_who_ordered_it_in_chat_may_approve_it(hive: Asking) -> None:
+async def test_person_who_ordered_a_termination_in_chat_may_approve_it(hive: Asking) -> None:
     """The queen asks, so she may not; a person who could stop the worker anyway may say so twice."""
-    asked = await hive.approvals.request(
+    request = await hive.approvals.request(
         hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
     )
     with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
-        await hive.approvals.approve(asked.approval_id, by="queen")
+        await hive.approvals.approve(request.approval_id, by="queen")
 
-    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    done = await hive.approvals.approve(request.approval_id, by="ada")
 
     assert (done.asked_by, done.ordered_by, done.decided_by) == ("queen", "ada", "ada")
-    assert call_to_action(asked).startswith("The queen asks, as ada ordered, to stop this worker: It loops. ")
+    assert call_to_action(request).startswith(
+        "The queen asks, as ada ordered, to stop this worker: It loops. "
+    )
     [requested] = hive.of(EventType.TERMINATION_REQUESTED)
     assert requested.data["by"] == "queen, as ada ordered"
     [ended] = hive.of(EventType.AGENT_TERMINATED)
@@ -228,59 +230,59 @@ async def test_progress_voids_a_request(hive: Asking) -> None:
 
 
 async def test_progress_before_the_termination_begins_prevents_it(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
 
     async def meanwhile() -> None:
         await progress(hive)
 
     hive.cut = meanwhile
     with pytest.raises(ApprovalClosedError, match="made progress"):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
 
     assert hive.hands.stopped == []
     assert (await hive.latest()).status is ApprovalStatus.VOID
 
 
 async def test_emergency_stop_refuses_approval_and_keeps_the_request(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
     await hive.stop.set(True, by="ada", reason="deploying")
 
     with pytest.raises(ActionRefusedError, match="emergency stop"):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
 
-    assert [one.approval_id for one in hive.approvals.pending()] == [asked.approval_id]
+    assert [one.approval_id for one in hive.approvals.pending()] == [request.approval_id]
     await hive.stop.set(False, by="ada", reason="done")
-    assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
+    assert (await hive.approvals.approve(request.approval_id, by="ada")).outcome is Outcome.DONE
 
 
 async def test_unanswered_request_expires(hive: Asking) -> None:
-    asked = await hive.ask()
-    assert hive.approvals.next_deadline() == asked.expires_at
+    request = await hive.ask()
+    assert hive.approvals.next_deadline() == request.expires_at
 
-    hive.time.now = asked.expires_at
+    hive.time.now = request.expires_at
     await hive.look(begin=False)
 
     assert (await hive.latest()).status is ApprovalStatus.EXPIRED
     with pytest.raises(ApprovalClosedError, match="expired"):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
 
 
-async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_clock_says_so(
+async def test_late_answer_is_ignored_even_before_the_deadline_check(
     hive: Asking,
 ) -> None:
-    asked = await hive.ask()
-    hive.time.now = asked.expires_at + 1
+    request = await hive.ask()
+    hive.time.now = request.expires_at + 1
 
     with pytest.raises(ApprovalClosedError, match="nobody answered in time"):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
 
     assert hive.hands.stopped == []
 
 
-async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
-    asked = await hive.ask()
+async def test_second_request_for_an_incarnation_is_refused_with_a_reason(hive: Asking) -> None:
+    request = await hive.ask()
 
-    with pytest.raises(ActionRefusedError, match=f"approval {asked.approval_id} is pending already"):
+    with pytest.raises(ActionRefusedError, match=f"approval {request.approval_id} is pending already"):
         await hive.ask()
 
     assert len(hive.approvals.pending()) == 1
@@ -299,8 +301,8 @@ async def test_new_incarnation_gets_a_new_request(hive: Asking) -> None:
 
 
 async def test_a_no_holds_for_a_while(hive: Asking) -> None:
-    asked = await hive.ask()
-    await hive.approvals.deny(asked.approval_id, by="ada", reason="let it finish")
+    request = await hive.ask()
+    await hive.approvals.deny(request.approval_id, by="ada", reason="let it finish")
 
     with pytest.raises(ActionRefusedError, match="ada denied it: let it finish; ask again in 30 minutes"):
         await hive.ask()
@@ -311,10 +313,10 @@ async def test_a_no_holds_for_a_while(hive: Asking) -> None:
 
 @pytest.mark.parametrize("name", ["queen", " Queen "])
 async def test_requester_cannot_approve(hive: Asking, name: str) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
 
     with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
-        await hive.approvals.approve(asked.approval_id, by=name)
+        await hive.approvals.approve(request.approval_id, by=name)
 
     assert hive.hands.stopped == []
 
@@ -325,11 +327,11 @@ async def test_unknown_approval_is_an_error(hive: Asking) -> None:
 
 
 async def test_concurrent_approvals_terminate_once(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
 
     both = await asyncio.gather(
-        hive.approvals.approve(asked.approval_id, by="ada"),
-        hive.approvals.approve(asked.approval_id, by="bob"),
+        hive.approvals.approve(request.approval_id, by="ada"),
+        hive.approvals.approve(request.approval_id, by="bob"),
         return_exceptions=True,
     )
 
@@ -338,7 +340,7 @@ async def test_concurrent_approvals_terminate_once(hive: Asking) -> None:
 
 
 async def test_advance_does_not_begin_an_approval_in_progress(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
     looks: list[asyncio.Task[None]] = []
     publish = hive.approvals._publish
 
@@ -347,7 +349,7 @@ async def test_advance_does_not_begin_an_approval_in_progress(hive: Asking) -> N
         looks.append(asyncio.ensure_future(hive.approvals.advance(hive.time.now)))
 
     hive.approvals._publish = look_at_once
-    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    done = await hive.approvals.approve(request.approval_id, by="ada")
     await asyncio.gather(*looks)
     await hive.approvals.settled()
 
@@ -375,7 +377,7 @@ async def test_provider_failure_gets_no_request(store: Store) -> None:
         await hive.ask()
 
 
-async def test_a_ticket_that_is_dismissed_takes_its_request_along(hive: Asking) -> None:
+async def test_dismissing_a_ticket_voids_its_request(hive: Asking) -> None:
     await hive.ask()
 
     await hive.approvals.ticket_closed("another", "its ticket is dismissed")
@@ -387,9 +389,9 @@ async def test_a_ticket_that_is_dismissed_takes_its_request_along(hive: Asking) 
 
 async def test_failed_termination_is_published_and_may_be_requested_again(hive: Asking) -> None:
     hive.hands.confirms = False
-    asked = await hive.ask()
+    request = await hive.ask()
 
-    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    done = await hive.approvals.approve(request.approval_id, by="ada")
 
     assert (done.status, done.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
     assert (await hive.ask()).is_pending
@@ -397,39 +399,39 @@ async def test_failed_termination_is_published_and_may_be_requested_again(hive: 
 
 async def test_requests_and_answers_have_no_secrets(hive: Asking) -> None:
     secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
-    asked = await hive.ask(f"It prints {secret} again and again.")
+    request = await hive.ask(f"It prints {secret} again and again.")
 
-    denied = await hive.approvals.deny(asked.approval_id, by="ada", reason=f"rotate {secret}")
+    denied = await hive.approvals.deny(request.approval_id, by="ada", reason=f"rotate {secret}")
 
-    kept = denied.model_dump_json() + "".join(str(event.data) for event in hive.said)
-    assert secret not in kept
+    events = denied.model_dump_json() + "".join(str(event.data) for event in hive.said)
+    assert secret not in events
 
 
 async def test_the_operator_reads_until_when_and_by_which_command(hive: Asking) -> None:
-    asked = await hive.ask("It\nloops.")
+    request = await hive.ask("It\nloops.")
 
-    said = call_to_action(asked)
+    result = call_to_action(request)
 
-    assert said.startswith("The queen asks to stop this worker: It loops. Approve until ")
-    assert f"queenright approvals approve {asked.approval_id}" in said
-    assert "\n" not in said
+    assert result.startswith("The queen asks to stop this worker: It loops. Approve until ")
+    assert f"queenright approvals approve {request.approval_id}" in result
+    assert "\n" not in result
 
 
 # -- restarts ---------------------------------------------------------------------------------------
 
 
 async def test_pending_requests_survive_a_restart(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
 
     await hive.restart()
 
-    assert [one.approval_id for one in hive.approvals.pending()] == [asked.approval_id]
-    assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
+    assert [one.approval_id for one in hive.approvals.pending()] == [request.approval_id]
+    assert (await hive.approvals.approve(request.approval_id, by="ada")).outcome is Outcome.DONE
 
 
-async def test_unstarted_approval_is_done_once_after_the_quiet_time(hive: Asking) -> None:
-    asked = await hive.ask()
-    await _approve_and_die(hive, asked)
+async def test_unstarted_approval_runs_once_after_the_quiet_period(hive: Asking) -> None:
+    request = await hive.ask()
+    await _approve_and_die(hive, request)
 
     await hive.restart()
     await hive.look(begin=False)
@@ -442,8 +444,8 @@ async def test_unstarted_approval_is_done_once_after_the_quiet_time(hive: Asking
 
 
 async def test_approval_from_before_a_restart_is_void_after_progress(hive: Asking) -> None:
-    asked = await hive.ask()
-    await _approve_and_die(hive, asked)
+    request = await hive.ask()
+    await _approve_and_die(hive, request)
 
     await hive.restart()
     await progress(hive)
@@ -455,8 +457,8 @@ async def test_approval_from_before_a_restart_is_void_after_progress(hive: Askin
 
 
 async def test_approval_waits_during_the_emergency_stop(hive: Asking) -> None:
-    asked = await hive.ask()
-    await _approve_and_die(hive, asked)
+    request = await hive.ask()
+    await _approve_and_die(hive, request)
     await hive.restart()
     await hive.stop.set(True, by="ada", reason="deploying")
 
@@ -473,8 +475,8 @@ async def test_approval_waits_during_the_emergency_stop(hive: Asking) -> None:
 
 
 async def test_old_approval_is_void(hive: Asking) -> None:
-    asked = await hive.ask()
-    await _approve_and_die(hive, asked)
+    request = await hive.ask()
+    await _approve_and_die(hive, request)
 
     await hive.restart()
     hive.time.now += TIMEOUT
@@ -485,16 +487,16 @@ async def test_old_approval_is_void(hive: Asking) -> None:
 
 
 async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking) -> None:
-    asked = await hive.ask()
-    begun = asyncio.Event()
+    request = await hive.ask()
+    started = asyncio.Event()
 
     async def hangs() -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     hive.hands.waits = hangs
-    approving = asyncio.ensure_future(hive.approvals.approve(asked.approval_id, by="ada"))
-    await begun.wait()
+    approving = asyncio.ensure_future(hive.approvals.approve(request.approval_id, by="ada"))
+    await started.wait()
 
     await hive.restart()
     hive.hands.waits = None
@@ -507,7 +509,7 @@ async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking)
 
 
 async def test_a_disk_that_fails_in_between_is_tried_again(hive: Asking) -> None:
-    asked = await hive.ask()
+    request = await hive.ask()
 
     async def full() -> None:
         hive.cut = None
@@ -515,7 +517,7 @@ async def test_a_disk_that_fails_in_between_is_tried_again(hive: Asking) -> None
 
     hive.cut = full
     with pytest.raises(StoreError):
-        await hive.approvals.approve(asked.approval_id, by="ada")
+        await hive.approvals.approve(request.approval_id, by="ada")
     due = hive.approvals.next_deadline()
     assert due is not None
     assert due > hive.time.now
@@ -552,7 +554,7 @@ async def _approve_and_die(hive: Asking, asked: Approval) -> None:
     ("where", "stops", "outcome"),
     [("before", 1, Outcome.DONE), ("during", 0, Outcome.UNCONFIRMED)],
 )
-async def test_a_kill_between_answer_and_end_stops_it_once_or_says_that_it_may_run_still(
+async def test_kill_during_an_approved_termination_stops_once_or_reports_unconfirmed(
     tmp_path: Path, where: str, stops: int, outcome: Outcome
 ) -> None:
     url = f"sqlite:///{tmp_path / 'killed.db'}"
@@ -641,32 +643,32 @@ async def _take(hive: Asking, step: str, number: int) -> None:
 # -- both databases ---------------------------------------------------------------------------------
 
 
-async def test_either_database_keeps_them_and_at_most_one_open_request_of_a_session(
+async def test_each_database_keeps_at_most_one_open_request_per_session(
     database_url: str,
 ) -> None:
     store = Store.open(database_url)
     hive = Asking(store)
     await hive.get_stuck()
-    asked = await hive.ask()
+    request = await hive.ask()
 
     def another(conn: Connection) -> None:
-        write_approval(conn, asked.model_copy(update={"approval_id": "another"}))
+        write_approval(conn, request.model_copy(update={"approval_id": "another"}))
 
     with pytest.raises(StoreError):
         await store.transact(another)
-    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    done = await hive.approvals.approve(request.approval_id, by="ada")
     hive.time.now += 1
     await store.transact(another)
 
     assert [one.approval_id for one in await hive.approvals.history(limit=10, only_open=True)] == ["another"]
-    assert await hive.approvals.find(asked.approval_id) == done
+    assert await hive.approvals.find(request.approval_id) == done
     first = await hive.approvals.history(limit=1)
     rest = await hive.approvals.history(limit=10, before=(first[0].created_at, first[0].approval_id))
     assert len({one.approval_id for one in [*first, *rest]}) == 2
     await store.close()
 
 
-async def test_requests_that_are_over_and_old_go_and_those_that_wait_stay(hive: Asking) -> None:
+async def test_old_closed_requests_are_pruned_and_open_ones_kept(hive: Asking) -> None:
     first = await hive.ask()
     await hive.approvals.deny(first.approval_id, by="ada")
     hive.time.now += TIMEOUT

@@ -56,7 +56,7 @@ def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None
     assert health["errors"].evidence == "0% of the last 2 calls and steps failed, 0 errors in all"
 
 
-def test_everything_that_is_reported_is_shown() -> None:
+def test_every_reported_signal_is_shown() -> None:
     script = worker(heartbeat_interval=300)
     script.event(EventType.AGENT_HEARTBEAT, {"interval": 300, "phase": "llm", "progress_indicator": "3 of 4"})
     script.event(EventType.CHECKPOINT_SAVED)
@@ -86,7 +86,7 @@ def test_warning_and_bad_are_distinct() -> None:
     assert health.state is HealthState.STUCK
 
 
-def test_failures_in_a_row_are_bad_though_no_detector_speaks_of_them() -> None:
+def test_consecutive_failures_are_bad_without_a_finding() -> None:
     script = worker()
     script.step(error_type="OSError", times=4)
     health = assessed(script)
@@ -105,7 +105,7 @@ def test_no_secret_of_a_worker_is_in_the_evidence() -> None:
     assert secret not in json.dumps(assessed(script).to_dict())
 
 
-def test_whatever_a_worker_calls_itself_its_tools_and_its_errors_is_masked() -> None:
+def test_names_of_workers_tools_and_errors_are_masked() -> None:
     secret = "sk-abcdefghijklmnop1234"
     script = worker(heartbeat_interval=300)
     seen: set[FindingKind] = set()
@@ -132,8 +132,12 @@ def test_whatever_a_worker_calls_itself_its_tools_and_its_errors_is_masked() -> 
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": "open"})
     look()
 
-    told = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
-    assert seen >= told | {FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.TOOL_TIMEOUT}
+    kinds_with_evidence = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
+    assert seen >= kinds_with_evidence | {
+        FindingKind.DOOM_LOOP,
+        FindingKind.ERROR_STREAK,
+        FindingKind.TOOL_TIMEOUT,
+    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -163,6 +167,6 @@ def kinds(v: Any, now: float) -> set[FindingKind]:
 
 
 def test_an_assessment_is_json() -> None:
-    said = assessed(worker()).to_dict()
+    result = assessed(worker()).to_dict()
 
-    assert json.loads(json.dumps(said)) == said
+    assert json.loads(json.dumps(result)) == result

@@ -39,8 +39,14 @@ def event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields
 
 def termination(age: float = 0, **data: Any) -> AgentEvent:
     """An unsigned termination."""
-    said = {"reason": "silent for 25 min", "by": "ladder", "confirmed": True, "checkpoint_id": None, **data}
-    return event(age, EventType.AGENT_TERMINATED, data=said)
+    payload = {
+        "reason": "silent for 25 min",
+        "by": "ladder",
+        "confirmed": True,
+        "checkpoint_id": None,
+        **data,
+    }
+    return event(age, EventType.AGENT_TERMINATED, data=payload)
 
 
 @pytest.fixture
@@ -70,7 +76,7 @@ def memory() -> Iterator[Connection]:
 # -- the key ---------------------------------------------------------------------------------------
 
 
-def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_is_created_once_with_owner_only_permissions(tmp_path: Path) -> None:
     first = AuditKey.load_or_create(tmp_path / "new" / "folder")
     second = AuditKey.load_or_create(tmp_path / "new" / "folder")
 
@@ -96,7 +102,7 @@ def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
     AuditKey.load_or_create(tmp_path)
     (tmp_path / "audit-key.pem").chmod(0o640)
 
@@ -119,7 +125,7 @@ def test_invalid_key_file_is_rejected_and_not_quoted(tmp_path: Path, content: st
     assert path.read_text(encoding="ascii") == content
 
 
-def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+def test_other_key_type_is_refused(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
@@ -327,7 +333,7 @@ def test_untouched_archive_is_intact(archived: str, keys: PublicKeys) -> None:
 
 
 @pytest.mark.parametrize("column", [c.name for c in AUDIT_ARCHIVE.columns if c.name != "seq"])
-def test_a_change_to_any_archived_column_is_found_at_its_row(
+def test_change_to_an_archived_column_is_detected_at_its_row(
     archived: str, keys: PublicKeys, column: str
 ) -> None:
     """B80: every change to a row of the audit archive is found."""
@@ -339,7 +345,7 @@ def test_a_change_to_any_archived_column_is_found_at_its_row(
 
 
 @pytest.mark.parametrize("column", EVENT_COLUMNS)
-def test_a_change_to_any_column_of_a_pruned_log_is_found_at_its_row(
+def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
     archived: str, keys: PublicKeys, column: str
 ) -> None:
     """B80: every change to a row of the audit log is found, on either engine."""
@@ -365,7 +371,7 @@ def test_a_change_to_any_column_of_a_pruned_log_is_found_at_its_row(
         ("DELETE FROM event_log_head", 1),
     ],
 )
-def test_archived_rows_removed_and_moved_are_found(
+def test_removed_or_moved_archive_rows_are_detected(
     archived: str, keys: PublicKeys, statement: str, first_bad: int
 ) -> None:
     """B80: every change to the audit archive is found, a cut tail too."""
@@ -385,7 +391,7 @@ def test_archived_rows_removed_and_moved_are_found(
         "UPDATE event_log_head SET base_hash = NULL",
     ],
 )
-def test_a_moved_beginning_is_found(archived: str, keys: PublicKeys, statement: str) -> None:
+def test_moved_archive_start_is_detected(archived: str, keys: PublicKeys, statement: str) -> None:
     """B80: what was let go of is on record."""
     change(archived, statement)
 
@@ -408,7 +414,7 @@ def fill(conn: Connection, key: AuditKey) -> None:
     append_events(conn, [event(3), event(2.5, step), key.sign(termination(2)), event(1), event(0.5, step)])
 
 
-def test_an_exported_trail_holds_alone(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
+def test_exported_trail_verifies_on_its_own(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
     fill(conn, key)
 
     lines = exported(conn, key)
@@ -431,9 +437,7 @@ def read_archive(conn: Connection) -> list[tuple[int, AgentEvent]]:
     return [(row.seq, found) for row in rows if (found := event_of(row)) is not None]
 
 
-def test_only_the_time_that_was_asked_for_is_exported(
-    conn: Connection, key: AuditKey, keys: PublicKeys
-) -> None:
+def test_export_contains_only_the_requested_period(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
     fill(conn, key)
 
     lines = exported(conn, key, since=NOW - 48 * DAY, until=NOW - 2 * DAY)
@@ -450,7 +454,7 @@ def test_the_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -
     assert (found.ok, found.own_keys, found.key_id) == (True, True, key.key_id)
 
 
-def test_an_unsigned_file_says_so(conn: Connection, key: AuditKey) -> None:
+def test_unsigned_export_is_reported_as_unsigned(conn: Connection, key: AuditKey) -> None:
     append_events(conn, [event(1)])
 
     assert check_export(exported(conn, None)) == ExportCheck(ok=True, rows=1, own_keys=True)
@@ -481,7 +485,7 @@ def test_an_unsigned_termination_is_named_in_the_file_too(
         (lambda lines: [b"[]\n"], "line 1 is not what was exported"),
     ],
 )
-def test_lines_gone_added_and_moved_are_found(
+def test_removed_added_or_moved_export_lines_are_detected(
     conn: Connection, key: AuditKey, keys: PublicKeys, spoil: Any, reason: str
 ) -> None:
     fill(conn, key)
@@ -493,7 +497,7 @@ def test_lines_gone_added_and_moved_are_found(
 
 
 @given(data=st.data())
-def test_a_change_of_any_byte_is_found(one_key: AuditKey, data: st.DataObject) -> None:
+def test_change_of_any_export_byte_is_detected(one_key: AuditKey, data: st.DataObject) -> None:
     for conn in memory():
         fill(conn, one_key)
         whole = b"".join(exported(conn, one_key))
@@ -506,7 +510,7 @@ def test_a_change_of_any_byte_is_found(one_key: AuditKey, data: st.DataObject) -
     assert check_export(spoilt.splitlines(keepends=True), PublicKeys([one_key.public])).ok is harmless
 
 
-def test_a_row_that_was_changed_before_the_export_is_found_in_the_file(
+def test_row_changed_before_the_export_is_detected_in_the_file(
     conn: Connection, key: AuditKey, keys: PublicKeys
 ) -> None:
     """B80: an export does not heal what was changed."""
@@ -542,7 +546,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     )
     await store.append([termination(0)])
     broken = queenright("audit", "verify", cwd=tmp_path)
-    told = queenright("audit", "verify", "--json", cwd=tmp_path)
+    result = queenright("audit", "verify", "--json", cwd=tmp_path)
     await store.close()
 
     assert (whole.returncode, whole.stdout.splitlines()) == (
@@ -560,7 +564,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     assert json.loads(elsewhere.stdout)["own_keys"] is True
     assert broken.returncode == 1
     assert "row 4, the termination of 'bee': it is not signed" in broken.stdout
-    assert json.loads(told.stdout)["faults"][0]["seq"] == 4
+    assert json.loads(result.stdout)["faults"][0]["seq"] == 4
 
 
 def test_changed_export_fails_and_missing_one_is_reported(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ async def breaker(acting: Acting, to: str) -> None:
 @pytest.mark.parametrize(
     ("verdict", "after"), [("ACCEPT", HealthState.HEALTHY), ("CONTINUE", HealthState.DEGRADED)]
 )
-async def test_b73_a_worker_that_works_on_without_a_tool_on_trial_is_left_in_peace(
+async def test_b73_worker_progressing_without_the_half_open_tool_is_not_acted_on(
     acting: Acting, verdict: str, after: HealthState
 ) -> None:
     """B73: on trial for 90 min, as nobody calls it; the worker is asked about once at most, and works."""

@@ -57,7 +57,7 @@ def leaves(machine: BreakerMachine, now: float) -> Iterator[Leave]:
         yield leave
 
 
-def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
+def test_consecutive_failures_open_the_breaker_and_a_success_resets_them() -> None:
     bench = Bench()
 
     bench.fails(2)
@@ -106,7 +106,7 @@ def test_refusal_names_breaker_reason_and_retry_time() -> None:
     assert isinstance(refused.value, QueenrightError)
 
 
-def test_b73_it_heals_with_time() -> None:
+def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> None:
     """B73: after the recovery time-out the next call is a probe, and its success closes the breaker."""
     bench = Bench()
     bench.fails(3)
@@ -120,7 +120,7 @@ def test_b73_it_heals_with_time() -> None:
     assert bench.breaker.status.opened_at is None
 
 
-def test_b73_it_heals_by_hand() -> None:
+def test_b73_open_breaker_is_reset_by_hand() -> None:
     """B73: a reset closes it at once, and how calls go that began before it is not heard."""
     bench = Bench()
     late = bench.breaker.admit()
@@ -134,7 +134,7 @@ def test_b73_it_heals_by_hand() -> None:
     assert not bench.breaker.reset("anna")
 
 
-def test_a_probe_that_fails_opens_it_for_a_whole_time_out_again() -> None:
+def test_failed_probe_reopens_the_breaker_for_a_full_timeout() -> None:
     bench = Bench()
     bench.fails(3)
     bench.now += 60
@@ -163,7 +163,7 @@ def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
         return True
 
     with ThreadPoolExecutor(50) as threads:
-        passed = [asked.result() for asked in [threads.submit(ask) for _ in range(50)]]
+        passed = [task.result() for task in [threads.submit(ask) for _ in range(50)]]
 
     assert sum(passed) == quota
     assert bench.path() == ["closed>open", "open>half_open"]
@@ -193,7 +193,7 @@ async def test_b73_of_fifty_tasks_exactly_the_quota_is_called(quota: int) -> Non
     assert bench.breaker.state is CLOSED
 
 
-async def test_a_probe_that_is_cancelled_gives_its_place_back() -> None:
+async def test_cancelled_probe_releases_its_permit() -> None:
     bench = Bench()
     bench.fails(3)
     bench.now += 60
@@ -245,7 +245,7 @@ def test_outcome_from_before_opening_is_ignored() -> None:
     assert bench.breaker.untouched
 
 
-def test_only_the_first_word_about_a_call_counts() -> None:
+def test_only_the_first_outcome_of_a_call_counts() -> None:
     bench = Bench()
     permit = bench.breaker.admit()
 
@@ -299,9 +299,7 @@ def raises(error: BaseException) -> Any:
         (CircuitOpenError("inner", OPEN, "x", retry_in=1), Exception, 0),
     ],
 )
-def test_which_exceptions_are_failures_is_an_argument(
-    error: BaseException, counts: Any, failures: int
-) -> None:
+def test_failure_exceptions_are_configurable(error: BaseException, counts: Any, failures: int) -> None:
     bench = Bench(counts=counts)
 
     with pytest.raises(type(error)):
@@ -351,7 +349,7 @@ def test_unguardable_function_is_refused() -> None:
         bench.breaker.call(later)  # type: ignore[unused-coroutine]
 
 
-async def test_it_is_a_with_block_for_many_at_once() -> None:
+async def test_breaker_is_a_reusable_context_manager() -> None:
     bench = Bench()
     together = asyncio.Barrier(10)
 
@@ -374,8 +372,8 @@ async def test_it_is_a_with_block_for_many_at_once() -> None:
         pytest.fail("it is open")
 
 
-def test_secrets_and_endless_words_of_an_error_do_not_get_into_the_reason() -> None:
-    class Rude(Exception):
+def test_breaker_reason_is_masked_and_bounded() -> None:
+    class VerboseError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
@@ -383,7 +381,7 @@ def test_secrets_and_endless_words_of_an_error_do_not_get_into_the_reason() -> N
     bench.fails(error=OSError("password=hunter2hunter2 " + "x" * 10_000))
     reason = bench.breaker.status.reason
     bench.breaker.reset("test")
-    bench.fails(error=Rude())
+    bench.fails(error=VerboseError())
 
     assert "hunter2" not in reason
     assert len(reason) < 300

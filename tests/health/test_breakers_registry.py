@@ -98,7 +98,7 @@ def test_the_most_special_settings_count() -> None:
     assert thresholds == [8, 7, 6, 5, 3]
 
 
-def test_the_settings_of_the_requirements_document_hold_as_they_are_written() -> None:
+def test_breaker_settings_of_the_requirements_are_valid_as_written() -> None:
     block = {
         "circuit_breaker": {
             "default": {"failure_threshold": 3, "recovery_timeout_seconds": 60, "half_open_requests": 1},
@@ -115,7 +115,7 @@ def test_the_settings_of_the_requirements_document_hold_as_they_are_written() ->
     assert registry.policy("external_api:bee:gpt") == Breaker()
 
 
-def test_a_call_needs_leave_of_all_parents_and_all_hear_how_it_went() -> None:
+def test_call_needs_permission_of_all_parents_and_reports_to_all() -> None:
     hive = Hive()
     host = "external_api::api.example.com"
 
@@ -181,7 +181,7 @@ def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
     assert hive.registry.next_deadline() == 40
 
 
-def test_beyond_the_capacity_those_go_first_that_are_as_new_and_were_not_asked_for_longest() -> None:
+def test_beyond_capacity_idle_closed_breakers_are_forgotten_first() -> None:
     hive = Hive(capacity=4)
     hive.trip("recovery", "open")
     hive.registry.get("recovery", "counted").admit().failed("x")
@@ -209,7 +209,7 @@ def test_open_breakers_are_bounded_and_forgotten_ones_published() -> None:
     assert hive.registry.wake() == 10
 
 
-def test_those_that_are_not_closed_come_first() -> None:
+def test_breakers_that_are_not_closed_are_listed_first() -> None:
     hive = Hive()
     hive.registry.get("recovery", "ant")
     hive.trip("recovery", "wasp")
@@ -223,16 +223,16 @@ def test_those_that_are_not_closed_come_first() -> None:
     ),
     st.integers(1, 8),
 )
-def test_the_breakers_of_an_agent_and_page_by_page_are_the_same_as_all(
+def test_paged_breaker_lists_of_agents_equal_the_whole_list(
     asked: list[tuple[str, str, bool]], size: int
 ) -> None:
     hive = Hive(capacity=5)
-    kept = []
+    pages = []
     for agent, target, trips in asked:
-        kept.append(hive.registry.get("tool_execution", agent, target))
+        pages.append(hive.registry.get("tool_execution", agent, target))
         if trips:
             hive.trip("tool_execution", agent, target)
-    for breaker in kept:  # forgotten ones come back when they change
+    for breaker in pages:  # forgotten ones come back when they change
         if breaker.state is CLOSED:
             while breaker.state is CLOSED:
                 breaker.admit().failed("x")

@@ -180,9 +180,9 @@ async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
     waking = asyncio.create_task(hive.breakers.run())
 
     def state(type_: EventType | None = None, **data: Any) -> HealthState:
-        told, hive.published = hive.published, []
+        published, hive.published = hive.published, []
         if type_ is not None:
-            told.append(
+            published.append(
                 AgentEvent(
                     type=type_,
                     time=hive.time.now,
@@ -192,7 +192,7 @@ async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
                     data=data,
                 )
             )
-        for event in told:
+        for event in published:
             monitor.apply(event, hive.time.now)
         worker = monitor.get("bee", "s")
         assert worker is not None

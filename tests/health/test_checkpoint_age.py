@@ -21,7 +21,7 @@ def saved(*, before: float = 0.0) -> WorkerScript:
     return script
 
 
-def test_a_tool_within_the_time_that_it_declared_makes_no_checkpoint_old() -> None:
+def test_checkpoint_age_stops_within_a_declared_tool_timeout() -> None:
     """B19: a build of 50 minutes that said so is no trouble, though nobody saves in it."""
     script = saved(before=300)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})

@@ -139,9 +139,7 @@ async def test_ticket_of_a_live_worker_cannot_be_resolved(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("close", ["resolve", "dismiss"])
-async def test_refusal_says_when_the_ticket_of_a_worker_just_killed_can_be_closed(
-    hive: Hive, close: str
-) -> None:
+async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(hive: Hive, close: str) -> None:
     """B125: it hangs, people are told, and it is killed: until its heartbeats are missed nobody knows."""
     hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     hive.tell(EventType.STEP_STARTED)
@@ -164,9 +162,7 @@ async def test_refusal_says_when_the_ticket_of_a_worker_just_killed_can_be_close
 
 
 @pytest.mark.parametrize("word", [HEARTBEAT, EventType.STEP_STARTED])
-async def test_worker_that_was_thought_to_be_dead_is_watched_again_once_it_says_something(
-    hive: Hive, word: EventType
-) -> None:
+async def test_worker_presumed_dead_is_watched_again_after_an_event(hive: Hive, word: EventType) -> None:
     """It was cut off; what comes then is seen, and its next stall has a ticket of its own."""
     first = await hive.killed(heartbeat_interval=300.0)
     await hive.tickets.resolve(first.ticket_id, "it is gone", by="ada")

@@ -64,7 +64,7 @@ def test_bad_steps_with_new_information_each_time_stay_a_warning() -> None:
         assert (finding.severity, finding.ticket) == (Severity.LOW, False)
 
 
-def test_new_words_for_the_same_results_are_no_new_information() -> None:
+def test_new_text_with_the_same_results_is_not_new_information() -> None:
     script = worker()
     for n in range(10):
         script.call(args=f"attempt {n}", result="connection refused")
@@ -146,7 +146,7 @@ def test_two_rounds_of_a_cycle_are_not() -> None:
     assert calls(worker(), "ABAB").finding(LOOP) is None
 
 
-def test_repeats_with_another_call_between_are_a_loop() -> None:
+def test_repeats_interleaved_with_other_calls_are_a_loop() -> None:
     """B29: repeats with one other call between are a loop, though each other call is new."""
     script = calls(worker(), "A1A2A3")
     assert script.finding(LOOP) is None
@@ -158,7 +158,7 @@ def test_repeats_with_another_call_between_are_a_loop() -> None:
     assert "4 times" in finding.evidence
 
 
-def test_a_search_repeated_between_different_pages_is_a_loop_that_gets_worse() -> None:
+def test_search_repeated_between_pages_is_a_loop_of_rising_severity() -> None:
     """B29: A-B-A-C, where each page is new and the search says the same each time."""
     script = worker()
     severities = []
@@ -184,7 +184,7 @@ def test_a_command_run_again_after_each_change_is_no_loop() -> None:
     assert script.kinds() == set()
 
 
-def test_a_check_after_each_change_is_no_run_of_calls_without_news_but_counts_in_their_share() -> None:
+def test_check_after_each_change_is_no_streak_but_counts_in_the_share() -> None:
     """B32: edits that are answered alike, and a check that says the same, with nothing read between."""
     script = worker()
     script.call("edit", args="first", result="ok")
@@ -212,7 +212,7 @@ def test_repeated_fruitless_search_is_a_loop() -> None:
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
 
 
-def test_a_check_that_comes_back_after_each_edit_is_shown() -> None:
+def test_check_repeated_after_each_edit_is_shown() -> None:
     """B32: nearly every other call of many is the same one, and what it says is the same."""
     script = worker()
     for n in range(7):
@@ -228,7 +228,7 @@ def test_a_check_that_comes_back_after_each_edit_is_shown() -> None:
     assert "8 times for the same arguments, even after changes" in finding.evidence
 
 
-def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:
+def test_change_does_not_hide_a_streak_or_a_cycle() -> None:
     in_a_row, cycle = worker(), worker()
     for script in (in_a_row, cycle):
         script.call("edit", args="first", result="ok")
@@ -268,7 +268,7 @@ def test_one_class_of_error_with_different_arguments_is_an_error_streak() -> Non
 
 
 @pytest.mark.parametrize(("tool", "error"), [("other", "NotFound"), ("fetch", "Forbidden")])
-def test_another_tool_or_error_begins_another_streak(tool: str, error: str) -> None:
+def test_different_tool_or_error_starts_a_new_streak(tool: str, error: str) -> None:
     script = worker()
     for n in range(4):
         script.call("fetch", args=f"{n}", result=f"{n}", outcome="error", error_type="NotFound")
@@ -331,7 +331,7 @@ def test_wait_between_failed_calls_does_not_count_as_time() -> None:
 
 
 @pytest.mark.parametrize("result", ["page", None, "ok"], ids=["new", "unknown", "acknowledged"])
-def test_call_that_may_have_got_somewhere_ends_a_streak_of_failed_calls(result: str | None) -> None:
+def test_call_that_may_have_progressed_ends_a_failure_streak(result: str | None) -> None:
     script = worker()
     script.call("edit", args="first", result="ok")
     fail(script, 14)
@@ -408,11 +408,11 @@ def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure
     assert states == [HealthState.STUCK, HealthState.HEALTHY]
 
 
-def test_a_limit_of_tokens_a_minute_is_the_providers_affair() -> None:
+def test_tokens_per_minute_limit_is_a_provider_failure() -> None:
     script = worker()
     for _ in range(3):
-        said = "Rate limit reached: too many tokens per minute"
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": said})
+        text = "Rate limit reached: too many tokens per minute"
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": text})
 
     assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
 
@@ -441,7 +441,7 @@ def llm_error(script: WorkerScript, error: str = "RateLimitError") -> None:
     script.step(error_type=error)
 
 
-def test_a_step_that_failed_for_its_llm_call_is_counted_once_and_no_fault_of_the_agents() -> None:
+def test_step_failed_by_its_llm_call_counts_once_for_the_provider() -> None:
     """B34: a run of LLM API errors is not the agent's fault: no bad steps, and each error is one."""
     script = worker()
     for _ in range(5):
@@ -461,7 +461,7 @@ def test_a_step_that_failed_for_a_conversation_too_long_is_a_bad_one() -> None:
     assert script.kinds() == {FindingKind.CONTEXT_EXHAUSTED, FindingKind.RETRY_STORM}
 
 
-def test_a_step_judged_bad_counts_whatever_became_of_its_llm_call() -> None:
+def test_bad_step_counts_despite_its_llm_call() -> None:
     script = worker()
     for _ in range(5):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
@@ -487,9 +487,7 @@ def test_an_accepted_step_shows_that_a_model_answers() -> None:
         ("ContextWindowExceededError", FindingKind.CONTEXT_EXHAUSTED),
     ],
 )
-def test_of_a_run_that_ended_in_a_failed_llm_call_that_is_shown_and_no_ticket_written(
-    error: str, kind: FindingKind
-) -> None:
+def test_run_ended_by_a_failed_llm_call_is_shown_without_a_ticket(error: str, kind: FindingKind) -> None:
     """B34: one call is enough where the run is over: its client has retried for long, in silence."""
     script = worker()
     script.call()
@@ -541,7 +539,7 @@ def test_a_slow_loop_reaches_critical_too() -> None:
     assert finding.severity is Severity.CRITICAL
 
 
-def test_a_loop_is_over_after_four_calls_that_were_no_part_of_it() -> None:
+def test_loop_ends_after_four_unrelated_calls() -> None:
     script = calls(worker(), "AAAAA123")
     assert script.finding(LOOP) is not None
     calls(script, "4")
@@ -557,7 +555,7 @@ def test_an_accept_ends_a_loop() -> None:
     assert script.kinds() == set()
 
 
-def test_arguments_alone_are_weak_evidence() -> None:
+def test_repeated_arguments_without_results_are_weak_evidence() -> None:
     script, mixed = worker(), worker()
     for n in range(9):
         script.call(result=None)
@@ -572,7 +570,7 @@ def test_arguments_alone_are_weak_evidence() -> None:
     assert mixed.finding(LOOP) is None
 
 
-def test_calls_that_tell_nothing_new_are_zero_progress() -> None:
+def test_calls_without_new_information_are_zero_progress() -> None:
     script = calls(worker(), "ABCDE")
     calls(script, "ACE")
     assert script.finding(FindingKind.ZERO_PROGRESS) is None
@@ -629,9 +627,7 @@ def test_few_tokens_are_never_a_spike() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("AB"), st.booleans()), max_size=60), st.integers(4, 30))
-def test_of_recent_calls_only_those_count_that_follow_no_change(
-    happened: list[tuple[str, bool]], window: int
-) -> None:
+def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool]], window: int) -> None:
     """Against a plain list in which a call is marked if something was changed since the last of its kind."""
     recent = RecentCalls(window)
     calls: list[tuple[str, bool]] = []
@@ -658,14 +654,14 @@ def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int
     for n, letter in enumerate(letters):
         recent.add("tool", letter, "r", None, float(n))
 
-    kept = letters[-(window + 4) :]
-    assert len(recent) == len(kept)
-    last = kept[-1] if kept else ""
-    if kept.count(last) > 1:
+    result = letters[-(window + 4) :]
+    assert len(recent) == len(result)
+    last = result[-1] if result else ""
+    if result.count(last) > 1:
         repeat = recent.repeats()[0]
-        tail = kept[-window:]
+        tail = result[-window:]
         assert repeat.in_window == tail.count(last)
-        assert repeat.run == len(kept) - len("".join(kept).rstrip(last))
+        assert repeat.run == len(result) - len("".join(result).rstrip(last))
         assert repeat.times <= letters.count(last)
 
 

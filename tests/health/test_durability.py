@@ -132,15 +132,20 @@ async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
     assert len(logged) == 1
 
 
-async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(database_url: str) -> None:
+async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
     """B77: ``kill -9`` at any moment: no event and no ticket lost, none stored under a second identity."""
     chance = random.Random(77)
-    said: dict[str, set[str]] = {"ready": set(), "event": set(), "counted": set(), "intervened": set()}
+    acknowledged: dict[str, set[str]] = {
+        "ready": set(),
+        "event": set(),
+        "counted": set(),
+        "intervened": set(),
+    }
 
     mother = start(WORKS_UNTIL_KILLED, database_url)
     for _ in range(ROUNDS):
         for what, which in one_life(mother, chance.randrange(1, 400)):
-            said[what].add(which)
+            acknowledged[what].add(which)
         found = Store.verify_file(database_url)
         assert found.ok, found.reason
 
@@ -149,20 +154,22 @@ async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(databas
     store = Store.open(database_url)
     tickets = {ticket.ticket_id: ticket for ticket in await store.read(all_tickets)}
     await store.close()
-    assert said["event"] <= {event.id for event in logged}
+    assert acknowledged["event"] <= {event.id for event in logged}
     assert len({event.id for event in logged}) == len(logged)
-    for which in said["counted"]:
+    for which in acknowledged["counted"]:
         ticket_id, occurrences = which.split()
         assert tickets[ticket_id].occurrences >= int(occurrences)
-    assert all(tickets[ticket_id].status is TicketStatus.INTERVENING for ticket_id in said["intervened"])
+    assert all(
+        tickets[ticket_id].status is TicketStatus.INTERVENING for ticket_id in acknowledged["intervened"]
+    )
     assert len({ticket.fingerprint for ticket in tickets.values()}) == len(tickets) == 7
     opened = [e for e in logged if e.type is EventType.WORKER_ESCALATION_TICKET]
     assert sorted(e.data["ticket"]["ticket_id"] for e in opened) == sorted(tickets)
-    told = {e.data["ticket_id"] for e in logged if e.type is EventType.QUEEN_INTERVENTION_REQUESTED}
-    assert told == {t.ticket_id for t in tickets.values() if t.status is TicketStatus.INTERVENING}
-    assert {ticket.ticket_id for ticket in waiting} == tickets.keys() - told
-    assert len(said["event"]) > 100
-    assert said["counted"]
+    notified_ids = {e.data["ticket_id"] for e in logged if e.type is EventType.QUEEN_INTERVENTION_REQUESTED}
+    assert notified_ids == {t.ticket_id for t in tickets.values() if t.status is TicketStatus.INTERVENING}
+    assert {ticket.ticket_id for ticket in waiting} == tickets.keys() - notified_ids
+    assert len(acknowledged["event"]) > 100
+    assert acknowledged["counted"]
 
 
 def one_life(mother: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]:
@@ -170,13 +177,13 @@ def one_life(mother: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]
     assert mother.stdin is not None
     assert mother.stdout is not None
     print(file=mother.stdin, flush=True)
-    heard = [next_line(mother.stdout)]
-    while heard[-1][0] != "dead":
-        if len(heard) == lines:
-            os.kill(int(heard[0][1]), signal.SIGKILL)
-        heard.append(next_line(mother.stdout))
-    assert heard.pop() == ("dead", str(int(signal.SIGKILL)))
-    return heard
+    output = [next_line(mother.stdout)]
+    while output[-1][0] != "dead":
+        if len(output) == lines:
+            os.kill(int(output[0][1]), signal.SIGKILL)
+        output.append(next_line(mother.stdout))
+    assert output.pop() == ("dead", str(int(signal.SIGKILL)))
+    return output
 
 
 def next_line(stream: IO[str]) -> tuple[str, str]:

@@ -83,7 +83,7 @@ def test_an_empty_log_is_whole(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.name != "seq"])
-def test_a_change_to_any_column_is_found_at_its_row(database: str, column: str) -> None:
+def test_change_to_any_column_is_detected_at_its_row(database: str, column: str) -> None:
     """B80: every change to a row of the audit log is found."""
     value = {"time": "time + 0.001", "hash": zeros(database)}.get(column, f"{column} || ' '")
     change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
@@ -119,7 +119,7 @@ def test_a_change_to_any_column_is_found_at_its_row(database: str, column: str) 
         ("DELETE FROM event_log_head", 13, "the record of the log's length is missing"),
     ],
 )
-def test_rows_removed_added_and_moved_are_found(
+def test_removed_added_or_moved_rows_are_detected(
     database: str, statement: str, first_bad: int, reason: str
 ) -> None:
     """B80: every change to the audit log is found, a cut tail too."""
@@ -149,7 +149,7 @@ def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reas
     assert reason in found.reason
 
 
-def test_rows_that_change_places_are_found(database: str) -> None:
+def test_swapped_rows_are_detected(database: str) -> None:
     """B80: two rows swapped."""
     change(
         database,
@@ -161,7 +161,7 @@ def test_rows_that_change_places_are_found(database: str) -> None:
     assert check(database).first_bad == 3
 
 
-def test_a_row_rewritten_with_its_own_hash_is_found_at_the_next(database: str) -> None:
+def test_row_rewritten_with_its_own_hash_is_detected_at_the_next(database: str) -> None:
     """B80: whoever can compute hashes has to rewrite everything after, and the head."""
     import hashlib
 
@@ -249,7 +249,7 @@ def test_replay_gives_every_event_since_a_time_in_the_order_of_the_log(conn: Con
     assert list(replay(conn, 2000.0)) == []
 
 
-def test_a_type_that_a_newer_version_wrote_is_passed_over(conn: Connection) -> None:
+def test_event_type_of_a_newer_version_is_skipped(conn: Connection) -> None:
     append_events(conn, [step(1), step(2), step(3)])
     conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq = 2")
 
@@ -257,7 +257,7 @@ def test_a_type_that_a_newer_version_wrote_is_passed_over(conn: Connection) -> N
     assert [event.time for event in replay(conn, 0.0)] == [1001.0, 1003.0]
 
 
-def test_appending_says_how_many_were_new(conn: Connection) -> None:
+def test_append_returns_the_number_of_new_events(conn: Connection) -> None:
     event = step()
 
     assert append_events(conn, [event, event]) == 1
@@ -282,7 +282,7 @@ def test_an_event_without_a_time_is_refused(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("paramstyle", ["qmark", "named"])
-def test_it_works_with_either_way_in_which_drivers_take_parameters(paramstyle: str) -> None:
+def test_event_log_works_with_both_parameter_styles(paramstyle: str) -> None:
     for conn in memory({"paramstyle": paramstyle}):
         append_events(conn, [step(1), step(2)])
         append_events(conn, [step(3)])
@@ -371,7 +371,7 @@ def swarm() -> list[AgentEvent]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("expected", "found"),
     [
         ({}, range(12)),
         ({"limit": 3}, [9, 10, 11]),
@@ -390,7 +390,7 @@ def swarm() -> list[AgentEvent]:
     ],
 )
 async def test_history_is_a_page_of_the_log_oldest_first(
-    database_url: str, asked: dict[str, Any], found: Iterable[int]
+    database_url: str, expected: dict[str, Any], found: Iterable[int]
 ) -> None:
     """B62, B63: found again by graph and node, with the graph it came from."""
     store = Store.open(database_url)
@@ -398,13 +398,13 @@ async def test_history_is_a_page_of_the_log_oldest_first(
     events = swarm()
     await bus.publish(*events)
 
-    page = await bus.history(**asked)
+    page = await bus.history(**expected)
 
     assert page == [events[n] for n in found]
     await store.close()
 
 
-async def test_history_after_an_event_that_is_not_there_says_so(database_url: str) -> None:
+async def test_history_after_a_missing_event_is_an_error(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append(swarm())
 
@@ -429,7 +429,7 @@ def test_a_type_that_a_newer_version_wrote_takes_no_room_on_a_page(conn: Connect
     | st.sets(st.sampled_from([EventType.WORKER_ESCALATION_TICKET, EventType.STEP_COMPLETED])),
     graph=st.none() | st.sampled_from(["left", "right"]),
 )
-def test_page_after_page_history_gives_everything_once(
+def test_paged_history_returns_every_event_once(
     conn: Connection, limit: int, types: set[EventType] | None, graph: str | None
 ) -> None:
     """For any filter and any size of page."""

@@ -70,7 +70,7 @@ def test_a_newer_workers_heartbeat_is_read() -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(json.dumps(REQUIREMENT))))
-def test_a_torn_heartbeat_is_refused_wherever_it_was_torn(cut: int) -> None:
+def test_truncated_heartbeat_is_refused(cut: int) -> None:
     """B68: half a heartbeat is none."""
     with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
         parse_heartbeat(json.dumps(REQUIREMENT)[:cut])
@@ -114,7 +114,7 @@ def test_a_secret_in_a_refused_field_is_not_repeated() -> None:
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
-def test_whatever_comes_is_a_heartbeat_or_refused(body: bytes | str) -> None:
+def test_any_body_is_parsed_or_refused(body: bytes | str) -> None:
     """B68: nothing that arrives does more than be refused."""
     with contextlib.suppress(InvalidHeartbeatError):
         assert parse_heartbeat(body).agent_id
@@ -128,10 +128,10 @@ def test_a_heartbeat_changes_no_state_for_the_better_or_worse() -> None:
     assert before is not None
     state = (before.state, before.vitals.last_progress, before.vitals.last_activity)
 
-    said = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
+    emitted = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
 
     after = monitor.get("bee")
     assert after is not None
-    assert said == []
+    assert emitted == []
     assert (after.state, after.vitals.last_progress, after.vitals.last_activity) == state
     assert after.vitals.last_heartbeat == 60

@@ -40,7 +40,7 @@ def became(age: float, before: str, after: str, **fields: Any) -> AgentEvent:
     )
 
 
-LIFE = [
+LOGGED_EVENTS = [
     event(60, EventType.EXECUTION_STARTED),
     became(50, "healthy", "degraded"),
     event(49, EventType.NUDGE_SENT, attempt=1, message="How far are you?"),
@@ -55,7 +55,9 @@ LIFE = [
     event(17, EventType.RECOVERY_INITIATED, session_id="s2", attempt=1),
     became(1, "healthy", "stuck", session_id="s2"),
 ]
-TOLD = [one for one in LIFE if one.agent_id == "bee" and one.type is not EventType.STEP_COMPLETED][1:]
+HISTORY_ENTRIES = [
+    one for one in LOGGED_EVENTS if one.agent_id == "bee" and one.type is not EventType.STEP_COMPLETED
+][1:]
 
 
 async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[HealthSnapshot]:
@@ -64,7 +66,7 @@ async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[Healt
 
     store = Store.open(url)
     try:
-        await store.append(LIFE)
+        await store.append(LOGGED_EVENTS)
         if pruned:
             await store.transact(let_go)
         return await store.read(
@@ -78,7 +80,7 @@ async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[Healt
 async def test_history_has_every_state_and_intervention(database_url: str, pruned: bool) -> None:
     found = await history(database_url, pruned=pruned)
 
-    assert [entry.event_id for entry in found] == [one.id for one in TOLD]
+    assert [entry.event_id for entry in found] == [one.id for one in HISTORY_ENTRIES]
     assert [(entry.type.value, entry.state, entry.reason) for entry in found] == [
         ("health_state_changed", HealthState.DEGRADED, "degraded!"),
         ("nudge_sent", HealthState.DEGRADED, ""),
@@ -105,7 +107,7 @@ async def test_history_page_starts_with_the_state_before_it(database_url: str, p
 async def test_the_newest_entries_are_kept_oldest_first(database_url: str) -> None:
     found = await history(database_url, limit=2)
 
-    assert [entry.event_id for entry in found] == [one.id for one in TOLD[-2:]]
+    assert [entry.event_id for entry in found] == [one.id for one in HISTORY_ENTRIES[-2:]]
 
 
 async def test_unknown_worker_has_no_history(database_url: str) -> None:
@@ -116,7 +118,7 @@ async def test_unknown_worker_has_no_history(database_url: str) -> None:
 
 async def test_the_log_is_searched_by_worker_with_an_index(tmp_path: Any) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
-    await store.append(LIFE)
+    await store.append(LOGGED_EVENTS)
 
     def plans(conn: Connection, **where: str) -> set[str]:
         seen: list[tuple[str, Any]] = []

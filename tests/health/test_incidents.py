@@ -44,7 +44,7 @@ def test_tickets_of_one_cause_that_are_open_together_are_one_incident() -> None:
     assert (one.workers, one.open_tickets, one.ticket_ids) == (3, 2, ("t1", "t2", "t3"))
 
 
-def test_an_incident_closes_with_its_last_ticket_and_the_next_is_another() -> None:
+def test_incident_closes_with_its_last_ticket_and_a_later_ticket_opens_another() -> None:
     """B104"""
     newer, older = incidents_of([ticket(1, 10, 60), ticket(2, 20, 50), ticket(3, 100, 110), ticket(4, 105)])
 

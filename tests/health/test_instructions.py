@@ -58,7 +58,7 @@ async def test_worker_that_never_fetched_is_unreachable(open_mailbox: Callable[[
         await nudge(open_mailbox())
 
 
-async def test_recent_fetcher_gets_the_instruction_next_time(
+async def test_recent_fetcher_gets_the_instruction_at_its_next_fetch(
     open_mailbox: Callable[[], Instructions],
 ) -> None:
     """002 §11: a nudge reaches an agent of any framework."""
@@ -82,7 +82,7 @@ async def test_waiting_fetcher_gets_the_instruction_at_once(
     assert messages(await asking) == ["are you there?"]
 
 
-async def test_a_long_poll_ends_empty_when_nothing_comes(
+async def test_long_poll_ends_empty_without_an_instruction(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime
 ) -> None:
     asking = asyncio.create_task(open_mailbox().pull(BEE, 25))
@@ -128,7 +128,7 @@ async def test_instruction_is_hidden_from_other_incarnations(
         await mailbox.answer(REBORN, "n1", "done")
 
 
-async def test_a_process_that_hangs_and_still_asks_takes_nothing_from_the_life_after_it(
+async def test_hanging_process_takes_no_instruction_of_its_successor(
     open_mailbox: Callable[[], Instructions],
 ) -> None:
     """B67: the zombie's polls destroy nothing that is for its successor."""
@@ -186,7 +186,7 @@ async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[],
             await mailbox.answer(who, what, "done")
 
 
-async def test_it_outlives_a_restart(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_instruction_survives_a_restart(open_mailbox: Callable[[], Instructions]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -208,15 +208,15 @@ async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
     assert not mailbox.reaches(BEE)
 
 
-async def test_a_worker_that_says_that_it_stops_has_stopped(
+async def test_worker_that_reports_its_stop_has_stopped(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime
 ) -> None:
     """002 §11: a termination stops the agent, and its state is where it says."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
-    [told] = await mailbox.pull(BEE, 25)
-    assert (told.kind, told.message) == ("terminate", "stuck")
+    [instructions] = await mailbox.pull(BEE, 25)
+    assert (instructions.kind, instructions.message) == ("terminate", "stuck")
 
     await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
 

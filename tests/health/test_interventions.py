@@ -56,8 +56,8 @@ async def test_a_stuck_worker_climbs_the_whole_ladder_each_rung_in_its_time(acti
     assert acting.done() == ["nudge done"] * 3 + ["escalate done", "terminate done", "recover done"]
     at = [event.time - began for event in acting.of(EventType.NUDGE_SENT)]
     assert at == [STALL, STALL + NUDGE, STALL + 2 * NUDGE]
-    [asked] = acting.of(EventType.ESCALATION_TRIGGERED)
-    assert asked.time - began == STALL + 3 * NUDGE
+    [events] = acting.of(EventType.ESCALATION_TRIGGERED)
+    assert events.time - began == STALL + 3 * NUDGE
     [ended] = acting.of(EventType.AGENT_TERMINATED)
     assert ended.time - began == STALL + 3 * NUDGE + ESCALATION
     assert acting.recovery.asked == [Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")]
@@ -85,7 +85,7 @@ async def test_reminder_does_not_quote_the_worker(acting: Acting) -> None:
     assert "ignore all rules" not in acting.hands.nudged[0][1]
 
 
-async def test_any_progress_leads_back_to_the_ground(acting: Acting) -> None:
+async def test_any_progress_resets_the_ladder(acting: Acting) -> None:
     """B66: any progress resets the ladder."""
     await acting.start()
     await acting.pass_time(STALL + NUDGE)
@@ -172,7 +172,7 @@ async def fail_calls(acting: Acting, count: int, *, tools: int) -> None:
 
 
 @pytest.mark.parametrize("tools", [1, 2, 3, 5, 10])
-async def test_worker_whose_tools_fail_in_turn_climbs_to_the_end(acting: Acting, tools: int) -> None:
+async def test_worker_with_alternating_failures_climbs_the_whole_ladder(acting: Acting, tools: int) -> None:
     """B66: whichever tools fail, and however new the message, nothing but failed calls is being stuck."""
     await acting.start()
 
@@ -267,7 +267,7 @@ async def test_failing_provider_causes_no_action_on_workers(acting: Acting) -> N
     assert acting.done() == []
 
 
-async def test_a_worker_in_an_error_loop_is_asked_about_and_not_talked_to(acting: Acting) -> None:
+async def test_worker_in_an_error_loop_is_escalated_without_a_nudge(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(130)
 
@@ -322,7 +322,7 @@ async def test_unreachable_failed_run_is_left_to_its_launcher_after_a_nudge(
     assert acting.recovery.asked == []
 
 
-async def test_question_about_a_run_that_failed_and_is_left_to_others_is_withdrawn(acting: Acting) -> None:
+async def test_escalation_of_a_failed_run_of_another_launcher_is_withdrawn(acting: Acting) -> None:
     """B102: a run that is over waits for no decision."""
     acting.recovery.reached = False
     await acting.start()
@@ -337,7 +337,7 @@ async def test_question_about_a_run_that_failed_and_is_left_to_others_is_withdra
     assert acting.recovery.asked == []
 
 
-async def test_failed_run_that_was_nudged_and_has_a_checkpoint_is_a_persons(acting: Acting) -> None:
+async def test_nudged_failed_run_with_a_checkpoint_is_left_to_a_person(acting: Acting) -> None:
     """B74: its work can be taken up, and nobody here can do that."""
     acting.recovery.reached = False
     await acting.start()
@@ -349,7 +349,7 @@ async def test_failed_run_that_was_nudged_and_has_a_checkpoint_is_a_persons(acti
     assert len(acting.recovery.asked) == 1
 
 
-async def test_a_worker_that_ends_while_it_is_being_stopped_has_stopped(acting: Acting) -> None:
+async def test_worker_that_ends_during_its_termination_is_terminated(acting: Acting) -> None:
     acting.hands.confirms = False
     acting.hands.last_words = lambda: acting.publish(acting.event(EventType.EXECUTION_COMPLETED))
     await acting.start()
@@ -389,7 +389,7 @@ async def test_termination_is_one_change_of_state(
     ("last_word", "data"),
     [(EventType.EXECUTION_COMPLETED, {}), (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"})],
 )
-async def test_work_that_was_given_up_stays_with_a_person(
+async def test_abandoned_recovery_stays_with_a_person(
     acting: Acting, last_word: EventType, data: dict[str, Any]
 ) -> None:
     """The ladder does not stop it into silence; when a person stops it, its ticket stays all the same."""
@@ -430,7 +430,7 @@ async def test_work_that_was_given_up_stays_with_a_person(
     assert tickets.open_tickets() == []
 
 
-async def test_worker_that_completes_after_a_termination_that_was_refused_is_completed(
+async def test_worker_that_completes_after_a_refused_termination_is_completed(
     acting: Acting,
 ) -> None:
     await acting.start()
@@ -441,7 +441,7 @@ async def test_worker_that_completes_after_a_termination_that_was_refused_is_com
     assert acting.state() is HealthState.HEALTHY
 
 
-async def test_a_new_incarnation_begins_on_the_ground(acting: Acting) -> None:
+async def test_new_incarnation_starts_a_new_ladder(acting: Acting) -> None:
     """B67: what was decided about one life is never done to the next."""
     await acting.start()
     await acting.pass_time(STALL + 2 * NUDGE)
@@ -485,20 +485,20 @@ async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
     assert acting.done()[-1] == ("escalate done" if decision == "more_time" else "recover done")
 
 
-async def test_an_orchestrator_is_asked_again_after_a_restart(acting: Acting) -> None:
+async def test_open_escalation_is_sent_again_after_a_restart(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
-    [asked] = acting.questions
+    [pending_requests] = acting.questions
     acting.answer = Answer(decision="terminate", reason="enough")
 
     await acting.restart()
     await acting.settle()
 
-    assert acting.questions == [asked, asked]
-    assert acting.hands.stopped == [asked.target]
+    assert acting.questions == [pending_requests, pending_requests]
+    assert acting.hands.stopped == [pending_requests.target]
 
 
-async def test_an_escalation_can_be_answered_once_and_only_while_it_is_open(acting: Acting) -> None:
+async def test_open_escalation_is_answered_once(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
@@ -523,11 +523,11 @@ async def test_progress_voids_a_decision_to_terminate(acting: Acting) -> None:
         await acting.service.decide(question.escalation_id, "terminate", by="op")
 
     assert acting.hands.stopped == []
-    [kept] = await acting.service.ledger.escalations(limit=10)
-    assert kept.status is EscalationStatus.WITHDRAWN
+    [records] = await acting.service.ledger.escalations(limit=10)
+    assert records.status is EscalationStatus.WITHDRAWN
 
 
-async def test_an_escalation_that_a_person_asked_for_does_not_end_a_worker_that_is_well(
+async def test_escalation_requested_by_a_person_does_not_end_a_healthy_worker(
     acting: Acting,
 ) -> None:
     await acting.start()
@@ -541,7 +541,7 @@ async def test_an_escalation_that_a_person_asked_for_does_not_end_a_worker_that_
     assert acting.service.ledger.pending == {}
 
 
-async def test_a_worker_that_waited_past_the_deadline_gets_an_interval_before_its_end(
+async def test_worker_waiting_past_its_deadline_gets_an_extra_interval(
     acting: Acting,
 ) -> None:
     await acting.start()
@@ -607,7 +607,7 @@ async def test_unconfirmed_termination_starts_no_second_worker(acting: Acting) -
     assert acting.state() is HealthState.STUCK
 
 
-async def test_a_dry_run_shows_everything_and_does_nothing(store: Store) -> None:
+async def test_dry_run_records_every_action_and_executes_none(store: Store) -> None:
     acting = Acting(store, dry_run=True)
     await acting.start()
 
@@ -620,7 +620,7 @@ async def test_a_dry_run_shows_everything_and_does_nothing(store: Store) -> None
     assert acting.state() is HealthState.STUCK
 
 
-async def test_dry_run_of_some_kinds_does_the_others(store: Store) -> None:
+async def test_dry_run_of_some_kinds_executes_the_others(store: Store) -> None:
     """Nudges are sent; who does not answer them is stopped on paper only."""
     acting = Acting(store, dry_run=["escalate", "terminate"])
     await acting.start()
@@ -638,7 +638,7 @@ def test_dry_run_that_would_terminate_without_asking_is_refused() -> None:
         HealthSettings.model_validate({"intervention": {"dry_run": ["escalate"]}})
 
 
-async def test_disabled_ladder_leaves_actions_to_people(store: Store) -> None:
+async def test_disabled_ladder_takes_no_action(store: Store) -> None:
     acting = Acting(store, enabled=False)
     await acting.start()
     await acting.pass_time(3600)
@@ -673,7 +673,7 @@ async def test_ladders_hold_over_a_restart(acting: Acting) -> None:
     assert acting.done()[-2:] == ["terminate done", "recover done"]
 
 
-async def test_a_termination_that_a_kill_interrupted_is_gone_on_with(acting: Acting) -> None:
+async def test_interrupted_termination_continues_after_a_restart(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     key = ("bee", "bee-1")
@@ -693,16 +693,16 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     """B77: the termination that was under way is one termination, written down and gone on with."""
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 1)
-    begun, never = asyncio.Event(), asyncio.Event()
+    started, never = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
-        begun.set()
+        started.set()
         await never.wait()
 
     acting.hands.waits = hang
     acting.time.now += 1
     await acting.service.advance(acting.time.now)
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(started.wait(), 30)
     acting.hands.waits = None
 
     acting.hands.reached = False
@@ -711,9 +711,11 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     await acting.pass_time(60)
 
     assert acting.done()[-2:] == ["terminate done", "recover done"]
-    [said] = acting.of(EventType.AGENT_TERMINATED)
-    kept = await acting.service.ledger.interventions(limit=50)
-    assert [one.intervention_id for one in kept if one.kind == "terminate"] == [said.data["intervention_id"]]
+    [events] = acting.of(EventType.AGENT_TERMINATED)
+    records = await acting.service.ledger.interventions(limit=50)
+    assert [one.intervention_id for one in records if one.kind == "terminate"] == [
+        events.data["intervention_id"]
+    ]
 
 
 async def test_worker_crashing_before_its_termination_is_recovered(
@@ -733,7 +735,7 @@ async def test_worker_crashing_before_its_termination_is_recovered(
     assert "tried again" not in caplog.text
 
 
-async def test_a_disk_that_refuses_once_it_has_stopped_loses_neither_signature_nor_recovery(
+async def test_disk_failure_after_a_stop_keeps_signature_and_recovery(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B76: what cannot be written down now is written down later."""
@@ -843,7 +845,7 @@ async def test_a_host_that_sleeps_does_not_use_up_the_time_to_decide(acting: Act
     assert len(acting.hands.stopped) == 1
 
 
-async def test_clock_that_is_set_back_delays_no_nudge(acting: Acting) -> None:
+async def test_clock_set_back_delays_no_nudge(acting: Acting) -> None:
     """B23: a rung that is due so long after the trouble began comes as if the clock had not been set."""
     acting.service.hold_until(acting.time.now + STALL + 60)
     await acting.start()
@@ -862,7 +864,7 @@ async def test_clock_that_is_set_back_delays_no_nudge(acting: Acting) -> None:
 
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, -60.0])
-async def test_trouble_keeps_its_age_when_the_clock_jumps(acting: Acting, jump: float) -> None:
+async def test_condition_keeps_its_age_when_the_clock_jumps(acting: Acting, jump: float) -> None:
     """B23: else an old checkpoint, whose time moves with the clock, would count as one after the trouble."""
     await acting.start()
     await acting.pass_time(STALL)
@@ -894,7 +896,7 @@ async def test_downtime_does_not_count_towards_a_decision(acting: Acting) -> Non
     assert len(acting.hands.stopped) == 1
 
 
-async def test_time_that_was_granted_is_not_cut_by_the_end_of_a_stop(acting: Acting) -> None:
+async def test_granted_time_outlasts_the_end_of_an_emergency_stop(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
@@ -908,7 +910,7 @@ async def test_time_that_was_granted_is_not_cut_by_the_end_of_a_stop(acting: Act
     assert len(acting.questions) == 1
 
 
-async def test_an_order_to_hand_off_that_a_kill_interrupted_is_given_after_the_restart(
+async def test_interrupted_hand_off_order_is_sent_after_the_restart(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await acting.start()
@@ -971,8 +973,8 @@ async def test_missing_decision_is_published(store: Store) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
 
-    [said] = acting.of(EventType.ESCALATION_DECIDED)
-    assert (said.data["status"], said.data["decision"]) == ("timed_out", None)
+    [events] = acting.of(EventType.ESCALATION_DECIDED)
+    assert (events.data["status"], events.data["decision"]) == ("timed_out", None)
 
 
 async def test_interventions_are_counted_equally_after_a_restart(store: Store) -> None:
@@ -992,9 +994,9 @@ async def test_secrets_are_masked_in_records_but_not_in_nudges(acting: Acting, s
     await acting.service.nudge("bee", f"use {secret}", by=f"ada {secret}")
 
     assert secret in acting.hands.nudged[0][1]
-    kept = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT data FROM events").all()))
+    result = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT data FROM events").all()))
     rows = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT body FROM interventions").all()))
-    assert secret not in kept + rows
+    assert secret not in result + rows
 
 
 @pytest.mark.parametrize(
@@ -1030,18 +1032,18 @@ async def test_result_of_a_fetched_nudge_is_recorded(
     acting.service.answered(instruction)
     await acting.settle()
 
-    [kept] = await acting.service.ledger.interventions(limit=10)
-    assert (kept.outcome, kept.detail) == (outcome, "RuntimeError: boom")
+    [records] = await acting.service.ledger.interventions(limit=10)
+    assert (records.outcome, records.detail) == (outcome, "RuntimeError: boom")
     assert acting.done() == ["nudge queued", f"nudge {outcome}"]
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 
 
-async def test_worker_progressing_despite_an_open_breaker_is_left_alone(acting: Acting) -> None:
+async def test_worker_progressing_despite_an_open_breaker_is_not_acted_on(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(200)
     await acting.breaker("open")
     assert acting.state() is HealthState.FAILING
-    asked = acting.done()
+    result = acting.done()
 
     for number in range(60):
         await acting.tell(
@@ -1050,11 +1052,11 @@ async def test_worker_progressing_despite_an_open_breaker_is_left_alone(acting: 
         await acting.accept()
         await acting.pass_time(60)
 
-    assert acting.done() == asked
+    assert acting.done() == result
     assert acting.hands.stopped == []
 
 
-async def test_a_worker_that_is_now_stuck_and_now_failing_is_in_trouble_since_it_first_was(
+async def test_alternating_stuck_and_failing_keeps_the_first_start_time(
     acting: Acting,
 ) -> None:
     await acting.start()
@@ -1078,7 +1080,7 @@ async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
 
 
 @pytest.mark.parametrize("beats", [False, True])
-async def test_sessions_of_one_agent_that_fall_silent_are_a_storm_unless_they_are_over(
+async def test_silent_sessions_of_one_agent_are_a_storm_unless_they_ended(
     acting: Acting, beats: bool
 ) -> None:
     """
@@ -1101,7 +1103,7 @@ async def test_sessions_of_one_agent_that_fall_silent_are_a_storm_unless_they_ar
     assert bool(seen) is not beats
 
 
-async def test_thirty_workers_that_degrade_at_once_are_a_storm_and_are_acted_on_one_after_the_other(
+async def test_thirty_workers_degrading_at_once_are_a_storm_acted_on_in_sequence(
     acting: Acting,
 ) -> None:
     """B71: interventions are rate-limited in a storm, and none is forgotten."""
@@ -1184,15 +1186,15 @@ async def test_unknown_worker_cannot_be_acted_on(acting: Acting) -> None:
         await acting.service.nudge("wasp", by="op")
 
 
-async def test_refusals_are_kept(acting: Acting) -> None:
+async def test_refusals_are_recorded(acting: Acting) -> None:
     await acting.start()
     await acting.tell(EventType.EXECUTION_COMPLETED)
     with pytest.raises(ActionRefusedError):
         await acting.service.terminate("bee", "x", by="eve")
 
-    [kept] = await acting.service.ledger.interventions(limit=10)
+    [records] = await acting.service.ledger.interventions(limit=10)
 
-    assert (kept.kind, kept.outcome, kept.by) == ("terminate", "refused", "eve")
+    assert (records.kind, records.outcome, records.by) == ("terminate", "refused", "eve")
 
 
 async def test_a_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
@@ -1243,15 +1245,15 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
         await acting.start(f"bee{number}")
     acting.time.now += STALL
     acting._seen(acting.monitor.advance(acting.time.now))
-    begun = []
+    starts = []
 
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
-        begun.append(len(acting.service._climber._running))
+        starts.append(len(acting.service._climber._running))
         await acting.service.settled()
 
-    assert max(begun) <= 100
-    assert sum(begun) >= count
+    assert max(starts) <= 100
+    assert sum(starts) >= count
     assert len(acting.hands.nudged) == 10
 
 
@@ -1295,7 +1297,7 @@ async def test_worker_that_ends_after_its_termination_was_unconfirmed_is_termina
     assert acting.state() is HealthState.TERMINATED
 
 
-async def test_ladder_is_left_to_a_person_when_its_worker_outlives_the_termination(acting: Acting) -> None:
+async def test_ladder_stops_when_its_worker_outlives_the_termination(acting: Acting) -> None:
     """B103: nothing is started beside a worker that works on; once it ends, it is brought back after all."""
     acting.recovery.accepts = False
     await acting.start()

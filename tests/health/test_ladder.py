@@ -71,7 +71,7 @@ def step(ladder: Ladder | None, standing: Standing) -> Step:
 
 
 @given(st.none() | ladders, standings())
-def test_a_running_worker_that_waits_is_well_or_is_unknown_is_never_acted_on(
+def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
     ladder: Ladder | None, standing: Standing
 ) -> None:
     """B69: whatever was done before, nothing is due for a worker that waits."""
@@ -91,22 +91,20 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
         return
     following = step(ladder, standing)
     assert following.action in (None, ActionKind.RECOVER)
-    asked = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
-    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not asked:
+    result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
+    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not result:
         assert following == Step(ladder=None)
 
 
 @given(ladders, standings())
-def test_nothing_of_one_life_goes_over_to_the_next(ladder: Ladder, standing: Standing) -> None:
+def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, standing: Standing) -> None:
     """B67: a new incarnation begins on the ground."""
     if ladder.target != standing.target:
         assert step(ladder, standing) == step(None, standing)
 
 
 @given(ladders, standings())
-def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
-    ladder: Ladder, standing: Standing
-) -> None:
+def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, standing: Standing) -> None:
     """B66: progress resets the ladder; one climbed for a stale checkpoint takes a checkpoint."""
     before = -1.0 if ladder.progress_before is None else ladder.progress_before
     if standing.ended or ladder.target != standing.target or (standing.last_progress or -1.0) <= before:
@@ -130,9 +128,7 @@ def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, 
 
 
 @given(ladders, standings())
-def test_only_a_checkpoint_resets_a_ladder_that_was_climbed_for_a_stale_one(
-    ladder: Ladder, standing: Standing
-) -> None:
+def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, standing: Standing) -> None:
     """B66: an ACCEPT does not cure a stale checkpoint."""
     needed = ladder.needs_checkpoint and standing.checkpoint_is_stale
     if standing.ended or ladder.target != standing.target or not needed or ladder.grounded:
@@ -144,7 +140,7 @@ def test_only_a_checkpoint_resets_a_ladder_that_was_climbed_for_a_stale_one(
 
 
 @given(ladders, standings())
-def test_the_next_word_is_never_within_the_interval(ladder: Ladder, standing: Standing) -> None:
+def test_next_nudge_is_never_within_the_interval(ladder: Ladder, standing: Standing) -> None:
     """B66: at most one action a worker and interval; the end comes when its time is up, not before."""
     following = step(ladder, standing)
     if following.action is None or following.ladder is None or standing.ended:

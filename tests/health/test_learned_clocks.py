@@ -78,7 +78,7 @@ def test_with_no_history_the_configured_limit_holds() -> None:
     assert "usual" not in hangs_in_a_build(script, 600)
 
 
-def test_a_quick_tool_is_missed_sooner_and_the_evidence_says_why() -> None:
+def test_fast_tool_is_found_sooner_with_the_reason_in_the_evidence() -> None:
     """B98: the limit, and where it comes from."""
     script = builds(WorkerScript(settings=settings("on")).start(), 40.0)
 
@@ -122,17 +122,17 @@ def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:
 def test_learned_clocks_are_rebuilt_from_the_log() -> None:
     """B98: the events that are recalled are what it was learned from."""
     before = WorkerScript(settings=settings("on"))
-    told: list[tuple[AgentEvent, float]] = []
+    result: list[tuple[AgentEvent, float]] = []
     apply = before.monitor.apply
 
     def noted(event: AgentEvent, now: float) -> list[AgentEvent]:
-        told.append((event, now))
+        result.append((event, now))
         return apply(event, now)
 
     before.monitor.apply = noted  # type: ignore[method-assign]
     builds(before.start(), 40.0)
     after = HealthMonitor(settings("on"))
-    for event, now in told:
+    for event, now in result:
         after.replay(event, now)
 
     clocks = [one.get("agent", "session") for one in (before.monitor, after)]
@@ -162,7 +162,7 @@ def test_bounds_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(("mode", "stale"), [("on", False), ("shadow", True)])
-def test_in_a_tool_that_usually_takes_long_no_checkpoint_is_expected(mode: str, stale: bool) -> None:
+def test_no_checkpoint_is_expected_during_a_usually_slow_tool(mode: str, stale: bool) -> None:
     """B98: as in one that declared its time."""
     script = WorkerScript(settings=settings(mode)).start()
     builds(script, 1_200.0)

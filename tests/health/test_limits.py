@@ -22,7 +22,7 @@ def report(script: WorkerScript, used: float, resource: str = "memory") -> None:
     script.event(EventType.RESOURCE_REPORTED, {"resource": resource, "used": used, "limit": 1000.0})
 
 
-def test_resource_that_is_nearly_used_up_is_shown_and_beyond_its_limit_is_a_ticket() -> None:
+def test_resource_near_its_limit_is_shown_and_beyond_it_has_a_ticket() -> None:
     """B96: the report that finds it ends it, too."""
     script = worker()
     report(script, 899)
@@ -45,7 +45,7 @@ def test_resource_that_is_nearly_used_up_is_shown_and_beyond_its_limit_is_a_tick
     assert script.finding(LIMIT) is None
 
 
-def test_worst_resources_are_named_and_another_life_begins_with_none() -> None:
+def test_worst_resources_are_named_and_a_new_incarnation_has_none() -> None:
     script = worker()
     for number, used in enumerate([950, 1200, 10]):
         report(script, used, f"disk {number}")
@@ -59,7 +59,7 @@ def test_worst_resources_are_named_and_another_life_begins_with_none() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, None, "1000", True, float("inf"), float("nan")])
-def test_report_without_a_limit_says_nothing(limit: object) -> None:
+def test_report_without_a_limit_is_no_finding(limit: object) -> None:
     script = worker()
 
     script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 5.0, "limit": limit})
@@ -130,7 +130,7 @@ def test_answers_cut_off_with_a_short_input_never_page() -> None:
     assert found.severity is Severity.MEDIUM
 
 
-def test_breaker_of_the_process_is_shown_until_it_is_closed_or_the_process_ends() -> None:
+def test_open_process_breaker_is_shown_until_it_closes_or_the_process_ends() -> None:
     script = worker()
     script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "open"})
     found = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)

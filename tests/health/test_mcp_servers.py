@@ -59,7 +59,7 @@ def test_server_that_could_not_be_reached_is_a_warning_and_no_ticket() -> None:
     assert (signal.verdict, signal.evidence) == (Reading.WARNING, finding.evidence)
 
 
-def test_failure_that_is_reported_again_is_the_same_finding() -> None:
+def test_repeated_failure_report_is_the_same_finding() -> None:
     script = WorkerScript().start()
     for status in ("failed", "failed", "disconnected", "failed"):
         report(script, status)

@@ -32,9 +32,9 @@ def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
     assert loop is not None
     assert not loop.ticket
 
-    said = script.silence(100)
+    emitted = script.silence(100)
 
-    opened = [event.data for event in said if event.type is EventType.FINDING_OPENED]
+    opened = [event.data for event in emitted if event.type is EventType.FINDING_OPENED]
     assert {"kind": "doom_loop", "ticket": True} in [{k: d[k] for k in ("kind", "ticket")} for d in opened]
 
 
@@ -103,7 +103,7 @@ def test_a_pause_ends_a_stall() -> None:
     assert script.state is HealthState.HEALTHY
 
 
-def test_an_llm_call_that_hangs_before_the_first_step_is_seen() -> None:
+def test_llm_call_hanging_before_the_first_step_is_found() -> None:
     """B19: an LLM call that hangs before the first step is seen."""
     silent, hung = worker(), worker()
     hung.event(EventType.LLM_CALL_STARTED)
@@ -152,7 +152,7 @@ def test_a_tool_without_a_declared_time_may_run_ten_minutes() -> None:
     assert script.finding(STALL) is not None
 
 
-def test_a_short_declared_time_is_shown_at_once_and_a_ticket_only_after_the_general_limit() -> None:
+def test_exceeded_short_timeout_is_shown_and_has_a_ticket_after_the_general_limit() -> None:
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "ping", "timeout": 5}, after=200)
     script.silence(5)
@@ -166,7 +166,7 @@ def test_a_short_declared_time_is_shown_at_once_and_a_ticket_only_after_the_gene
     assert (late.severity, late.ticket) == (Severity.CRITICAL, True)
 
 
-def test_of_parallel_tools_the_first_to_overrun_is_the_stall() -> None:
+def test_first_overdue_parallel_tool_is_the_stall() -> None:
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "long", "call_id": "1", "timeout": 3600})
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "short", "call_id": "2", "timeout": 300})
@@ -304,7 +304,7 @@ def test_fifteen_minutes_without_a_tool_call_are_stuck() -> None:
     assert script.state is HealthState.STUCK
 
 
-def test_going_on_without_a_tool_call_gets_worse_with_time() -> None:
+def test_time_without_a_tool_call_raises_severity() -> None:
     script = worker()
     script.call()
     severities = []
@@ -364,9 +364,9 @@ def test_event_does_not_hide_an_unchecked_silence() -> None:
 def test_state_change_has_from_to_and_reason() -> None:
     script = worker()
     script.event(EventType.STEP_COMPLETED, {"verdict": "CONTINUE"})
-    said = script.silence(240)
+    emitted = script.silence(240)
 
-    [opened, changed] = said
+    [opened, changed] = emitted
     assert opened.data["kind"] == "stall"
     assert {key: changed.data[key] for key in ("from", "to")} == {"from": "healthy", "to": "stuck"}
     assert changed.data["reason"] == opened.data["evidence"]
@@ -383,12 +383,12 @@ def test_finding_is_published_once_and_again_when_worse() -> None:
     script.now += 200
     for _ in range(20):
         script.call()
-    said = [e.data["severity"] for e in script.said if e.data.get("kind") == "doom_loop"]
+    emitted = [e.data["severity"] for e in script.said if e.data.get("kind") == "doom_loop"]
 
-    assert said == ["medium", "high", "critical"]
+    assert emitted == ["medium", "high", "critical"]
 
 
-def test_a_clock_that_is_off_is_not_believed() -> None:
+def test_implausible_clock_is_ignored() -> None:
     monitor = HealthMonitor(HealthSettings())
     for index, skew in enumerate((-3600.0, 3600.0, -30.0)):
         event = AgentEvent(
@@ -463,7 +463,7 @@ def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag:
     assert script.health.vitals.status is SessionStatus.ACTIVE
 
 
-def test_first_start_of_a_terminated_session_that_comes_late_does_not_revive_it() -> None:
+def test_late_first_start_does_not_revive_a_terminated_session() -> None:
     """B103: it is older than what is known of that life."""
     script = WorkerScript()
     script.incarnation = ""
@@ -497,7 +497,7 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
     assert FindingKind.DOOM_LOOP in {finding.kind for finding in script.health.findings}
 
 
-def test_telemetry_of_a_terminated_worker_that_was_under_way_does_not_revive_it() -> None:
+def test_late_telemetry_does_not_revive_a_terminated_worker() -> None:
     """B103: an exporter may send for minutes what happened before the end."""
     script = WorkerScript().start()
     script.call()
@@ -511,7 +511,7 @@ def test_telemetry_of_a_terminated_worker_that_was_under_way_does_not_revive_it(
 
 
 @pytest.mark.parametrize("kind", [EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED])
-def test_call_that_was_under_way_at_a_termination_does_not_revive_the_worker(kind: EventType) -> None:
+def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) -> None:
     """B103: it began before the end, however long it took, and its thread may not have been stopped."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
@@ -557,7 +557,7 @@ def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
 @pytest.mark.parametrize(
     "kind", [EventType.AGENT_HEARTBEAT, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED]
 )
-def test_sign_that_is_no_work_does_not_revive_a_terminated_worker(kind: EventType) -> None:
+def test_activity_without_work_does_not_revive_a_terminated_worker(kind: EventType) -> None:
     """B103: the process of a worker that has stopped may end much later."""
     script = WorkerScript().start(heartbeat_interval=30)
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
@@ -572,7 +572,7 @@ def away_for(script: WorkerScript, seconds: float) -> None:
     script.monitor.was_away(since, script.now)
 
 
-def test_worker_not_heard_since_the_service_was_away_is_no_critical_silence() -> None:
+def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
     """B125: it may have ended, and its end was lost: medium at most, no action, in the end ``unknown``."""
     script = worker(heartbeat_interval=30)
     script.step("ACCEPT", after=200)
@@ -595,7 +595,7 @@ def test_worker_not_heard_since_the_service_was_away_is_no_critical_silence() ->
     "kind", [FindingKind.NO_TOOL_CALLS, FindingKind.CHECKPOINT_STALE, FindingKind.NO_TOKENS]
 )
 @pytest.mark.parametrize("case", ["unheard", "heard", "before"])
-def test_worker_not_heard_since_the_service_was_away_is_not_stuck(kind: FindingKind, case: str) -> None:
+def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, case: str) -> None:
     """B125: what it does not do says no more than its silence, unless that was found before."""
     settings = HealthSettings.model_validate(
         {
@@ -627,7 +627,7 @@ def test_worker_not_heard_since_the_service_was_away_is_not_stuck(kind: FindingK
 
 
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
-def test_silence_that_is_certain_is_critical_though_the_service_was_away(case: str) -> None:
+def test_certain_silence_is_critical_despite_a_service_outage(case: str) -> None:
     """B125: heard once since; found before; away for less than an end is repeated; without heartbeats."""
     script = worker(**({} if case == "no heartbeats" else {"heartbeat_interval": 30}))
     script.step("ACCEPT", after=200)
@@ -690,7 +690,7 @@ def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSE
     return script
 
 
-def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes() -> None:
+def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
     """B100: the fourth stands for all, so that people are told once; one that goes on is judged apart."""
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
@@ -749,7 +749,7 @@ def test_settled_failed_runs_restart_the_count() -> None:
 
 
 @pytest.mark.parametrize("mode", ["shadow", "off"])
-def test_failed_runs_whose_detector_is_quiet_are_still_the_reason(mode: str) -> None:
+def test_consecutive_failed_runs_are_the_reason_without_a_finding(mode: str) -> None:
     settings = HealthSettings.model_validate({"detectors": {"runs_failed": mode}})
     monitor = HealthMonitor(settings)
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(4)]
@@ -760,7 +760,7 @@ def test_failed_runs_whose_detector_is_quiet_are_still_the_reason(mode: str) -> 
     )
 
 
-def test_cancelled_run_neither_counts_as_a_failure_nor_ends_a_row_of_them() -> None:
+def test_cancelled_run_neither_counts_nor_resets_failed_runs() -> None:
     monitor = HealthMonitor(HealthSettings())
     for number in range(3):
         run(monitor, number, EventType.EXECUTION_FAILED)
@@ -793,14 +793,14 @@ def test_both_sessions_of_an_agent_are_monitored() -> None:
     assert first.state is second.state is HealthState.STUCK
 
 
-def test_a_sweep_looks_at_everybody() -> None:
+def test_sweep_evaluates_every_worker() -> None:
     monitor = HealthMonitor(HealthSettings())
     for n in range(7):
         WorkerScript(monitor=monitor, session=str(n)).start()
-    looked, said = monitor.sweep(START + 240)
+    looked, emitted = monitor.sweep(START + 240)
 
     assert looked == 7
-    assert types(said).count(EventType.FINDING_OPENED) == 7
+    assert types(emitted).count(EventType.FINDING_OPENED) == 7
     assert monitor.sweep(START + 241) == (7, [])
 
 
@@ -816,13 +816,13 @@ def test_sweep_does_not_count_ended_workers() -> None:
 def test_monitor_ignores_its_own_events() -> None:
     script = worker()
     script.silence(240)
-    echo = [event for said in script.said for event in script.monitor.apply(said, script.now)]
+    echo = [event for emitted in script.said for event in script.monitor.apply(emitted, script.now)]
 
     assert echo == []
     assert script.state is HealthState.STUCK
 
 
-def test_a_sweep_in_parts_looks_at_everybody_once() -> None:
+def test_split_sweep_evaluates_every_worker_once() -> None:
     monitor = HealthMonitor(HealthSettings())
     for n in range(7):
         WorkerScript(monitor=monitor, session=str(n)).start()
@@ -838,7 +838,7 @@ def test_a_sweep_in_parts_looks_at_everybody_once() -> None:
     assert late.kinds() == set()
 
 
-def test_a_sweep_says_how_many_it_really_looked_at() -> None:
+def test_sweep_returns_the_number_of_evaluated_workers() -> None:
     """B75: up but evaluating none of its workers: the count that the alert is about says none."""
     monitor = HealthMonitor(HealthSettings())
     for n in range(3):
@@ -852,7 +852,7 @@ def test_a_sweep_says_how_many_it_really_looked_at() -> None:
     assert monitor.sweep(START + 241)[0] == 0
 
 
-def test_one_worker_that_cannot_be_looked_at_hides_no_other() -> None:
+def test_failing_evaluation_of_one_worker_does_not_stop_the_sweep() -> None:
     monitor = HealthMonitor(HealthSettings())
     scripts = [WorkerScript(monitor=monitor, session=str(n)).start() for n in range(3)]
     scripts[1].health.vitals.llm_errors = None  # type: ignore[assignment]
@@ -892,8 +892,8 @@ def test_limit_leaves_the_rest_due() -> None:
 
     looked = []
     while (due := monitor.next_deadline()) is not None and due <= now:
-        said = monitor.advance(now, 2)
-        looked.append({event.agent_id for event in said})
+        emitted = monitor.advance(now, 2)
+        looked.append({event.agent_id for event in emitted})
 
     assert [len(agents) for agents in looked[:3]] == [2, 2, 1]
     assert set().union(*looked) == {f"bee{number}" for number in range(5)}

@@ -22,7 +22,7 @@ from tests.health.acting import Acting
 BEE = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
 
 
-class Asked:
+class PermissionDesk:
     """One worker that asks, and the parts that answer it."""
 
     def __init__(self, acting: Acting, wait_seconds: float = 30.0) -> None:
@@ -62,49 +62,49 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def asked(store: Store) -> AsyncIterator[Asked]:
+async def desk(store: Store) -> AsyncIterator[PermissionDesk]:
     acting = Acting(store)
     await acting.start()
-    yield Asked(acting)
+    yield PermissionDesk(acting)
     await acting.service.close()
 
 
 @pytest.mark.parametrize("decision", ["allow", "deny"])
-async def test_answer_reaches_the_request_and_is_kept(asked: Asked, decision: Any) -> None:
+async def test_answer_reaches_the_request_and_is_recorded(desk: PermissionDesk, decision: Any) -> None:
     """B93: who answered, and what, is an intervention."""
-    waiting = await asked.ask()
+    waiting = await desk.ask()
 
-    done = await asked.permissions.answer(asked.newest, decision, by="ada", reason="it is old")
+    done = await desk.permissions.answer(desk.newest, decision, by="ada", reason="it is old")
 
     assert await waiting == PermissionAnswer(decision=decision, by="ada", reason="it is old")
     assert (done.kind.value, done.outcome, done.by) == ("answer", Outcome.DONE, "ada")
     assert (done.message, done.reason) == (f"{decision}: Bash: rm -rf build", "it is old")
-    assert await asked.outcomes() == [("answer", "done", "ada")]
-    assert asked.permissions.open_requests() == []
+    assert await desk.outcomes() == [("answer", "done", "ada")]
+    assert desk.permissions.open_requests() == []
 
 
-async def test_answer_that_comes_too_late_says_so(asked: Asked) -> None:
+async def test_late_answer_is_refused(desk: PermissionDesk) -> None:
     """B93."""
-    waiting = await asked.ask()
-    request_id = asked.newest
-    await asked.acting.time.advance(30)
+    waiting = await desk.ask()
+    request_id = desk.newest
+    await desk.acting.time.advance(30)
 
     assert await waiting is None
-    said = await asked.refused(request_id)
-    assert said == (
+    result = await desk.refused(request_id)
+    assert result == (
         "the answer comes too late; nobody answered within 30 s: the person at the terminal is asked"
     )
-    assert await asked.outcomes() == [("answer", "refused", "ada")]
+    assert await desk.outcomes() == [("answer", "refused", "ada")]
 
 
-async def test_second_answer_is_refused_with_the_name_of_the_first(asked: Asked) -> None:
+async def test_second_answer_is_refused_with_the_name_of_the_first(desk: PermissionDesk) -> None:
     """B93: once."""
-    waiting = await asked.ask()
-    request_id = asked.newest
+    waiting = await desk.ask()
+    request_id = desk.newest
 
     first, second = await asyncio.gather(
-        asked.permissions.answer(request_id, "allow", by="ada"),
-        asked.permissions.answer(request_id, "deny", by="bob"),
+        desk.permissions.answer(request_id, "allow", by="ada"),
+        desk.permissions.answer(request_id, "deny", by="bob"),
         return_exceptions=True,
     )
 
@@ -113,69 +113,69 @@ async def test_second_answer_is_refused_with_the_name_of_the_first(asked: Asked)
     given_answer = await waiting
     assert given_answer is not None
     assert given_answer.decision == "allow"
-    assert "answered already: allow by ada" in await asked.refused(request_id, "deny")
+    assert "answered already: allow by ada" in await desk.refused(request_id, "deny")
 
 
-async def test_client_that_hung_up_is_not_answered(asked: Asked) -> None:
+async def test_client_that_hung_up_is_not_answered(desk: PermissionDesk) -> None:
     """B93: the person at the terminal was faster, or its own limit was shorter."""
-    waiting = await asked.ask()
-    request_id = asked.newest
+    waiting = await desk.ask()
+    request_id = desk.newest
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 
-    assert "its client no longer waits" in await asked.refused(request_id)
+    assert "its client no longer waits" in await desk.refused(request_id)
 
 
-async def test_answer_after_the_person_at_the_terminal_is_refused(asked: Asked) -> None:
+async def test_answer_after_the_person_at_the_terminal_is_refused(desk: PermissionDesk) -> None:
     """B93: a client may ask at the terminal and here at the same time; the first answer counts."""
     is_asked = True
     waiting = asyncio.create_task(
-        asked.permissions.wait(BEE, tool="Bash", question="?", is_asked=lambda: is_asked)
+        desk.permissions.wait(BEE, tool="Bash", question="?", is_asked=lambda: is_asked)
     )
     await asyncio.sleep(0)
-    request_id = asked.newest
+    request_id = desk.newest
     is_asked = False
 
-    assert asked.permissions.open_requests() == []
-    assert "its user answered at the terminal" in await asked.refused(request_id)
-    asked.permissions.release_answered()
+    assert desk.permissions.open_requests() == []
+    assert "its user answered at the terminal" in await desk.refused(request_id)
+    desk.permissions.release_answered()
     assert await waiting is None
-    assert "its user answered at the terminal" in await asked.refused(request_id)
+    assert "its user answered at the terminal" in await desk.refused(request_id)
 
 
-async def test_unknown_request_is_not_answered(asked: Asked) -> None:
+async def test_unknown_request_is_not_answered(desk: PermissionDesk) -> None:
     with pytest.raises(PermissionNotFoundError, match="no permission request 'nothing'"):
-        await asked.permissions.answer("nothing", "allow", by="ada")
+        await desk.permissions.answer("nothing", "allow", by="ada")
 
 
-async def test_permission_answer_is_not_sent_to_another_incarnation(asked: Asked) -> None:
+async def test_permission_answer_is_not_sent_to_another_incarnation(desk: PermissionDesk) -> None:
     """B93: a restarted agent asks again itself."""
-    waiting = await asked.ask()
-    request_id = asked.newest
-    await asked.acting.start(incarnation="i2")
+    waiting = await desk.ask()
+    request_id = desk.newest
+    await desk.acting.start(incarnation="i2")
 
-    assert "it was restarted in the meantime" in await asked.refused(request_id)
-    await asked.acting.time.advance(30)
+    assert "it was restarted in the meantime" in await desk.refused(request_id)
+    await desk.acting.time.advance(30)
     assert await waiting is None
 
 
-async def test_emergency_stop_leaves_it_to_the_terminal(asked: Asked) -> None:
-    waiting = await asked.ask()
-    request_id = asked.newest
-    await asked.acting.stop.set(True, by="ada", reason="an incident")
+async def test_emergency_stop_leaves_permission_requests_to_the_terminal(desk: PermissionDesk) -> None:
+    waiting = await desk.ask()
+    request_id = desk.newest
+    await desk.acting.stop.set(True, by="ada", reason="an incident")
 
-    assert "an incident" in await asked.refused(request_id)
-    await asked.acting.time.advance(30)
+    assert "an incident" in await desk.refused(request_id)
+    await desk.acting.time.advance(30)
     assert await waiting is None
 
 
-async def test_dry_run_writes_the_answer_down_and_gives_none(store: Store) -> None:
+async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
     acting = Acting(store, dry_run=True)
     await acting.start()
-    asked = Asked(acting)
-    waiting = await asked.ask()
+    result = PermissionDesk(acting)
+    waiting = await result.ask()
 
-    done = await asked.permissions.answer(asked.newest, "allow", by="ada")
+    done = await result.permissions.answer(result.newest, "allow", by="ada")
 
     assert done.outcome is Outcome.DRY_RUN
     await acting.time.advance(30)
@@ -183,42 +183,42 @@ async def test_dry_run_writes_the_answer_down_and_gives_none(store: Store) -> No
     await acting.service.close()
 
 
-async def test_nothing_waits_unless_answering_is_turned_on(asked: Asked) -> None:
+async def test_nothing_waits_unless_answering_is_turned_on(desk: PermissionDesk) -> None:
     """B93: by default it is not answered by us."""
-    off = Asked(asked.acting, wait_seconds=0)
+    off = PermissionDesk(desk.acting, wait_seconds=0)
 
     assert await off.permissions.wait(BEE, tool="Bash", question="?") is None
     assert off.permissions.open_requests() == []
 
 
-async def test_service_that_stops_leaves_all_to_the_terminal(asked: Asked) -> None:
-    waiting = [await asked.ask(), await asked.ask()]
-    asked.permissions.close()
+async def test_service_that_stops_leaves_all_to_the_terminal(desk: PermissionDesk) -> None:
+    waiting = [await desk.ask(), await desk.ask()]
+    desk.permissions.close()
 
     assert await asyncio.gather(*waiting) == [None, None]
-    assert await asked.permissions.wait(BEE, tool="Bash", question="?") is None
+    assert await desk.permissions.wait(BEE, tool="Bash", question="?") is None
 
 
-async def test_requests_are_bounded(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN", 2)
     monkeypatch.setattr(module, "MAX_OVER", 1)
-    waiting = [await asked.ask(), await asked.ask()]
-    ids = [one.request_id for one in asked.permissions.open_requests()]
+    waiting = [await desk.ask(), await desk.ask()]
+    ids = [one.request_id for one in desk.permissions.open_requests()]
 
-    assert await asked.permissions.wait(BEE, tool="Bash", question="a third") is None
-    await asked.acting.time.advance(30)
+    assert await desk.permissions.wait(BEE, tool="Bash", question="a third") is None
+    await desk.acting.time.advance(30)
     assert await asyncio.gather(*waiting) == [None, None]
     known = 0
     for request_id in ids:
         with pytest.raises((ActionRefusedError, PermissionNotFoundError)) as error:
-            await asked.permissions.answer(request_id, "allow", by="ada")
+            await desk.permissions.answer(request_id, "allow", by="ada")
         known += isinstance(error.value, ActionRefusedError)
     assert known == 1
 
 
 @settings(max_examples=30, deadline=None)
 @given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
-def test_each_request_gets_one_end_whatever_happens(steps: list[str]) -> None:
+def test_each_request_ends_exactly_once(steps: list[str]) -> None:
     """B93: an answer that is accepted is the one that the request gets; each request ends."""
     asyncio.run(_play(steps))
 

@@ -89,7 +89,7 @@ def guarded(postgres: Postgres, empty: str) -> Iterator[str]:
     postgres.execute(f"DROP ROLE {GUARDED}")
 
 
-def test_a_password_opens_the_database_and_is_shown_nowhere(guarded: str) -> None:
+def test_password_opens_the_database_and_is_not_shown(guarded: str) -> None:
     store = Store.open(guarded.replace("keeper", f"keeper:{IN_AN_ADDRESS}"))
 
     with pytest.raises(StoreError, match="another queenright") as caught:
@@ -113,7 +113,7 @@ def test_wrong_password_is_reported_without_the_password(guarded: str) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_missing_database_error_says_what_to_do(postgres: Postgres, *, read_only: bool) -> None:
-    for address, said in [
+    for address, expected_error in [
         (postgres.url("nothing"), 'database "nothing" does not exist; create it: createdb'),
         (postgres.url("postgres", "nobody_at_all"), "check the user and the password"),
         ("postgresql://127.0.0.1:1/x", "Connection refused; start the server, or check host and port"),
@@ -121,16 +121,16 @@ def test_missing_database_error_says_what_to_do(postgres: Postgres, *, read_only
     ]:
         with pytest.raises(StoreError) as caught:
             Store.open(address, read_only=read_only)
-        assert said in str(caught.value)
+        assert expected_error in str(caught.value)
         assert "hush" not in str(caught.value)
 
 
-def test_an_empty_database_cannot_be_looked_into(empty: str) -> None:
+def test_empty_database_cannot_be_opened_read_only(empty: str) -> None:
     with pytest.raises(StoreError, match="is empty; start the service first"):
         Store.open(empty, read_only=True)
 
 
-def test_another_programs_database_is_refused_and_left_alone(empty: str) -> None:
+def test_database_of_another_program_is_refused_unchanged(empty: str) -> None:
     change(empty, "CREATE TABLE honey (jar integer)")
 
     with pytest.raises(StoreError, match="another program's database; give another database"):
@@ -157,7 +157,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -
     postgres.drop(postgres.url("latin"))
 
 
-def test_a_service_that_was_killed_is_waited_for_not_asked_about(url: str) -> None:
+def test_killed_service_is_waited_for_without_a_prompt(url: str) -> None:
     """The server may yet have to notice that its client is gone."""
     first = Store.open(url)
     asyncio.run(closed_soon(first, url))
@@ -188,21 +188,21 @@ async def test_a_refused_row_is_not_quoted(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("b\0e", "NUL"), ("".join(random.Random(4).choices(HAN, k=4000)), "index row")]
+    ("name", "expected"), [("b\0e", "NUL"), ("".join(random.Random(4).choices(HAN, k=4000)), "index row")]
 )
-async def test_a_name_that_postgresql_cannot_hold_fails_its_own_caller_alone(
-    store: Store, name: str, said: str
+async def test_name_that_postgresql_cannot_store_fails_only_its_caller(
+    store: Store, name: str, expected: str
 ) -> None:
     calls = [store.append([step(1)]), store.append([step(2, name)]), store.append([step(3)])]
 
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [outcome is None for outcome in outcomes] == [True, False, True]
-    assert said in str(outcomes[1])
+    assert expected in str(outcomes[1])
     assert await numbers(store) == [1, 3]
 
 
-async def test_lock_of_another_program_is_waited_for_and_reported(store: Store, url: str) -> None:
+async def test_lock_held_by_another_program_is_waited_for_and_reported(store: Store, url: str) -> None:
     with connected(url) as other, other.execution_options(isolation_level="READ COMMITTED").begin():
         other.execute(text("LOCK TABLE events IN EXCLUSIVE MODE"))
         with pytest.raises(StoreError, match=r"cannot write to .*: canceling statement due to lock timeout"):

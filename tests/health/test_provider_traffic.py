@@ -69,7 +69,7 @@ def test_old_calls_do_not_count_and_idle_providers_disappear() -> None:
     assert calls.traffic.providers(calls.now) == []
 
 
-def test_a_rate_limit_with_an_end_is_a_wait_until_then_or_until_a_call_succeeds() -> None:
+def test_rate_limit_with_an_end_is_a_wait_until_then_or_a_success() -> None:
     """B105"""
     calls = Calls()
     calls.call(error_type="rate_limit_error", retry_after=90)
@@ -94,7 +94,7 @@ def test_latency_is_of_the_calls_that_succeeded() -> None:
     assert (one.seconds_p50, one.seconds_p95) == (51.0, 96.0)
 
 
-def test_agents_that_fail_are_those_whose_last_call_did() -> None:
+def test_failing_agents_are_those_whose_last_call_failed() -> None:
     calls = Calls()
     calls.call(agent="a", error_type="overloaded")
     calls.call(agent="b", error_type="overloaded")
@@ -119,7 +119,7 @@ def test_calls_without_provider_information_are_ignored(data: dict[str, Any]) ->
     assert calls.traffic.providers(calls.now) == []
 
 
-def test_models_that_are_kept_are_bounded() -> None:
+def test_tracked_models_are_bounded() -> None:
     calls = Calls()
     for n in range(300):
         calls.call(model=f"m{n}", after=0.0)

@@ -32,7 +32,7 @@ def test_open_question_is_not_a_stall(tool: str) -> None:
     assert stall_of(script) is None
 
 
-def test_open_question_outlives_the_calls_beside_it() -> None:
+def test_open_question_outlasts_parallel_calls() -> None:
     script = started("AskUserQuestion", "Read")
     script.call("Read", call_id="of Read")
 
@@ -41,7 +41,7 @@ def test_open_question_outlives_the_calls_beside_it() -> None:
     assert stall_of(script) is None
 
 
-def test_tool_that_asks_nobody_stalls() -> None:
+def test_tool_without_a_question_stalls() -> None:
     script = started("Bash")
 
     script.silence(3600.0)
@@ -49,7 +49,7 @@ def test_tool_that_asks_nobody_stalls() -> None:
     assert stall_of(script) is Severity.CRITICAL
 
 
-def test_worker_that_is_silent_after_the_answer_stalls() -> None:
+def test_worker_silent_after_the_answer_stalls() -> None:
     script = started("AskUserQuestion")
     script.call("AskUserQuestion", call_id="of AskUserQuestion", after=600.0)
 

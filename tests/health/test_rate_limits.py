@@ -19,7 +19,7 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("said", "wait"),
+    ("expected", "wait"),
     [
         ("Rate limit reached for gpt-5. Please try again in 20s.", 20),
         ("Rate limit reached. Please try again in 1m12.5s.", 72.5),
@@ -67,11 +67,11 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("", None),
     ],
 )
-def test_end_of_a_rate_limit_is_parsed(said: str, wait: float | None) -> None:
-    assert rate_limit_seconds({"error_type": "error", "error": said}, NOON) == wait
+def test_end_of_a_rate_limit_is_parsed(expected: str, wait: float | None) -> None:
+    assert rate_limit_seconds({"error_type": "error", "error": expected}, NOON) == wait
 
 
-def test_a_field_says_it_better_than_words() -> None:
+def test_structured_field_precedes_text() -> None:
     data = {"error_type": "RateLimitError", "error": "try again in 20s", "retry_after": 45.0}
 
     assert rate_limit_seconds(data, NOON) == 45
@@ -131,7 +131,7 @@ def test_limits_that_never_end_as_promised_are_a_provider_failure() -> None:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-def test_limit_that_was_promised_to_last_is_no_failure_while_it_does() -> None:
+def test_rate_limit_within_its_promised_time_is_no_failure() -> None:
     """B105: a client that asks too early is refused again, and that breaks no promise."""
     script = worker()
     for left in range(3_600, 0, -60):
@@ -143,7 +143,7 @@ def test_limit_that_was_promised_to_last_is_no_failure_while_it_does() -> None:
 
 
 @pytest.mark.parametrize(("every", "again"), [(20, 21), (3_600, 7_200)])
-def test_limit_that_is_extended_again_and_again_is_a_provider_failure(every: int, again: int) -> None:
+def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again: int) -> None:
     """B105: a wait ends at the time that the first refusal named, whatever the next ones name."""
     script = worker()
     for _ in range(3 * again // every + 60):
@@ -154,10 +154,10 @@ def test_limit_that_is_extended_again_and_again_is_a_provider_failure(every: int
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-@pytest.mark.parametrize(("said", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
-def test_day_without_a_time_begins_at_midnight(said: str, days: int) -> None:
+@pytest.mark.parametrize(("expected", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
+def test_day_without_a_time_begins_at_midnight(expected: str, days: int) -> None:
     midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
-    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {said}"}, NOON)
+    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {expected}"}, NOON)
 
     assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
 

@@ -43,7 +43,7 @@ def found(script: WorkerScript, kind: FindingKind) -> Finding:
 # -- turns that do nothing ----------------------------------------------------------------------------
 
 
-def test_eight_answers_without_a_tool_call_are_a_finding_that_gets_worse() -> None:
+def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() -> None:
     """B96: whatever the answers say."""
     script = worker()
     works(script)
@@ -73,7 +73,7 @@ def test_user_message_restarts_the_count() -> None:
     assert script.finding(IDLE) is None
 
 
-def test_answers_that_a_model_is_asked_for_side_by_side_are_one_turn() -> None:
+def test_parallel_model_answers_are_one_turn() -> None:
     script = worker()
     works(script)
     for _ in range(20):
@@ -94,7 +94,7 @@ def test_answers_that_are_judged_continue_are_counted() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "ESCALATE"])
-def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) -> None:
+def test_answers_with_another_verdict_count_by_that_verdict(verdict: str) -> None:
     script = worker()
     works(script)
     for _ in range(20):
@@ -104,7 +104,7 @@ def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) ->
     assert script.finding(IDLE) is None
 
 
-def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
+def test_model_calls_of_a_judge_add_no_turn() -> None:
     script = worker()
     for n in range(20):
         answers(script, 1)
@@ -121,7 +121,7 @@ def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
     assert found(script, IDLE).ticket
 
 
-def test_a_chat_whose_user_speaks_between_is_healthy() -> None:
+def test_chat_with_user_messages_is_healthy() -> None:
     """B9: a hundred CONTINUE turns, with and without tools."""
     for script in (chat := worker(), helper := worker()):
         for n in range(100):
@@ -149,20 +149,20 @@ def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
     assert found(talker, IDLE).ticket
 
 
-def test_worker_with_old_messages_or_an_active_user_is_found_at_once() -> None:
-    planned, heard, judged = worker(), worker(), worker()
+def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> None:
+    planned, result, judged = worker(), worker(), worker()
     answers(planned, 2)
     works(planned)
-    heard.event(EventType.CLIENT_INPUT_RECEIVED)
-    answers(heard, 2)
-    works(heard, 1)
+    result.event(EventType.CLIENT_INPUT_RECEIVED)
+    answers(result, 2)
+    works(result, 1)
     judged.event(EventType.CLIENT_INPUT_RECEIVED)
-    for script in (planned, heard, judged):
+    for script in (planned, result, judged):
         for _ in range(8):
             answers(script, 1)
             script.step("CONTINUE")
 
-    assert [found(script, IDLE).ticket for script in (planned, heard, judged)] == [True, True, True]
+    assert [found(script, IDLE).ticket for script in (planned, result, judged)] == [True, True, True]
 
 
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
@@ -181,7 +181,7 @@ def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
 
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
-def test_a_result_that_is_handed_in_again_and_again_is_no_work(tool: str, result: str) -> None:
+def test_result_submitted_repeatedly_is_not_work(tool: str, result: str) -> None:
     """B97: the harness refuses it each time, or the tool only says it back."""
     script = worker()
     works(script)
@@ -214,7 +214,7 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
     assert finding.evidence == "insert_line was called 5 times with the same arguments"
 
 
-def test_the_same_failure_whatever_is_changed_is_found_and_never_pages() -> None:
+def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
     """The changes do not help; or they are of something else, and the failure was there before."""
     script = worker()
     for n in range(7):
@@ -268,16 +268,16 @@ def test_one_check_after_each_change_never_pages(
     script = worker()
     for n in range(30):
         arguments = {"command": change.format(n)}
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
-        told = data | effect_of_call("bash", check)
-        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **told)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **effect)
+        check_data = data | effect_of_call("bash", check)
+        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **check_data)
 
     assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
+READ_PAIRS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
     (("act", "go {}"), ("inventory", {})),
     (("run_macro", "m{}"), ("get_range", {"range": "A1:A2"})),
     (("bash", "python gen.py {}"), ("bash", "git status --short")),
@@ -287,13 +287,13 @@ LOOKS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
 
 
 def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **data: Any) -> None:
-    said = effect_of_call(tool, arguments)
-    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **said)
+    effect = effect_of_call(tool, arguments)
+    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **effect)
 
 
-@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("answer", ["done {}", "ok"])
-def test_look_after_each_unknown_call_is_found_late_and_never_pages(
+def test_read_after_each_unknown_call_is_found_late_and_never_pages(
     act: tuple[str, str], look: tuple[str, object], answer: str
 ) -> None:
     script = worker()
@@ -307,7 +307,7 @@ def test_look_after_each_unknown_call_is_found_late_and_never_pages(
     assert script.finding(LOOP) is not None
 
 
-@pytest.mark.parametrize(("act", "look"), LOOKS)
+@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
 def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
     act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
@@ -320,7 +320,7 @@ def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_look_again_between_other_looks_pages() -> None:
+def test_repeated_read_between_other_reads_pages() -> None:
     script = worker()
     for n in range(5):
         script.call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
@@ -337,9 +337,7 @@ def test_look_again_between_other_looks_pages() -> None:
         ("bash", "ruff", "bash"),
     ],
 )
-def test_unknown_call_that_is_no_check_after_unknown_ones_is_a_repeat(
-    tool: str, args: str, between: str
-) -> None:
+def test_unknown_call_after_unknown_ones_is_a_repeat(tool: str, args: str, between: str) -> None:
     """B29: not every unknown word changes something."""
     script = worker()
     for n in range(6):
@@ -367,7 +365,7 @@ def test_test_tool_after_other_tests_is_a_repeat() -> None:
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between() -> None:
+def test_consecutive_refused_edits_are_found_with_reads_between() -> None:
     script = worker()
     for n in range(5):
         script.call("read", args="file", result=f"text {n}")
@@ -395,8 +393,8 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
 ) -> None:
     script = worker()
     for n in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
     assert found(script, LOOP).severity is Severity.HIGH
 
@@ -410,13 +408,13 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
         ("browser_click", {"element": "Next"}, "page {}"),
     ],
 )
-def test_equal_call_whose_answer_moves_on_is_no_loop(
+def test_equal_call_with_advancing_results_is_no_loop(
     tool: str, arguments: dict[str, str], result: str
 ) -> None:
     script = worker()
     for n in range(12):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
     assert script.kinds() == set()
 
@@ -442,15 +440,15 @@ def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
         ("submit_answer", {}),
     ],
 )
-def test_refused_edit_or_submission_by_any_means_is_found_with_reads_between(
+def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     tool: str, arguments: dict[str, str]
 ) -> None:
     """B97: a new read between is no change."""
     script = worker()
     for n in range(5):
         script.call("read", args=f"part {n}", result=f"text {n}")
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **effect)
 
     assert found(script, STREAK).ticket
 
@@ -465,7 +463,7 @@ def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
     assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
 
 
-def test_many_refusals_of_several_classes_are_found_together() -> None:
+def test_refusals_of_several_classes_are_found_together() -> None:
     script, lesser = worker(), worker()
     for n in range(12):
         error = ("not found", "not unique", "changed since read")[n % 3]
@@ -508,7 +506,7 @@ def test_refusals_that_go_on_grow_beyond_the_window() -> None:
 
 
 @pytest.mark.parametrize("by", ["edit", "run", "user"])
-def test_what_gets_somewhere_ends_refusals(by: str) -> None:
+def test_progress_ends_refusals(by: str) -> None:
     script = worker()
     for n in range(12):
         refuse(script, n)
@@ -543,13 +541,13 @@ MISSES = [
 
 
 @pytest.mark.parametrize(("tool", "error", "data"), MISSES)
-def test_what_is_not_there_for_one_argument_after_another_never_pages(
+def test_missing_items_for_different_arguments_never_page(
     tool: str, error: str, data: dict[str, Any]
 ) -> None:
     script = worker()
     for n in range(30):
-        said = error.format(n)
-        script.call(tool, args=f"item {n}", result=said, outcome="error", error=said, **data)
+        text = error.format(n)
+        script.call(tool, args=f"item {n}", result=text, outcome="error", error=text, **data)
 
     assert found(script, STREAK).severity is Severity.MEDIUM
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
@@ -557,9 +555,7 @@ def test_what_is_not_there_for_one_argument_after_another_never_pages(
 
 
 @pytest.mark.parametrize(("tool", "error", "data"), MISSES)
-def test_what_is_not_there_for_the_same_argument_is_a_loop(
-    tool: str, error: str, data: dict[str, Any]
-) -> None:
+def test_missing_item_for_the_same_argument_is_a_loop(tool: str, error: str, data: dict[str, Any]) -> None:
     script = worker()
     for _ in range(8):
         script.call(tool, args="item", result=error, outcome="error", error=error, **data)
@@ -579,7 +575,7 @@ def test_what_is_not_there_for_the_same_argument_is_a_loop(
         "invalid argument",
     ],
 )
-def test_a_search_that_is_broken_pages(error: str) -> None:
+def test_broken_search_pages(error: str) -> None:
     script = worker()
     for n in range(8):
         script.call("find_user", args=f"user {n}", result=error, outcome="error", error=error)
@@ -587,12 +583,12 @@ def test_a_search_that_is_broken_pages(error: str) -> None:
     assert found(script, STREAK).severity is Severity.HIGH
 
 
-def test_a_shell_that_says_of_the_same_thing_that_it_is_not_there_is_stuck() -> None:
+def test_repeated_shell_not_found_error_is_stuck() -> None:
     script = worker()
     error = "find: '/data': No such file or directory"
     for n in range(7):
-        said: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
-        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **said)
+        attributes: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
+        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **attributes)
 
     assert found(script, NO_PROGRESS).severity is Severity.HIGH
 
@@ -614,7 +610,7 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
 
-def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
+def test_repeats_among_reads_of_many_items_are_not_a_majority() -> None:
     script = worker()
     for n in range(30):
         script.call("check_url", args=f"url {n}", result="200 OK")
@@ -624,7 +620,7 @@ def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
     assert all(finding.severity is Severity.LOW for finding in script.health.findings)
 
 
-def test_refused_edits_between_others_that_succeed_are_no_standstill() -> None:
+def test_refused_edits_among_successful_ones_are_not_a_standstill() -> None:
     script = worker()
     for n in range(24):
         refuse(script, 0 if n else 1)
@@ -664,11 +660,11 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
     script = worker()
     for n in range(6):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
-    shown = found(script, NO_PROGRESS)
+    result = found(script, NO_PROGRESS)
     for n in range(6, 11):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
-    assert (shown.severity, shown.ticket) == (Severity.LOW, False)
+    assert (result.severity, result.ticket) == (Severity.LOW, False)
     assert found(script, NO_PROGRESS).evidence == "10 new searches or reads found nothing"
     for n in range(11, 60):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
@@ -703,8 +699,8 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     script = worker()
     for n in range(30):
         arguments = {"command": command.format(n)}
-        said = effect_of_call("bash", arguments)
-        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **said)
+        effect = effect_of_call("bash", arguments)
+        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **effect)
 
     assert script.kinds() == set()
 
@@ -716,10 +712,10 @@ BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":
 @pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
 def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
     script, again = worker(), worker()
-    said = {"outcome": "error", "error_type": "error", "error": error}
+    attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(30):
-        call_of(script, "bash", {"command": command.format(n)}, error, **said)
-        call_of(again, "bash", {"command": command}, error, **said)
+        call_of(script, "bash", {"command": command.format(n)}, error, **attributes)
+        call_of(again, "bash", {"command": command}, error, **attributes)
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
     if "grep -rn" not in command or error:
@@ -729,9 +725,9 @@ def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) 
 @pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
 def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
     script = worker()
-    said = {"outcome": "error", "error_type": "error", "error": error}
+    attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(16):
-        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **said)
+        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **attributes)
 
     assert found(script, STREAK).severity is Severity.HIGH
 
@@ -749,7 +745,7 @@ def test_search_that_finds_nothing_before_each_change_is_work() -> None:
 
 
 @pytest.mark.parametrize("turn", ["one", None])
-def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: str | None) -> None:
+def test_equal_failures_of_one_turn_count_once(turn: str | None) -> None:
     """Told as one turn, or seen to run side by side."""
     script = worker()
     script.event(EventType.LLM_CALL_COMPLETED, {})
@@ -763,7 +759,7 @@ def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: s
     assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
-def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
+def test_waiting_is_no_loop_until_it_exceeds_its_limit() -> None:
     script = worker()
     for minute in range(29):
         script.call("sleep", args="60", result="slept", after=30)
@@ -806,14 +802,14 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         ("bash", {"command": "git status"}, "clean"),
     ],
 )
-def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
+def test_state_read_again_after_a_pause_is_a_poll(
     tool: str, arguments: dict[str, str], result: str, pause: float
 ) -> None:
     script, hasty = worker(), worker()
     for _ in range(20):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **said)
-        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **effect)
 
     assert script.kinds() == set()
     assert found(hasty, LOOP).severity is Severity.CRITICAL
@@ -828,46 +824,44 @@ FAILING_POLLS = [
 
 
 @pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
-def test_state_that_fails_in_the_same_way_after_a_pause_is_a_poll(
-    command: str, answer: str, error: str
-) -> None:
+def test_state_that_fails_equally_after_a_pause_is_a_poll(command: str, answer: str, error: str) -> None:
     script, hasty, various = worker(), worker(), worker()
-    said: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
+    attributes: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
     for n in range(20):
-        call_of(script, "bash", {"command": command}, answer, after=20, **said)
-        call_of(hasty, "bash", {"command": command}, answer, after=4, **said)
-        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **said)
+        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
+        call_of(hasty, "bash", {"command": command}, answer, after=4, **attributes)
+        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **attributes)
 
     assert script.kinds() <= {FindingKind.ERROR_RATE}
     assert found(hasty, LOOP).severity is Severity.CRITICAL
     assert FindingKind.ERROR_STREAK in various.kinds()
     for _ in range(80):
-        call_of(script, "bash", {"command": command}, answer, after=20, **said)
+        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
 
 
 def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
     script = worker()
-    said: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
+    attributes: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
     for _ in range(6):
-        call_of(script, "bash", {"command": "pg_isready"}, said["error"], after=20, **said)
+        call_of(script, "bash", {"command": "pg_isready"}, attributes["error"], after=20, **attributes)
 
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_rollout_that_is_not_finished_in_time_is_a_wait() -> None:
+def test_unfinished_rollout_is_a_wait() -> None:
     script = worker()
     answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
-    said: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
+    attributes: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
     for _ in range(20):
         command = {"command": "kubectl -n x rollout status deploy/x --timeout=10s"}
-        call_of(script, "bash", command, answer, after=20, **said)
+        call_of(script, "bash", command, answer, after=20, **attributes)
 
     assert script.kinds() == set()
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])
-def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
+def test_repeated_writing_call_after_slow_model_answers_is_a_loop(tool: str) -> None:
     script = worker()
     for _ in range(5):
         script.call(tool, result="the same", after=45)
@@ -875,7 +869,7 @@ def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_l
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_reads_between_others_after_slow_answers_of_the_model_are_a_loop() -> None:
+def test_repeated_reads_after_slow_model_answers_are_a_loop() -> None:
     """B29: who waits for a file looks at it again, and at nothing else."""
     script = worker()
     for n in range(5):
@@ -895,24 +889,24 @@ def test_reads_between_others_after_slow_answers_of_the_model_are_a_loop() -> No
         ("run_tests", {}, 70),
     ],
 )
-def test_polls_that_are_quick_or_of_no_known_state_are_found_sooner_and_never_page(
+def test_quick_polls_or_polls_of_unknown_state_are_found_sooner_and_never_page(
     tool: str, arguments: dict[str, str], pause: float
 ) -> None:
     script = worker()
     for _ in range(20):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
     assert script.kinds() == set()
     for _ in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
 
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
     script.call(tool, args=fingerprint(arguments), result="at last", after=pause)
     assert script.finding(NO_PROGRESS) is None
 
 
-def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
+def test_browser_that_waits_and_reads_is_no_loop() -> None:
     script = worker()
     for _ in range(10):
         script.call("browser_wait_for", args="5 s", result="ok", after=7)
@@ -939,8 +933,8 @@ def test_wait_timeout_is_not_a_failure(data: dict[str, Any]) -> None:
 def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
     script = worker()
     for _ in range(5):
-        said = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="slept", **said)
+        effect = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="slept", **effect)
         script.call("read_file", args="config", result="the same")
 
     assert found(script, LOOP).severity is Severity.HIGH
@@ -973,12 +967,12 @@ def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
     assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize("asked", ["message", "question"])
-def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(asked: str) -> None:
+@pytest.mark.parametrize("expected", ["message", "question"])
+def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) -> None:
     """Who answers may be at lunch."""
     script = WorkerScript()
     script.silence(130)
-    if asked == "message":
+    if expected == "message":
         script.event(EventType.CLIENT_INPUT_RECEIVED)
     else:
         script.call("AskUserQuestion", args="which?", result="that")
@@ -1078,7 +1072,7 @@ def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
     assert script.kinds() == set()
 
 
-def test_tokens_without_a_change_are_compared_with_usual_ones() -> None:
+def test_tokens_without_a_change_are_compared_with_usual_usage() -> None:
     script = worker(on_trial(FindingKind.TOKEN_BURN))
     for n in range(30):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})

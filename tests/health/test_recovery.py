@@ -197,7 +197,7 @@ async def test_lost_worker_is_recovered_from_its_checkpoint(hive: Hive) -> None:
     assert [event.type for _, event in logged] == hive.types()
 
 
-async def test_asking_again_while_it_is_under_way_changes_nothing(hive: Hive) -> None:
+async def test_repeated_recovery_request_changes_nothing(hive: Hive) -> None:
     target = hive.loses()
     first, second = await asyncio.gather(hive.ask(target), hive.ask(target))
     await hive.go()
@@ -265,8 +265,8 @@ async def test_review_allows_exceeding_the_task_limit(hive: Hive) -> None:
     await hive.go(240)
     row = await hive.active()
     assert (row.by, row.reviewed, row.attempt) == ("ada", True, 4)
-    told = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
-    assert told == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
+    events = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
+    assert events == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
     await hive.restart()
     await hive.fail()
     assert hive.service.active() == []
@@ -306,7 +306,7 @@ async def test_long_held_recovery_precedes_later_requests(
     assert sorted(task for task, *_ in hive.nursery.raised) == [f"s{n}" for n in range(5)]
 
 
-async def test_tries_that_do_not_fit_into_the_hour_are_put_off_until_there_is_a_place(hive: Hive) -> None:
+async def test_attempts_beyond_the_hourly_limit_are_deferred(hive: Hive) -> None:
     """B72: asked at the same moment, for fewer places than there were when they were accepted."""
     for n in range(5):
         await hive.ask(hive.loses(f"s{n}"))
@@ -331,7 +331,7 @@ async def test_tries_that_do_not_fit_into_the_hour_are_put_off_until_there_is_a_
     assert not any(each.outcome for each in hive.service.active())
 
 
-async def test_a_place_that_was_not_used_is_free_again(hive: Hive) -> None:
+async def test_unused_hourly_slot_is_free_again(hive: Hive) -> None:
     """B72: what turned out to be finished when its time had come, was no try."""
     hive.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=1))
     await hive.restart()
@@ -347,7 +347,7 @@ async def test_a_place_that_was_not_used_is_free_again(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
-async def test_work_that_is_finished_or_cancelled_is_never_restarted(hive: Hive, end: EventType) -> None:
+async def test_finished_or_cancelled_work_is_never_restarted(hive: Hive, end: EventType) -> None:
     """B70: neither when asked for, nor when it finished while its recovery waited."""
     hive.tell(EventType.EXECUTION_STARTED)
     target = Target(agent_id="bee", session_id="s1", incarnation_id="s1-1")
@@ -375,7 +375,7 @@ async def test_finished_session_on_disk_is_dropped_silently(hive: Hive) -> None:
     assert not any(row["exhausted"] for row in hive.data(FAILED))
 
 
-async def test_a_worker_that_was_restarted_by_others_is_left_alone(hive: Hive) -> None:
+async def test_worker_restarted_by_others_is_not_recovered(hive: Hive) -> None:
     """B67"""
     await hive.ask(not_before=hive.now + 60)
     hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
@@ -384,7 +384,7 @@ async def test_a_worker_that_was_restarted_by_others_is_left_alone(hive: Hive) -
     assert hive.nursery.raised == []
 
 
-async def test_broken_checkpoints_are_passed_over_and_named(hive: Hive) -> None:
+async def test_broken_checkpoints_are_skipped_and_named(hive: Hive) -> None:
     """B74"""
     hive.nursery.links = [
         CheckpointRef(checkpoint_id="c3", created_at=0.0, valid=False, reason="torn"),
@@ -415,7 +415,7 @@ async def test_repeatable_task_without_a_checkpoint_starts_over(hive: Hive) -> N
 
 
 @pytest.mark.parametrize("links", [[], [TORN]], ids=["none", "torn"])
-async def test_unrepeatable_task_is_left_to_a_person_with_the_command(
+async def test_unrepeatable_task_is_left_to_a_person_with_a_command(
     hive: Hive, links: list[CheckpointRef]
 ) -> None:
     """B74, B100: nothing is repeated by itself; the finding names the command that begins it again."""
@@ -433,7 +433,7 @@ async def test_unrepeatable_task_is_left_to_a_person_with_the_command(
     assert [finding.kind for finding in worker.findings if finding.ticket] == ["recovery_failed"]
 
 
-async def test_work_that_is_left_to_a_person_does_not_open_the_breaker_of_its_agent(hive: Hive) -> None:
+async def test_work_left_to_a_person_does_not_open_the_agents_breaker(hive: Hive) -> None:
     """B74: nobody tried to start it, so nothing failed: the agent's next task is brought back at once."""
     hive.breakers = BreakerRegistry(
         hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
@@ -451,7 +451,7 @@ async def test_work_that_is_left_to_a_person_does_not_open_the_breaker_of_its_ag
     assert [task for task, *_ in hive.nursery.raised] == ["next"]
 
 
-async def test_work_that_cannot_be_taken_up_does_not_open_the_breaker_of_its_agent(hive: Hive) -> None:
+async def test_unresumable_work_does_not_open_the_agents_breaker(hive: Hive) -> None:
     """Whoever keeps the checkpoints says that there is nothing to take up: nobody tried to start it."""
     hive.breakers = BreakerRegistry(
         hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
@@ -595,7 +595,7 @@ async def test_forgotten_completed_task_is_not_recovered(hive: Hive) -> None:
     assert len(hive.nursery.raised) == 1
 
 
-async def test_recoveries_of_one_agent_do_not_use_up_those_of_another(hive: Hive) -> None:
+async def test_recoveries_of_agents_are_limited_separately(hive: Hive) -> None:
     """B101: the hour is the agent's, over restarts too."""
     for n in range(5):
         assert (await hive.ask(hive.loses(f"s{n}"))).accepted
@@ -622,7 +622,7 @@ async def test_progress_through_the_watch_is_success(hive: Hive) -> None:
     assert row.state is RecoveryState.SUCCEEDED
 
 
-async def test_a_worker_in_a_long_tool_at_the_end_of_its_watch_has_come_back(hive: Hive) -> None:
+async def test_worker_in_a_long_tool_at_the_end_of_its_watch_has_recovered(hive: Hive) -> None:
     """It is within the time that its tool has declared: nothing is wrong with it."""
     await hive.ask()
     await hive.go()
@@ -664,7 +664,7 @@ async def test_host_sleep_does_not_count_in_the_recovery_watch(hive: Hive, resta
     assert len(hive.nursery.raised) == 2
 
 
-async def test_a_clock_that_is_set_back_neither_stretches_a_watch_nor_blinds_it(hive: Hive) -> None:
+async def test_clock_set_back_does_not_extend_a_recovery_watch(hive: Hive) -> None:
     await hive.ask()
     await hive.go()
     hive.now += 10 - 3600
@@ -818,9 +818,7 @@ async def _at_once(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("lives", [True, False])
-async def test_a_start_in_the_middle_of_which_the_service_died_is_not_made_twice(
-    hive: Hive, lives: bool
-) -> None:
+async def test_start_interrupted_by_a_crash_is_not_repeated(hive: Hive, lives: bool) -> None:
     """Whether the worker came to be is seen from what it tells."""
     hive.nursery.hangs = True
     await hive.ask()
@@ -850,7 +848,7 @@ async def test_waiting_attempt_keeps_waiting_after_a_restart(hive: Hive) -> None
     assert len(hive.nursery.raised) == 1
 
 
-async def test_with_automatic_off_a_failed_attempt_is_not_followed_by_another(hive: Hive) -> None:
+async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(hive: Hive) -> None:
     hive.settings = HealthSettings(recovery=Limits(automatic=False))
     await hive.restart()
     await hive.ask()
@@ -917,17 +915,17 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beats", "said"),
+    ("beats", "expected"),
     [
         (True, r"then: queenright recover s1 \(possible 40 s after its last heartbeat\)"),
         (False, "start it where it ran: it sends no heartbeats"),
     ],
 )
-async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, said: str) -> None:
+async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, expected: str) -> None:
     hive.tell(EventType.EXECUTION_STARTED)
     if beats:
         hive.tell(EventType.AGENT_HEARTBEAT, interval=20)
-    asked = Intervention(
+    result = Intervention(
         intervention_id="i1",
         agent_id="bee",
         session_id="s1",
@@ -938,9 +936,9 @@ async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, s
         reason="it loops",
         created_at=hive.now,
     )
-    await hive.store.transact(lambda conn: write_intervention(conn, asked))
+    await hive.store.transact(lambda conn: write_intervention(conn, result))
 
-    with pytest.raises(ActionRefusedError, match=said):
+    with pytest.raises(ActionRefusedError, match=expected):
         await hive.service.request_task("s1", by="ada")
 
 
@@ -950,7 +948,7 @@ async def test_a_secret_in_a_reason_is_masked(hive: Hive) -> None:
     assert "abcdefghij" not in (await hive.service.recent())[0].reason
 
 
-async def test_a_worker_that_is_stuck_again_is_taken_down_through_the_guard_before_the_next_try(
+async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_next_attempt(
     hive: Hive,
 ) -> None:
     """B69: recovery stops nobody by itself."""

@@ -125,16 +125,16 @@ def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
 @given(gaps=st.lists(st.floats(0, 2000), max_size=60))
 def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
     """B72: whatever tasks they are at."""
-    begun: list[float] = []
+    starts: list[float] = []
     for now in itertools.accumulate(gaps, initial=NOW):
-        if isinstance(next_attempt([], begun, now=now, limits=LIMITS, dice=0), Allowed):
-            begun.append(now)
+        if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), Allowed):
+            starts.append(now)
 
-    for at in begun:
-        assert sum(at - HOUR < other <= at for other in begun) <= 5
+    for at in starts:
+        assert sum(at - HOUR < other <= at for other in starts) <= 5
 
 
-def test_a_clock_that_is_set_back_lets_no_more_begin() -> None:
+def test_clock_set_back_allows_no_extra_attempt() -> None:
     """B72"""
     answer = next_attempt([], [NOW + 9000] * 5, now=NOW, limits=LIMITS, dice=0)
 
@@ -142,7 +142,7 @@ def test_a_clock_that_is_set_back_lets_no_more_begin() -> None:
 
 
 @given(begun=st.lists(st.floats(NOW - 2 * HOUR, NOW + HOUR), max_size=12))
-def test_the_next_place_is_free_when_the_hour_is_not_full_any_more_and_no_sooner(begun: list[float]) -> None:
+def test_next_slot_is_free_when_the_hour_is_no_longer_full(begun: list[float]) -> None:
     """B72"""
     at = free_at(begun, now=NOW, limits=LIMITS)
 
@@ -225,7 +225,7 @@ def test_progress_despite_an_open_breaker_is_not_a_failure() -> None:
     assert watch(attempt(), nowhere, NOW + 20).verdict == "failed"
 
 
-def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:
+def test_unknown_new_incarnation_is_found_by_the_watch() -> None:
     assert watch(attempt(new_incarnation_id=""), worker("i9"), NOW).incarnation_id == "i9"
 
 

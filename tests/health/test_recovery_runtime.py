@@ -130,7 +130,7 @@ async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) 
     assert await ward.finish() == before.execution_id
     assert "Recovery, attempt 1" in ward.bee.words()
     assert newest.stem in ward.bee.words()
-    assert [shown[0].content for shown in ward.bee.shown].count("Gather.") == 1
+    assert [request[0].content for request in ward.bee.shown].count("Gather.") == 1
     assert ward.colony.memory(target.session_id)["honey"] == "gold"
 
 
@@ -169,8 +169,8 @@ async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> N
     await ward.recover(target)
     await ward.finish()
 
-    [begun] = ward.data(EventType.RECOVERY_INITIATED)
-    assert (begun["from_checkpoint"], begun["skipped"]) == (before.stem, [newest.stem])
+    [events] = ward.data(EventType.RECOVERY_INITIATED)
+    assert (events["from_checkpoint"], events["skipped"]) == (before.stem, [newest.stem])
     assert ward.colony.memory(target.session_id)["nectar"] == "sweet"
 
 
@@ -186,21 +186,21 @@ async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> 
 
     assert run != before.execution_id
     assert ward.colony.state(target.session_id).input == {"message": "Make honey."}
-    gathers = [shown for shown in ward.bee.shown if shown[0].content == "Gather."]
+    gathers = [request for request in ward.bee.shown if request[0].content == "Gather."]
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
     assert any("start the task over" in m.content for m in gathers[1])
 
 
-async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a_person(ward: Ward) -> None:
+async def test_unrepeatable_graph_without_a_checkpoint_is_left_to_a_person(ward: Ward) -> None:
     """B100: its nodes run no second time."""
     target = await ward.lost()
     for path in chain(ward, target):
         damage(path)
-    shown = len(ward.bee.shown)
+    requests = len(ward.bee.shown)
     await ward.recover(target)
 
-    assert len(ward.bee.shown) == shown
+    assert len(ward.bee.shown) == requests
     [failed] = ward.data(EventType.RECOVERY_FAILED)
     assert failed["exhausted"]
     assert f"queenright recover {target.session_id} --from-start" in str(failed["reason"])
@@ -292,10 +292,10 @@ async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_pat
     await ward.recover(target)
     await ward.finish()
 
-    [begun] = ward.data(EventType.RECOVERY_INITIATED)
-    assert begun["from_checkpoint"] is not None
+    [events] = ward.data(EventType.RECOVERY_INITIATED)
+    assert events["from_checkpoint"] is not None
     state = ward.colony.state(target.session_id)
     assert state.status is SessionStatus.COMPLETED
     assert state.incarnation_id != target.incarnation_id
-    assert [shown[0].content for shown in ward.bee.shown] == ["Make."]
+    assert [request[0].content for request in ward.bee.shown] == ["Make."]
     assert "Recovery, attempt 1" in ward.bee.words()

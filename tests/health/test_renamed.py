@@ -22,7 +22,7 @@ def rename(script: WorkerScript) -> list[AgentEvent]:
     return script.said[before:]
 
 
-def test_renamed_worker_is_one_with_all_that_was_known_of_it() -> None:
+def test_renamed_worker_keeps_its_history() -> None:
     """B86: a name that arrives late renames it everywhere."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
@@ -45,10 +45,10 @@ def test_findings_move_to_the_new_name() -> None:
     script.silence(300)
     assert script.finding(FindingKind.STALL) is not None
 
-    said = rename(script)
+    emitted = rename(script)
 
-    told = [(event.type, event.agent_id, event.session_id) for event in said]
-    assert told == [
+    renamed_events = [(event.type, event.agent_id, event.session_id) for event in emitted]
+    assert renamed_events == [
         (EventType.FINDING_CLEARED, "agent", "session"),
         (EventType.HEALTH_STATE_CHANGED, "agent", "session"),
         (EventType.FINDING_OPENED, "scout", "c-1"),
@@ -67,7 +67,7 @@ def test_silence_continues_after_a_rename() -> None:
     assert script.finding(FindingKind.STALL) is not None
 
 
-def test_worker_that_is_known_under_both_names_is_one_with_the_totals_of_both() -> None:
+def test_worker_known_under_both_names_is_merged_with_summed_totals() -> None:
     """B84: what arrived under the new name first counts, too."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
@@ -84,7 +84,7 @@ def test_worker_that_is_known_under_both_names_is_one_with_the_totals_of_both() 
     assert vitals.started_at == early.now - 3
 
 
-def test_run_that_is_over_is_renamed_and_stays_over() -> None:
+def test_ended_run_stays_ended_when_renamed() -> None:
     script = WorkerScript().start()
     script.event(EventType.EXECUTION_COMPLETED)
 
@@ -95,7 +95,7 @@ def test_run_that_is_over_is_renamed_and_stays_over() -> None:
     assert script.monitor.get("scout", "c-1") is None
 
 
-def test_name_of_a_worker_that_is_not_known_and_the_same_name_change_nothing() -> None:
+def test_unknown_or_unchanged_name_changes_nothing() -> None:
     script = WorkerScript(agent="scout", session="c-1").start()
     assert rename(script) == []
 
@@ -105,7 +105,7 @@ def test_name_of_a_worker_that_is_not_known_and_the_same_name_change_nothing() -
     assert list(script.monitor.keys()) == [("scout", "c-1")]
 
 
-def test_log_that_is_read_again_gives_the_same_worker() -> None:
+def test_replay_gives_the_same_renamed_worker() -> None:
     """B86: after a restart, too."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
@@ -142,12 +142,12 @@ def test_late_work_counts_and_reopens_nothing(later: float) -> None:
     assert vitals.status is SessionStatus.COMPLETED
 
 
-@pytest.mark.parametrize("told", ["in order", "end first"])
-def test_late_failures_count_equally(told: str) -> None:
+@pytest.mark.parametrize("expected", ["in order", "end first"])
+def test_late_failures_count_equally(expected: str) -> None:
     """B84, B85: the hook that ends a session overtakes the log records of the calls that failed in it."""
     script = WorkerScript().start()
     script.step("CONTINUE")
-    if told == "end first":
+    if expected == "end first":
         script.now += 60.0
         script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
         script.lag = 60.0
@@ -156,7 +156,7 @@ def test_late_failures_count_equally(told: str) -> None:
     for _ in range(4):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", "error": "529 overloaded"})
         script.step(error_type="overloaded")
-    if told == "in order":
+    if expected == "in order":
         script.now += 60.0
         script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
 

@@ -75,7 +75,7 @@ def is_whole(conn: Connection) -> bool:
     return verify(conn).ok and verify_archive(conn).ok
 
 
-async def test_old_events_go_and_those_of_the_audit_trail_into_the_archive(database_url: str) -> None:
+async def test_old_events_are_pruned_and_audit_events_archived(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append([event(40), event(39, CHANGE, data={"to": "stuck"}), event(38), event(1, CHANGE)])
 
@@ -104,7 +104,7 @@ async def test_archive_has_its_own_retention(database_url: str) -> None:
     await store.close()
 
 
-def test_one_transaction_lets_go_of_a_batch_at_most(conn: Connection) -> None:
+def test_one_transaction_prunes_at_most_one_batch(conn: Connection) -> None:
     append_events(conn, [event(40) for _ in range(250)])
 
     batches = [prune(conn, NOW, SETTINGS, 100) for _ in range(4)]
@@ -113,7 +113,7 @@ def test_one_transaction_lets_go_of_a_batch_at_most(conn: Connection) -> None:
     assert verify(conn).ok
 
 
-def test_a_younger_event_keeps_all_that_were_logged_after_it(conn: Connection) -> None:
+def test_younger_event_keeps_all_later_logged_events(conn: Connection) -> None:
     append_events(conn, [event(40), event(5), event(50)])
 
     prune(conn, NOW, SETTINGS)
@@ -121,7 +121,7 @@ def test_a_younger_event_keeps_all_that_were_logged_after_it(conn: Connection) -
     assert log(conn) == [2, 3]
 
 
-def test_an_event_from_the_future_goes_with_its_neighbours(conn: Connection) -> None:
+def test_event_with_a_future_time_is_pruned_with_its_neighbours(conn: Connection) -> None:
     append_events(conn, [event(40), event(-500), event(39), event(-500), event(1)])
 
     prune(conn, NOW, SETTINGS)
@@ -129,7 +129,7 @@ def test_an_event_from_the_future_goes_with_its_neighbours(conn: Connection) -> 
     assert log(conn) == [4, 5]
 
 
-def test_a_young_log_is_left_alone(conn: Connection) -> None:
+def test_young_log_is_not_pruned(conn: Connection) -> None:
     append_events(conn, [event(29), event(1)])
 
     assert prune(conn, NOW, SETTINGS) == Pruned()
@@ -239,7 +239,7 @@ def notification(number: int, age: float, active: bool) -> dict[str, Any]:
     }
 
 
-async def test_records_that_are_over_and_old_go_and_no_others(database_url: str) -> None:
+async def test_only_old_closed_records_are_pruned(database_url: str) -> None:
     def fill(conn: Connection) -> None:
         conn.execute(
             insert(TICKETS), [ticket("old", 50, 40), ticket("open", 50, None), ticket("late", 50, 5)]
@@ -338,7 +338,7 @@ class Pauses:
             raise asyncio.CancelledError
 
 
-async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interval(database_url: str) -> None:
+async def test_pruning_pauses_between_batches_and_repeats_after_the_interval(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append([event(40) for _ in range(1250)])
     retention = Retention(store, SETTINGS, clock=lambda: NOW)
@@ -353,7 +353,7 @@ async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interva
     await store.close()
 
 
-async def test_others_write_between_two_batches(database_url: str) -> None:
+async def test_other_writes_run_between_batches(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append([event(40) for _ in range(1250)])
     writing: list[asyncio.Task[None]] = []
@@ -456,7 +456,7 @@ def test_any_change_is_detected_after_any_pruning(
 
 
 @pytest.mark.parametrize("audited", [[], [400], [40], [400, 40]], ids=["empty", "emptied", "kept", "both"])
-def test_moved_beginning_of_the_archive_is_found(conn: Connection, audited: list[int]) -> None:
+def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -> None:
     """B80: with nothing in the archive, and before its first row, whose number need not be the next one."""
     for age in audited:
         append_events(conn, [event(age, CHANGE), event(age), event(age)])

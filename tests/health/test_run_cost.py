@@ -29,7 +29,7 @@ def call(at: float, session: str = "s1", agent: str = "bee", **data: Any) -> Age
     )
 
 
-async def test_only_the_calls_of_the_run_since_its_trouble_began_count(store: Store) -> None:
+async def test_run_cost_counts_calls_since_the_condition_began(store: Store) -> None:
     """B106"""
     of_others = [call(20, session="s2", cost_usd=9.0), call(20, agent="wasp", cost_usd=9.0)]
     before = call(9, input_tokens=500, cost_usd=5.0)
@@ -46,21 +46,21 @@ async def test_only_the_calls_of_the_run_since_its_trouble_began_count(store: St
     }
 
 
-async def test_a_run_that_called_no_model_has_spent_nothing_that_is_known(store: Store) -> None:
+async def test_run_without_model_calls_has_no_known_cost(store: Store) -> None:
     nothing = await store.read(lambda conn: spending_since(conn, "bee", "s1", 0.0))
 
     assert nothing == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
     assert format_spend(None, 0, 0) == ""
 
 
-def test_an_amendment_prices_a_call_and_is_none() -> None:
+def test_amendment_sets_a_price_and_is_not_a_call() -> None:
     """B106"""
-    told: list[dict[str, Any]] = [
+    calls: list[dict[str, Any]] = [
         {"input_tokens": 100},
         {"amends": True, "cost_usd": 0.2, "priced_tokens": 100},
     ]
 
-    assert total_spending(told) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
+    assert total_spending(calls) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
 
 
 CALLS = st.fixed_dictionaries(
@@ -91,7 +91,7 @@ def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[
         (0.0, 10, 0, "$0.00 (10 tokens)"),
     ],
 )
-def test_what_was_spent_in_words(dollars: float | None, tokens: int, unpriced: int, words: str) -> None:
+def test_run_cost_is_formatted(dollars: float | None, tokens: int, unpriced: int, words: str) -> None:
     assert format_spend(dollars, tokens, unpriced) == words
 
 

@@ -93,8 +93,8 @@ async def test_model_reads_a_nudge_before_its_next_turn(tmp_path: Path, fake_tim
     """002 §11: a nudge reaches the agent's context, although its node is not client-facing."""
     _, model = await nudged(tmp_path, fake_time)
 
-    said = [(m.role, m.content) for m in model.requests[2]]
-    assert ("user", "Get on.") in said
+    text = [(m.role, m.content) for m in model.requests[2]]
+    assert ("user", "Get on.") in text
     assert all("Get on." not in m.content for m in model.requests[1])
 
 
@@ -167,8 +167,8 @@ async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake
     assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
     await colony.runtime.inject_input("make", "The big one.")
     assert (await colony.runtime.wait(run)).succeeded
-    said = [m.content for m in model.requests[2]]
-    assert said.index("The big one.") < said.index("Get on.")
+    text = [m.content for m in model.requests[2]]
+    assert text.index("The big one.") < text.index("Get on.")
     await colony.runtime.stop()
 
 
@@ -235,10 +235,10 @@ async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
 async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    begun, may_end = threading.Event(), threading.Event()
+    started, may_end = threading.Event(), threading.Event()
 
     def dig() -> int:
-        begun.set()
+        started.set()
         may_end.wait(30)
         return 1
 
@@ -251,7 +251,7 @@ async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     runtime.add_graph(graph, functions={"dig": dig}, agent_id="mole", primary=True)
     await runtime.start()
     await runtime.trigger("start")
-    await asyncio.to_thread(begun.wait, 30)
+    await asyncio.to_thread(started.wait, 30)
     [execution] = runtime.get_stream("start").executions
     target = Target(
         agent_id="mole",

@@ -34,7 +34,7 @@ def test_every_kind_of_finding_has_its_detector() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(moves, max_size=40))
-def test_in_shadow_nothing_leaves_healthy_because_of_a_finding_and_no_ticket_is_possible(
+def test_shadow_findings_change_no_state_and_open_no_ticket(
     script: list[Any],
 ) -> None:
     shadow, real = WorkerScript(settings=ALL_IN_SHADOW), WorkerScript()
@@ -104,20 +104,20 @@ def test_a_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
 
 
 def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
-    told: list[tuple[WorkerKey, FindingKind, Severity]] = []
+    severities: list[tuple[WorkerKey, FindingKind, Severity]] = []
 
     def note(worker: WorkerKey, finding: Finding) -> None:
-        told.append((worker, finding.kind, finding.severity))
+        severities.append((worker, finding.kind, finding.severity))
 
     monitor = HealthMonitor(LOOP_IN_SHADOW)
     monitor.connect(on_shadow=note)
     script = WorkerScript(monitor=monitor).start()
     for _ in range(25):
         script.call()
-    loops = [severity for worker, kind, severity in told if kind is FindingKind.DOOM_LOOP]
+    loops = [severity for worker, kind, severity in severities if kind is FindingKind.DOOM_LOOP]
 
     assert loops == [Severity.MEDIUM, Severity.HIGH, Severity.CRITICAL]
-    assert {worker for worker, _, _ in told} == {("agent", "session")}
+    assert {worker for worker, _, _ in severities} == {("agent", "session")}
 
 
 def test_a_finding_in_shadow_ends_when_its_condition_does() -> None:
@@ -132,7 +132,7 @@ def test_a_finding_in_shadow_ends_when_its_condition_does() -> None:
     assert script.health.shadow == ()
 
 
-def test_a_silence_in_shadow_is_seen_at_its_deadline() -> None:
+def test_stall_in_shadow_is_found_at_its_deadline() -> None:
     script = WorkerScript(settings=HealthSettings.model_validate({"detectors": {"stall": "shadow"}})).start()
     script.step("CONTINUE")
 
@@ -149,10 +149,10 @@ def test_shadow_breaker_and_provider_findings_do_not_fail_a_worker() -> None:
     assert script.state is HealthState.HEALTHY
 
 
-@pytest.mark.parametrize(("said", "mode"), [(True, "on"), (False, "off"), ("shadow", "shadow")])
-def test_on_and_off_may_stand_unquoted_in_yaml(said: object, mode: str) -> None:
+@pytest.mark.parametrize(("expected", "mode"), [(True, "on"), (False, "off"), ("shadow", "shadow")])
+def test_on_and_off_may_stand_unquoted_in_yaml(expected: object, mode: str) -> None:
     """YAML reads ``on`` and ``off`` as true and false."""
-    read = HealthSettings.model_validate({"detectors": {"doom_loop": said}})
+    read = HealthSettings.model_validate({"detectors": {"doom_loop": expected}})
 
     assert read.detectors == {FindingKind.DOOM_LOOP: mode}
 

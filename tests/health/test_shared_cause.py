@@ -53,7 +53,7 @@ def test_failing_provider_is_a_shared_cause(data: dict[str, str], cause: str) ->
 
 
 @pytest.mark.parametrize(("tool", "cause"), [("mcp__github__get_issue", "mcp:github"), ("bash", "")])
-def test_an_mcp_server_is_shared_and_a_tool_of_ones_own_is_not(tool: str, cause: str) -> None:
+def test_mcp_server_is_a_shared_cause_and_a_private_tool_is_not(tool: str, cause: str) -> None:
     script = worker()
     for n in range(5):
         script.call(tool, args=f"{n}", result=f"{n}", outcome="error", error_type="gone")
@@ -64,7 +64,7 @@ def test_an_mcp_server_is_shared_and_a_tool_of_ones_own_is_not(tool: str, cause:
 
 
 @pytest.mark.parametrize("calls", range(5, 10))
-def test_repeated_failures_share_a_cause_whichever_finding_is_worst(calls: int) -> None:
+def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) -> None:
     """B104: equal errors are repeated results too, which are worse than a streak for a while."""
     script = worker()
     for n in range(calls):
@@ -93,7 +93,7 @@ def answered(**data: str) -> WorkerScript:
         ("invalid_request_error", 1, 30, ""),
     ],
 )
-def test_provider_is_shared_unless_the_trouble_is_the_callers_own(
+def test_provider_is_a_shared_cause_unless_the_caller_is_at_fault(
     error: str, failing_workers: int, answered_workers: int, cause: str
 ) -> None:
     """B104: a wrong key of one worker's own is no incident of the provider's."""
@@ -111,7 +111,7 @@ def test_provider_is_shared_unless_the_trouble_is_the_callers_own(
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 @pytest.mark.parametrize("answered_workers", [31, 100])
-def test_provider_is_shared_whatever_the_order_of_the_fleet(answered_workers: int, is_reversed: bool) -> None:
+def test_shared_provider_does_not_depend_on_worker_order(answered_workers: int, is_reversed: bool) -> None:
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [answered(**called) for _ in range(answered_workers)] + [failing(**called) for _ in range(3)]
     fleet = [script.health for script in (reversed(scripts) if is_reversed else scripts)]
@@ -151,14 +151,14 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
         ("forbidden", 3, 9, "mcp:github"),
     ],
 )
-def test_an_mcp_server_is_shared_unless_it_answers_others(
+def test_mcp_server_is_shared_unless_others_get_answers(
     error: str, failing_workers: int, answered_workers: int, cause: str
 ) -> None:
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(failing_workers + answered_workers)]
     for n, script in enumerate(scripts):
-        said: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
+        attributes: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
         for call in range(5):
-            script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **said)
+            script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **attributes)
     seen = scripts[0].finding(STREAK)
 
     assert seen is not None
@@ -168,7 +168,7 @@ def test_an_mcp_server_is_shared_unless_it_answers_others(
     assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
-def test_what_is_not_there_for_several_workers_is_no_incident() -> None:
+def test_items_missing_for_several_workers_are_no_incident() -> None:
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
     for script in scripts:
         for n in range(5):
@@ -206,7 +206,7 @@ async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: H
     assert (await groups.raise_(own)).ticket.storm_id == ""
 
 
-async def test_trouble_after_the_provider_recovers_is_a_new_ticket(groups: Hive) -> None:
+async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: Hive) -> None:
     """While it fails, what may come of that is taken to be of that."""
     both = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     both.vitals.provider = "anthropic"
@@ -224,7 +224,7 @@ async def test_trouble_after_the_provider_recovers_is_a_new_ticket(groups: Hive)
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["from the start", "later"])
-async def test_own_trouble_is_a_separate_ticket_while_the_provider_fails(
+async def test_individual_condition_is_a_separate_ticket_while_the_provider_fails(
     groups: Hive, is_first: bool
 ) -> None:
     """B104: no provider makes a loop, however much worse its own failure is."""
@@ -253,7 +253,7 @@ async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:
     assert (ticket.kind, ticket.storm_id) == (PROVIDER, "provider:anthropic")
 
 
-async def test_worse_trouble_is_notified_at_once_when_the_provider_recovers(groups: Hive) -> None:
+async def test_worse_individual_condition_is_notified_when_the_provider_recovers(groups: Hive) -> None:
     failed = service.worker(finding(PROVIDER))
     failed.vitals.provider = "anthropic"
     shared = (await groups.raise_(failed)).ticket
@@ -283,7 +283,7 @@ async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(gr
     ("error", "quiet_for", "cause"),
     [("gone", 0, "tool:search"), ("busy", 0, ""), ("gone", 700, "")],
 )
-def test_a_tool_that_fails_alike_for_several_lately_is_shared(
+def test_tool_that_fails_equally_for_several_workers_is_shared(
     error: str, quiet_for: float, cause: str
 ) -> None:
     fleet = []

@@ -39,7 +39,7 @@ def lose(script: WorkerScript) -> None:
 # -- circuit breakers ---------------------------------------------------------------------------
 
 
-def test_an_open_breaker_is_failing_and_one_on_trial_is_degraded_until_it_is_closed() -> None:
+def test_open_breaker_is_failing_and_half_open_one_is_degraded() -> None:
     """002 §11: circuit breakers are seen in the worker's state."""
     script = worker()
     states = []
@@ -50,7 +50,7 @@ def test_an_open_breaker_is_failing_and_one_on_trial_is_degraded_until_it_is_clo
     assert states == [HealthState.FAILING, HealthState.DEGRADED] * 2 + [HealthState.HEALTHY]
 
 
-def test_one_open_breaker_among_others_on_trial_is_failing() -> None:
+def test_one_open_breaker_among_half_open_ones_is_failing() -> None:
     script = worker()
     breaker(script, "half_open", "tool_execution:agent:a")
     breaker(script, "open", "tool_execution:agent:b")
@@ -99,7 +99,7 @@ def test_an_open_breaker_is_a_warning_and_names_itself() -> None:
     assert "tool_execution:agent:search" in finding.evidence
 
 
-def test_sessions_that_begin_while_a_breaker_is_open_run_into_it_too() -> None:
+def test_session_started_while_a_breaker_is_open_has_its_finding() -> None:
     script = worker()
     breaker(script, "open")
     later = WorkerScript(monitor=script.monitor, session="later", at=script.now).start()
@@ -124,7 +124,7 @@ def test_breaker_report_is_not_activity() -> None:
 # -- recovery -----------------------------------------------------------------------------------
 
 
-def test_a_recovery_that_failed_is_critical_also_of_a_session_that_is_over() -> None:
+def test_failed_recovery_is_critical_for_an_ended_session() -> None:
     script = worker()
     lose(script)
 
@@ -214,7 +214,7 @@ def test_action_on_an_old_incarnation_begins_no_new_one() -> None:
     assert script.state is HealthState.HEALTHY
 
 
-def test_a_lost_worker_is_remembered_longer_than_others() -> None:
+def test_lost_worker_is_remembered_longer_than_others() -> None:
     script = worker()
     lose(script)
     script.silence(4000)
@@ -248,7 +248,7 @@ def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
     assert finding.evidence == "38% of the last 8 calls and steps failed"
 
 
-def test_exactly_a_quarter_is_none() -> None:
+def test_error_rate_of_exactly_a_quarter_is_no_finding() -> None:
     script = worker()
     for n in range(40):
         end_call(script, n, failed=n % 4 == 3)
@@ -334,7 +334,7 @@ def test_call_without_tokens_counts() -> None:
     assert script.finding(NO_TOKENS) is None
 
 
-def test_the_time_of_a_tool_is_taken_out_and_the_deadline_is_still_met() -> None:
+def test_tool_time_is_excluded_and_the_deadline_still_met() -> None:
     script = worker()
     llm(script)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600}, after=100)
@@ -396,7 +396,7 @@ def test_the_same_output_for_half_an_hour_and_three_reports_is_a_warning() -> No
     assert "2 files changed, 5 tests passed, 1 tests failed" in finding.evidence
 
 
-def test_another_output_ends_it_and_is_progress() -> None:
+def test_new_output_ends_the_finding_and_is_progress() -> None:
     script = worker()
     for _ in range(40):
         output(script, tests_passed=5)
@@ -406,7 +406,7 @@ def test_another_output_ends_it_and_is_progress() -> None:
     assert script.health.vitals.last_progress == script.now
 
 
-def test_an_output_that_goes_back_and_forth_is_no_progress_for_long() -> None:
+def test_alternating_output_is_not_lasting_progress() -> None:
     script = worker()
     output(script, tests_passed=5)
     output(script, tests_passed=6)
@@ -441,23 +441,23 @@ def test_empty_output_is_activity_only(counts: dict[str, Any]) -> None:
         ({"interval_seconds": 60, "timeout_seconds": 180}, 10, 30),
     ],
 )
-def test_how_long_a_worker_may_be_silent_is_a_setting_in_proportion_to_its_interval(
+def test_silence_limit_is_a_multiple_of_the_heartbeat_interval(
     given: dict[str, Any], declared: float | None, limit: float
 ) -> None:
     settings = HealthSettings.model_validate({"heartbeat": given})
     script = WorkerScript(settings=settings).start()
-    said = {} if declared is None else {"interval": declared}
-    script.event(EventType.AGENT_HEARTBEAT, said)
+    fields = {} if declared is None else {"interval": declared}
+    script.event(EventType.AGENT_HEARTBEAT, fields)
     script.silence(limit - 1)
     assert BEAT not in script.kinds()
 
     script.silence(1)
     assert BEAT in script.kinds()
 
-    script.event(EventType.AGENT_HEARTBEAT, said, after=0)
-    script.event(EventType.AGENT_HEARTBEAT, said, after=limit - 1)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=0)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=limit - 1)
     assert not script.health.vitals.heartbeat_late
-    script.event(EventType.AGENT_HEARTBEAT, said, after=limit)
+    script.event(EventType.AGENT_HEARTBEAT, fields, after=limit)
     assert script.health.vitals.heartbeat_late
 
 
@@ -497,7 +497,7 @@ def test_a_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
 def test_heartbeat_fields_are_in_the_signal() -> None:
     """002 §11: a heartbeat's contents are kept: task, phase, last tool call, tokens, errors, progress."""
     script = worker(task_id="t-1", control=True)
-    said = {
+    fields = {
         "interval": 30,
         "task_id": "t-2",
         "phase": "tool",
@@ -506,7 +506,7 @@ def test_heartbeat_fields_are_in_the_signal() -> None:
         "error_count": 2,
         "progress_indicator": "7 of 9",
     }
-    script.event(EventType.AGENT_HEARTBEAT, said)
+    script.event(EventType.AGENT_HEARTBEAT, fields)
 
     vitals = script.health.vitals
     assert vitals.beat == ("tool", START, 700, 2, "7 of 9")

@@ -66,14 +66,14 @@ def test_polls_that_arrive_in_one_batch_are_polls(offset: float, has_turns: bool
 
 @pytest.mark.parametrize("has_turns", [True, False])
 @pytest.mark.parametrize("offset", [0.0, -YEARS, YEARS])
-def test_quick_loop_that_arrives_in_one_batch_is_found(offset: float, has_turns: bool) -> None:
+def test_fast_loop_in_one_batch_is_found(offset: float, has_turns: bool) -> None:
     events = run_of(3, has_turns=has_turns)
     assert FindingKind.DOOM_LOOP in kinds_after(events)
 
     assert FindingKind.DOOM_LOOP in kinds_after(moved(events, offset), START + BATCH_SECONDS)
 
 
-def test_batch_that_continues_a_live_run_is_measured_as_it_happened() -> None:
+def test_batch_continuing_a_live_run_keeps_its_own_times() -> None:
     events = run_of(34)
     half = len(events) // 2
     monitor = HealthMonitor(SETTINGS)
@@ -85,7 +85,7 @@ def test_batch_that_continues_a_live_run_is_measured_as_it_happened() -> None:
 
 
 @pytest.mark.parametrize("jump", [-YEARS, -3_600.0])
-def test_clock_that_is_set_back_does_not_make_loops_of_polls(jump: float) -> None:
+def test_clock_set_back_does_not_turn_polls_into_loops(jump: float) -> None:
     """The pause over the jump is unknown; all others are known."""
     events = run_of(34)
     late = len(events) // 2
@@ -126,7 +126,7 @@ def test_duration_of_a_late_call_is_its_own() -> None:
     assert clocks.usual(timed_as(Phase.TOOL, "build")) is None
 
 
-def test_replay_of_a_late_batch_finds_what_was_found_live() -> None:
+def test_replay_of_a_late_batch_gives_the_live_findings() -> None:
     """After a restart the arrival is an estimate; what the events say of themselves is not."""
     for pause, expected in ((34.0, set()), (3.0, {FindingKind.DOOM_LOOP})):
         events = run_of(pause)
@@ -176,7 +176,7 @@ def test_steps_of_a_clock(times: list[float], steps: list[float]) -> None:
     assert elapsed(times) == steps
 
 
-def test_clock_that_is_set_forward_adds_the_time_until_the_arrival() -> None:
+def test_clock_set_forward_adds_the_time_until_arrival() -> None:
     arrivals = list(accumulate([100.0, 34.0, 34.0]))
 
     assert elapsed([100.0, 134.0 + 7_200, 168.0 + 7_200], arrivals) == [34.0, 34.0]

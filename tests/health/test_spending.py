@@ -37,7 +37,7 @@ def spend(script: WorkerScript, dollars: float | None, **more: Any) -> None:
         (7.0, Severity.HIGH),
     ],
 )
-def test_a_run_is_warned_of_from_a_share_of_its_limit_on_and_is_over_it_at_the_limit(
+def test_run_is_warned_near_its_limit_and_over_it_at_the_limit(
     spent: float, severity: Severity | None
 ) -> None:
     script = WorkerScript(settings=limited(run_usd=1)).start()
@@ -66,7 +66,7 @@ def test_no_limit_means_no_finding() -> None:
     assert script.finding(SPENDING) is None
 
 
-def test_the_sessions_of_an_agent_share_its_day_and_the_fleet_has_one_of_its_own() -> None:
+def test_sessions_of_an_agent_share_a_daily_limit_and_the_fleet_has_another() -> None:
     monitor = HealthMonitor(limited(agent_day_usd=1, day_usd=3))
     first = WorkerScript(monitor=monitor, session="one").start()
     second = WorkerScript(monitor=monitor, session="two").start()

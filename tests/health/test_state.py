@@ -72,7 +72,7 @@ def _event(move: tuple[EventType, dict[str, Any], float, float, str, str], now: 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.lists(st.floats(0, 5000), max_size=5))
-def test_any_events_give_one_state_and_time_never_improves_it(script: list[Any], later: list[float]) -> None:
+def test_any_events_give_one_state_that_time_never_improves(script: list[Any], later: list[float]) -> None:
     monitor = HealthMonitor(SETTINGS)
     now = START
     for move in script:
@@ -97,11 +97,11 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
     now, lives = START, 1
     for move in script:
         now += move[2]
-        said = monitor.apply(_event(move, now), now)
-        said += monitor.advance(now)
+        emitted = monitor.apply(_event(move, now), now)
+        emitted += monitor.advance(now)
         health = monitor.get("a", "s")
-        after = health.vitals.lives if health is not None else 1
-        for change in (e.data for e in said if e.type is EventType.HEALTH_STATE_CHANGED):
+        after = health.vitals.incarnation_count if health is not None else 1
+        for change in (e.data for e in emitted if e.type is EventType.HEALTH_STATE_CHANGED):
             before, to = HealthState(change["from"]), HealthState(change["to"])
             assert may_follow(before, to, has_restarted=after != lives)
         lives = after
@@ -156,7 +156,9 @@ def test_every_combination_of_inputs_is_exactly_one_state(
         HealthState.DEGRADED: not over and bool(found),
     }
 
-    worst_of_all = next((state for state, said in speaks.items() if said), HealthState.HEALTHY)
+    worst_of_all = next(
+        (state for state, finding_case in speaks.items() if finding_case), HealthState.HEALTHY
+    )
     assert health_state(vitals, found, SETTINGS, START) is worst_of_all
 
 
@@ -171,7 +173,7 @@ def test_terminated_is_final_within_one_life() -> None:
         assert not may_follow(HealthState.TERMINATED, state, has_restarted=False)
 
 
-def test_the_last_words_of_a_terminated_worker_change_nothing_and_a_new_execution_does() -> None:
+def test_late_events_of_a_terminated_worker_change_nothing_and_a_new_run_does() -> None:
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED)
     for late in (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.STEP_COMPLETED):
@@ -185,9 +187,7 @@ def test_the_last_words_of_a_terminated_worker_change_nothing_and_a_new_executio
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.data())
-def test_a_replay_gives_the_same_verdict_however_often_it_is_looked_at(
-    script: list[Any], data: st.DataObject
-) -> None:
+def test_replay_gives_the_same_verdict_on_every_evaluation(script: list[Any], data: st.DataObject) -> None:
     live, replay = HealthMonitor(SETTINGS), HealthMonitor(SETTINGS)
     now = START
     for move in script:
@@ -243,15 +243,15 @@ def test_failing_beats_stuck_and_terminated_beats_all() -> None:
 
 
 def test_the_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_cause() -> None:
-    shown = _finding(FindingKind.DOOM_LOOP, Severity.CRITICAL, ticket=False)
+    result = _finding(FindingKind.DOOM_LOOP, Severity.CRITICAL, ticket=False)
     stall = _finding(FindingKind.STALL, Severity.HIGH)
     provider = _finding(FindingKind.PROVIDER_FAILURE, Severity.HIGH)
 
-    assert worst([shown, stall, provider]) is provider
+    assert worst([result, stall, provider]) is provider
     assert worst([]) is None
 
 
-def test_progress_during_an_open_breaker_works_around_it() -> None:
+def test_progress_despite_an_open_breaker_is_not_failing() -> None:
     script = WorkerScript().start()
     script.step("ACCEPT")
     name = {"name": "tool_execution:agent:search"}

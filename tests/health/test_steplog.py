@@ -99,7 +99,7 @@ def test_lines_that_are_no_steps_are_skipped_and_counted(log: Path) -> None:
     assert reader.skipped == len(bad)
 
 
-def test_a_half_written_last_line_is_read_when_it_is_whole(log: Path) -> None:
+def test_partial_last_line_is_read_once_complete(log: Path) -> None:
     """B6: a half-written last line is read again next time."""
     line = row(1)
     append(log, row(0) + line[:20])
@@ -128,7 +128,7 @@ def test_a_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
     assert reader.read()[0].data["index"] == 7
 
 
-def test_a_log_that_is_not_there_yet_has_nothing(log: Path) -> None:
+def test_missing_step_log_is_empty(log: Path) -> None:
     reader = StepLogReader(log)
     assert reader.read() == []
     append(log, row(0))
@@ -171,7 +171,7 @@ def test_a_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
 
 
 @pytest.mark.parametrize("session", ["../other", "a/b", "..", ".", "", "a\\b", "a\0b"])
-def test_a_session_id_that_leads_elsewhere_is_refused(tmp_path: Path, session: str) -> None:
+def test_session_id_with_a_path_is_refused(tmp_path: Path, session: str) -> None:
     """B8: a session id with a path separator or ``..`` is refused with a clear error."""
     with pytest.raises(InvalidSessionIdError, match="is refused"):
         open_step_log(tmp_path, session)

@@ -97,7 +97,7 @@ async def test_invalid_event_fails_only_its_caller(store: Store) -> None:
     assert (await store.read(verify)).ok
 
 
-async def test_an_event_that_is_in_the_log_already_is_ignored(store: Store) -> None:
+async def test_duplicate_event_is_ignored(store: Store) -> None:
     known, new = step(1), step(2)
     await store.append([known])
 
@@ -160,7 +160,7 @@ async def test_a_transaction_the_database_refuses_is_a_store_error_without_the_v
     assert "hush" not in str(caught.value.__cause__)
 
 
-async def test_appends_and_transactions_happen_in_the_order_they_were_asked_for(store: Store) -> None:
+async def test_appends_and_transactions_run_in_request_order(store: Store) -> None:
     counts = await asyncio.gather(
         store.append([step(1)]), store.transact(count), store.append([step(2)]), store.transact(count)
     )
@@ -168,7 +168,7 @@ async def test_appends_and_transactions_happen_in_the_order_they_were_asked_for(
     assert list(counts) == [None, 1, None, 2]
 
 
-async def test_a_caller_that_gives_up_takes_nothing_with_it(store: Store) -> None:
+async def test_cancelled_caller_does_not_affect_others(store: Store) -> None:
     go = threading.Event()
     blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
     gives_up = asyncio.create_task(store.append([step(1)]))
@@ -186,7 +186,7 @@ async def test_a_caller_that_gives_up_takes_nothing_with_it(store: Store) -> Non
 # -- back-pressure --------------------------------------------------------------------------------
 
 
-async def test_append_awaits_room_in_order_and_a_giant_goes_alone(database_url: str) -> None:
+async def test_appends_wait_for_room_in_order_and_an_oversized_one_runs_alone(database_url: str) -> None:
     store = Store.open(database_url, capacity=10)
     go = threading.Event()
     blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
@@ -277,7 +277,7 @@ async def test_full_disk_fails_every_append_until_there_is_room(tmp_path: Path) 
     await store.close()
 
 
-async def test_lock_of_another_program_is_waited_for_and_reported(tmp_path: Path) -> None:
+async def test_lock_held_by_another_program_is_waited_for_and_reported(tmp_path: Path) -> None:
     store = Store.open(url(tmp_path / "hive.db"), busy_timeout=0.05)
     other = sqlite3.connect(tmp_path / "hive.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -330,7 +330,7 @@ async def test_rows_that_are_refused_and_reads_do_not_make_a_store_unwritable(st
     assert store.writable
 
 
-async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path: Path) -> None:
+async def test_full_disk_is_probed_without_changes(tmp_path: Path) -> None:
     store = Store.open(url(tmp_path / "hive.db"))
     await store.append([step()])
     pages = await store.transact(lambda conn: int(conn.exec_driver_sql("PRAGMA page_count").scalar_one()))
@@ -406,7 +406,7 @@ async def test_closed_store_refuses_calls_and_can_be_closed_again(database_url: 
     assert sorted(os.listdir(tmp_path)) == files
 
 
-async def test_the_bus_publishes_only_what_is_durable(store: Store) -> None:
+async def test_bus_publishes_only_durable_events(store: Store) -> None:
     bus = EventBus(log=store)
     seen: list[AgentEvent] = []
     bus.subscribe(seen.append, name="test")
@@ -424,7 +424,7 @@ async def test_the_bus_publishes_only_what_is_durable(store: Store) -> None:
 # -- opening --------------------------------------------------------------------------------------
 
 
-def test_opening_makes_the_folders_and_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+def test_open_creates_folders_and_an_owner_only_file(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "hive 100%.db"
 
     Store.open(url(path)).close_now()
@@ -477,7 +477,7 @@ def test_notified_receivers_survive_the_rename_of_their_table(
     assert (row.receiver, row.first_notified_at, row.notified_at) == ("slack", 1, 2)
 
 
-def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: str) -> None:
+def test_current_database_opens_without_alembic(database_url: str) -> None:
     Store.open(database_url).close_now()
     program = (
         "import sys; from queenright.health.store import Store; "
@@ -513,7 +513,7 @@ def test_a_link_to_a_database_in_use_is_refused_too(tmp_path: Path) -> None:
     Store.open(url(tmp_path / "link.db")).close_now()
 
 
-async def test_a_database_in_use_can_be_looked_into(store: Store, database_url: str) -> None:
+async def test_database_in_use_opens_read_only(store: Store, database_url: str) -> None:
     await store.append([step()])
 
     looking = Store.open(database_url, read_only=True)
@@ -533,7 +533,7 @@ def test_looking_into_nothing_creates_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, *, read_only: bool) -> None:
+def test_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path, *, read_only: bool) -> None:
     path = tmp_path / "hive.db"
     path.write_bytes(b"buzz" * 2000)
 
@@ -576,7 +576,7 @@ def test_a_newer_schema_is_refused(database_url: str, *, read_only: bool) -> Non
         Store.open(database_url, read_only=read_only)
 
 
-def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "hive.db")
     other.execute("CREATE TABLE honey (jar INTEGER)")
     other.commit()
@@ -624,9 +624,7 @@ def test_a_store_that_could_not_be_opened_leaves_no_lock(tmp_path: Path) -> None
     Store.open(url(path)).close_now()
 
 
-def test_the_tables_that_other_tests_get_are_those_of_the_migrations(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_test_schema_equals_the_migrations(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     def made(name: str) -> list[str]:
         Store.open(url(tmp_path / name)).close_now()
         with contextlib.closing(sqlite3.connect(tmp_path / name)) as conn:

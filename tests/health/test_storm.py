@@ -16,7 +16,7 @@ def watch() -> StormWatch:
     return StormWatch(Storm(), ids=lambda: f"storm{next(numbers)}")
 
 
-def test_five_workers_within_the_window_are_a_storm_and_four_are_none() -> None:
+def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:
     """B71: thirty workers that degrade within 30 s are one storm."""
     seen = watch()
     began = [seen.worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
@@ -44,7 +44,7 @@ def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     assert [seen.worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
 
 
-def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_is_another() -> None:
+def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:
     seen = watch()
     for n in range(5):
         seen.worse((f"bee{n}", "s"), 1000.0)
@@ -56,7 +56,7 @@ def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_is_another() -> Non
     assert seen.storm(2000.0) == "storm2"
 
 
-def test_a_storm_says_since_when_it_is_on() -> None:
+def test_storm_has_a_start_time() -> None:
     seen = watch()
     for n in range(6):
         seen.worse((f"bee{n}", "s"), 1000.0 + n)
@@ -67,7 +67,7 @@ def test_a_storm_says_since_when_it_is_on() -> None:
     assert (seen.began_at(1200.0), seen.struck(1200.0)) == (None, 0)
 
 
-def test_a_budget_says_how_much_of_it_is_used() -> None:
+def test_budget_reports_its_usage() -> None:
     budget = ActionBudget(2)
     assert (budget.most, budget.used(1000.0)) == (2, 0)
     budget.spend(1000.0)
@@ -76,7 +76,7 @@ def test_a_budget_says_how_much_of_it_is_used() -> None:
     assert budget.used(1070.0) == 1
 
 
-def test_a_clock_that_is_set_back_ends_a_storm_and_begins_none() -> None:
+def test_clock_set_back_ends_storms_and_starts_none() -> None:
     seen = watch()
     for n in range(5):
         seen.worse((f"bee{n}", "s"), 1000.0)

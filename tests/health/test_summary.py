@@ -7,7 +7,7 @@ from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
 
-def test_a_summary_has_what_the_judge_reads_and_is_json() -> None:
+def test_summary_has_the_fields_of_the_judge_as_json() -> None:
     script = WorkerScript().start()
     script.step("ACCEPT")
     script.step("RETRY", times=2, text="no source given")
@@ -38,7 +38,7 @@ def test_a_summary_has_what_the_judge_reads_and_is_json() -> None:
     )
 
 
-def test_only_the_last_verdicts_asked_for_are_given() -> None:
+def test_summary_has_the_requested_number_of_verdicts() -> None:
     script = WorkerScript().start()
     script.step("RETRY", times=5)
 
@@ -96,6 +96,6 @@ def test_summarising_changes_nothing() -> None:
     assert summarise(script.health, script.now + 100) == first
 
 
-def test_no_session_says_so() -> None:
+def test_summary_of_an_unknown_session_is_an_error() -> None:
     """B2: no sessions, or only finished ones: the summary says ``no_active_session``."""
     assert no_active_session() == {"status": "no_active_session"}

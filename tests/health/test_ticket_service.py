@@ -120,7 +120,7 @@ async def hive(database_url: str) -> AsyncIterator[Hive]:
 # -- opening and counting -------------------------------------------------------------------------
 
 
-async def test_a_first_report_opens_a_ticket_that_says_everything(hive: Hive) -> None:
+async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
     raised = await hive.tickets.raise_ticket(
         worker(finding(), finding(STORM, MEDIUM)), draft(), trace_id="t", span_id="s"
     )
@@ -166,13 +166,13 @@ async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(hive: Hi
 
 
 @pytest.mark.parametrize(
-    ("said", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
+    ("expected", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
 )
-async def test_the_model_may_raise_the_rules_severity_and_never_lower_it(
-    hive: Hive, said: Severity, floor: Severity, severity: Severity
+async def test_model_can_raise_but_not_lower_the_rules_severity(
+    hive: Hive, expected: Severity, floor: Severity, severity: Severity
 ) -> None:
     """B52: the rules set the floor."""
-    raised = await hive.raise_(worker(finding(severity=floor)), said)
+    raised = await hive.raise_(worker(finding(severity=floor)), expected)
 
     assert raised.ticket.severity is severity
 
@@ -206,7 +206,7 @@ async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
     assert hive.published == []
 
 
-async def test_a_draft_about_another_worker_is_refused(hive: Hive) -> None:
+async def test_draft_about_a_different_worker_is_refused(hive: Hive) -> None:
     """B36: identity is the service's."""
     with pytest.raises(TicketRejectedError, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
         await hive.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
@@ -216,22 +216,22 @@ async def test_a_draft_about_another_worker_is_refused(hive: Hive) -> None:
 
 async def test_secrets_a_model_quotes_do_not_stay(hive: Hive) -> None:
     secret = "password=hunter2hunter2"
-    said = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
+    result = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
 
-    raised = await hive.tickets.raise_ticket(worker(finding()), said)
+    raised = await hive.tickets.raise_ticket(worker(finding()), result)
     await hive.tickets.intervene(raised.ticket.ticket_id, secret, "high")
 
     assert "hunter2" not in str([event.data for event in await hive.logged()])
     assert "hunter2" not in str(await hive.tickets.history())
 
 
-async def test_a_draft_without_evidence_gets_the_rules(hive: Hive) -> None:
+async def test_draft_without_evidence_gets_the_rules_evidence(hive: Hive) -> None:
     raised = await hive.tickets.raise_ticket(worker(finding()), draft(evidence_snippet=""))
 
     assert raised.ticket.evidence_snippet == "doom_loop seen"
 
 
-async def test_another_cause_is_folded_into_the_open_ticket(hive: Hive) -> None:
+async def test_second_cause_is_merged_into_the_open_ticket(hive: Hive) -> None:
     first = await hive.raise_()
     second = await hive.raise_(worker(finding(STALL, CRITICAL), finding(), node="writer"))
 
@@ -367,7 +367,7 @@ async def test_end_of_an_unnotified_ticket_is_not_notified(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("paged", [True, False])
-async def test_a_worker_that_ends_takes_its_ticket_with_it(hive: Hive, *, paged: bool) -> None:
+async def test_ending_worker_closes_its_ticket(hive: Hive, *, paged: bool) -> None:
     """B40: the worker ends with an open ticket: ``worker_gone``, no more alerts."""
     ticket = (await hive.raise_()).ticket
     if paged:
@@ -396,7 +396,7 @@ async def test_workers_without_tickets_cost_no_transaction(hive: Hive) -> None:
 # -- triage ---------------------------------------------------------------------------------------
 
 
-async def test_a_dismissal_is_kept_counted_and_not_triaged_again_until_it_is_worse(hive: Hive) -> None:
+async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(hive: Hive) -> None:
     """B48: a dismissal is kept, queryable and counted; the same condition waits until it worsens."""
     ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
     await hive.tickets.dismiss(ticket.ticket_id, "it gets on")
@@ -406,15 +406,19 @@ async def test_a_dismissal_is_kept_counted_and_not_triaged_again_until_it_is_wor
     await hive.tickets.observe(worker(finding(severity=MEDIUM)))
     assert (same.change, same.ticket.ticket_id, same.ticket.occurrences) == ("counted", ticket.ticket_id, 2)
     assert hive.published == []
-    [kept] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
-    assert (kept.triage_decision, kept.triage_reason, kept.triaged_by) == ("dismiss", "it gets on", "queen")
+    [tickets] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
+    assert (tickets.triage_decision, tickets.triage_reason, tickets.triaged_by) == (
+        "dismiss",
+        "it gets on",
+        "queen",
+    )
 
     worse = await hive.raise_(worker(finding(severity=HIGH)))
     assert (worse.change, worse.ticket.ticket_id) == ("rose", ticket.ticket_id)
     assert worse.ticket.status is TicketStatus.OPEN
 
 
-async def test_another_condition_than_the_dismissed_one_is_triaged(hive: Hive) -> None:
+async def test_new_condition_after_a_dismissal_is_triaged(hive: Hive) -> None:
     dismissed = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
     await hive.tickets.dismiss(dismissed.ticket_id, "it gets on")
 
@@ -519,12 +523,12 @@ async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None
     assert hive.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
 
 
-async def told(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
+async def notified_ticket(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
     """Return a ticket that the operator has just been told of, with nothing told since."""
     ticket = (await hive.raise_(health)).ticket
-    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
     hive.told.clear()
-    return told
+    return stored_ticket
 
 
 async def pass_hours(hive: Hive, hours: int) -> None:
@@ -536,7 +540,7 @@ async def pass_hours(hive: Hive, hours: int) -> None:
 
 async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hive) -> None:
     """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     assert hive.tickets.next_deadline() == hive.now + HOUR
 
     hive.now += HOUR - 1
@@ -549,12 +553,12 @@ async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hiv
     await pass_hours(hive, 10)
     assert len(hive.told) == 3
     assert hive.tickets.next_deadline() is None
-    [kept] = hive.tickets.open_tickets()
-    assert (kept.ticket_id, kept.reminders, kept.occurrences) == (ticket.ticket_id, 3, 1)
-    said = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
-    assert [e.data["reminder"] for e in said] == [1, 2, 3]
-    assert [e.data["unacknowledged_seconds"] for e in said] == [HOUR, 2 * HOUR, 3 * HOUR]
-    assert said == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
+    [tickets] = hive.tickets.open_tickets()
+    assert (tickets.ticket_id, tickets.reminders, tickets.occurrences) == (ticket.ticket_id, 3, 1)
+    events = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
+    assert [e.data["reminder"] for e in events] == [1, 2, 3]
+    assert [e.data["unacknowledged_seconds"] for e in events] == [HOUR, 2 * HOUR, 3 * HOUR]
+    assert events == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
 
 
 @pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
@@ -566,7 +570,7 @@ async def test_acknowledged_and_closed_tickets_have_no_reminders(hive: Hive, by:
         ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
         await hive.tickets.dismiss(ticket.ticket_id, "r")
     else:
-        ticket = await told(hive)
+        ticket = await notified_ticket(hive)
         if by == "ann":
             await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
         elif by == "resolution":
@@ -585,7 +589,7 @@ async def test_never_is_zero(hive: Hive) -> None:
     """B41"""
     hive.re_escalation = ReEscalation(max=0)
     hive.tickets = hive.another()
-    await told(hive)
+    await notified_ticket(hive)
 
     assert hive.tickets.next_deadline() is None
     await pass_hours(hive, 6)
@@ -594,7 +598,7 @@ async def test_never_is_zero(hive: Hive) -> None:
 
 async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
     """B41: a rise and a relapse bring it up, too; a mere count does not."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR / 2
     await hive.raise_()
     assert hive.tickets.next_deadline() == hive.now + HOUR / 2
@@ -611,7 +615,7 @@ async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
 
 async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
     """B41: three of them were about something less bad."""
-    await told(hive)
+    await notified_ticket(hive)
     await pass_hours(hive, 4)
     await hive.raise_(worker(finding(severity=CRITICAL)))
     hive.told.clear()
@@ -623,7 +627,7 @@ async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
 
 async def test_no_reminder_within_the_hold(hive: Hive) -> None:
     """B41: it may be over; a relapse brings it up."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR - 1
     await hive.tickets.observe(worker())
     hive.now += HOLD - 1
@@ -634,7 +638,7 @@ async def test_no_reminder_within_the_hold(hive: Hive) -> None:
 
 async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -> None:
     """B41: what was due three times while the service was down is said once."""
-    await told(hive)
+    await notified_ticket(hive)
     hive.now += HOUR / 2
     await hive.restart()
     assert hive.tickets.next_deadline() == hive.now + HOUR / 2
@@ -651,7 +655,7 @@ async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -
 
 async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on(hive: Hive) -> None:
     """B41: it does not know when it was last brought up."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
     await hive.store.transact(lambda conn: update_ticket(conn, old))
     await hive.restart()
@@ -664,7 +668,7 @@ async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on
 
 async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive) -> None:
     """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     began = hive.now
     hive.silenced[ticket.ticket_id] = began + 5 * HOUR
     assert hive.tickets.next_deadline() == began + 5 * HOUR
@@ -683,7 +687,7 @@ async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive)
 
 
 async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None:
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     hive.silenced[ticket.ticket_id] = hive.now + HOUR
     await hive.tickets.observe(worker())
     hive.now += HOLD
@@ -696,22 +700,22 @@ async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None
 @pytest.mark.parametrize("via", list(Way))
 async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: Way) -> None:
     """B41: who has it and by what way is kept, in the log, too; over a restart."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
     await hive.restart()
     await pass_hours(hive, 6)
 
-    [kept] = hive.tickets.open_tickets()
-    assert (kept.acknowledged_by, kept.acknowledged_via, kept.reminders) == ("ann", via, 0)
-    assert "a1B2" not in kept.acknowledged_note
-    [said] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
-    assert (said.data["by"], said.data["via"], "a1B2" in said.data["note"]) == ("ann", via.value, False)
+    [tickets] = hive.tickets.open_tickets()
+    assert (tickets.acknowledged_by, tickets.acknowledged_via, tickets.reminders) == ("ann", via, 0)
+    assert "a1B2" not in tickets.acknowledged_note
+    [events] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
+    assert (events.data["by"], events.data["via"], "a1B2" in events.data["note"]) == ("ann", via.value, False)
     assert EventType.TICKET_REESCALATED not in hive.types()
 
 
 async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
     """B41: they were used up; after it is given back there are as many again, counted from then."""
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await pass_hours(hive, 4)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
     await pass_hours(hive, 4)
@@ -726,8 +730,8 @@ async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
     assert hive.tickets.next_deadline() == hive.now + HOUR
     await pass_hours(hive, 6)
     assert len(hive.told) == 4
-    said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
-    assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
+    events = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in events] == [("bob", "ann")]
     with pytest.raises(TicketStatusError, match="nobody acknowledged it"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
@@ -760,7 +764,7 @@ async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(hive: Hi
 
 
 async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
-    ticket = await told(hive)
+    ticket = await notified_ticket(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
 
     with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
@@ -780,8 +784,8 @@ async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:
     assert ticket.worker_excerpt.startswith("no results; key ")
     assert "a1B2" not in ticket.worker_excerpt
     assert ticket.judge_model == "some/model"
-    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
-    assert told.queen_model == "other/model"
+    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
+    assert stored_ticket.queen_model == "other/model"
 
     await hive.tickets.observe(worker(finding(STALL, CRITICAL), finding()))
 
@@ -866,7 +870,7 @@ _found = st.lists(
 )
 
 
-class Lives(RuleBasedStateMachine):
+class TicketMachine(RuleBasedStateMachine):
     """Whatever judge, queen, operator, worker and clock do, in any order: the promises about tickets hold."""
 
     def __init__(self) -> None:
@@ -979,8 +983,8 @@ class Lives(RuleBasedStateMachine):
         self.seen = tickets
 
 
-TestLives = Lives.TestCase
-TestLives.settings = settings(
+TestTickets = TicketMachine.TestCase
+TestTickets.settings = settings(
     max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
@@ -1014,18 +1018,18 @@ async def test_other_findings_of_an_ended_worker_justify_no_ticket(hive: Hive) -
 async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(hive: Hive) -> None:
     ticket = (await hive.raise_(lost())).ticket
     await hive.tickets.observe(lost())
-    kept = await hive.tickets.find(ticket.ticket_id)
+    stored_ticket = await hive.tickets.find(ticket.ticket_id)
     await hive.tickets.observe(worker())
     await hive.tickets.settle(hive.now + HOLD)
     closed = await hive.tickets.find(ticket.ticket_id)
 
-    assert kept is not None
-    assert kept.is_open
+    assert stored_ticket is not None
+    assert stored_ticket.is_open
     assert closed is not None
     assert closed.status is TicketStatus.RESOLVED
 
 
-async def test_another_ticket_of_it_closes_with_its_end_or_takes_the_loss_in(hive: Hive) -> None:
+async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(hive: Hive) -> None:
     stalled = (await hive.raise_(worker(finding(STALL, HIGH)))).ticket
     await hive.tickets.observe(lost())
     taken = await hive.tickets.find(stalled.ticket_id)
@@ -1040,7 +1044,7 @@ async def test_another_ticket_of_it_closes_with_its_end_or_takes_the_loss_in(hiv
     assert closed.status is TicketStatus.WORKER_GONE
 
 
-async def test_a_person_resolves_it_durably_and_everybody_hears_who(hive: Hive) -> None:
+async def test_resolution_by_a_person_is_durable_and_published_with_the_name(hive: Hive) -> None:
     ticket = (await hive.raise_(lost())).ticket
     await hive.tickets.intervene(ticket.ticket_id, "look at it", "now")
     await hive.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
@@ -1065,7 +1069,7 @@ async def test_self_closing_ticket_cannot_be_resolved(hive: Hive) -> None:
         await hive.tickets.resolve(ticket.ticket_id, " ", by="ann")
 
 
-async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> None:
+async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
     """B71: what many workers ran into at once is told as one; which storm it was never changes."""
     now_on = ["storm-1"]
     service = TicketService(
@@ -1086,11 +1090,11 @@ async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> Non
 
 async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: Hive) -> None:
     """B131: what one tick costs does not grow with the tickets for which nothing is due."""
-    asked = 0
+    count = 0
 
     def silenced_until(ticket_id: str) -> float | None:
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         return None
 
     hive.tickets._silenced_until = silenced_until
@@ -1098,14 +1102,14 @@ async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: 
         raised = await hive.raise_(worker(finding(), agent=f"bee-{number}"))
         await hive.tickets.intervene(raised.ticket.ticket_id, "look", "high")
         hive.now += 1
-    asked = 0
+    count = 0
 
     due = hive.tickets.next_deadline()
     await hive.tickets.settle(hive.now)
 
     assert due is not None
     assert due > hive.now
-    assert asked <= 2
+    assert count <= 2
 
 
 async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(hive: Hive) -> None:

@@ -190,7 +190,7 @@ _anything = st.recursive(
     | _anything.map(json.dumps)
     | st.fixed_dictionaries(dict.fromkeys(GOOD, _anything)).map(json.dumps)
 )
-def test_whatever_a_model_writes_is_a_draft_or_refused(text: str) -> None:
+def test_any_model_output_is_a_draft_or_refused(text: str) -> None:
     """B35: each has a defined outcome."""
     try:
         parse_draft(text)
@@ -214,20 +214,20 @@ def test_whatever_a_model_writes_is_a_draft_or_refused(text: str) -> None:
         ({"stall_minutes": 5.0}, "stall_minutes: the worker's is None, got 5.0"),
     ],
 )
-def test_a_draft_that_speaks_of_another_worker_is_found(fields: dict[str, Any], error: str) -> None:
+def test_draft_about_a_different_worker_is_detected(fields: dict[str, Any], error: str) -> None:
     """B36: identity and numbers are checked, never taken over."""
     assert mismatches(parse_draft(draft(**fields)), facts()) == [error]
 
 
-def test_counts_that_have_grown_since_the_judge_looked_are_no_mismatch() -> None:
-    said = parse_draft(
+def test_counts_that_rose_since_the_check_are_no_mismatch() -> None:
+    result = parse_draft(
         draft(worker_agent_id="bee", total_steps_checked=18, steps_since_last_accept=15, stall_minutes=4.1)
     )
 
-    assert mismatches(said, facts(stall_minutes=4.3)) == []
+    assert mismatches(result, facts(stall_minutes=4.3)) == []
 
 
-def test_a_fingerprint_differs_in_every_part_and_parts_do_not_run_into_each_other() -> None:
+def test_fingerprint_depends_on_every_part_and_its_boundaries() -> None:
     marks = {
         fingerprint(*parts)
         for parts in [
@@ -289,7 +289,7 @@ def test_a_relapse_within_the_hold_is_the_same_ticket_in_the_same_status(status:
     assert lifecycle.settle(back, now=9e9, hold=120.0) is back
 
 
-def test_the_hold_is_counted_from_when_it_cleared_first() -> None:
+def test_hold_starts_when_the_condition_first_clears() -> None:
     """B39: recovered and held: resolved."""
     cleared = lifecycle.clear(lifecycle.clear(ticket(), now=200.0), now=300.0)
 
@@ -308,7 +308,7 @@ def test_the_hold_is_counted_from_when_it_cleared_first() -> None:
         (Severity.HIGH, True, "rose", TicketStatus.OPEN),
     ],
 )
-def test_a_dismissed_ticket_opens_again_only_when_it_is_worse(
+def test_dismissed_ticket_reopens_only_when_worse(
     severity: Severity, cleared: bool, change: str, status: TicketStatus
 ) -> None:
     """B48: the same condition is not triaged again until it worsens."""
@@ -352,7 +352,7 @@ def test_a_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
     assert (settled.status, settled.closed_at) == (TicketStatus.DISMISSED, 400.0)
 
 
-def test_intervening_tells_the_outside_the_severity_of_now_and_again_only_the_words() -> None:
+def test_intervening_notifies_the_current_severity_and_then_only_new_text() -> None:
     first = lifecycle.intervene(ticket(), analysis="a", urgency="high", by="queen", now=1.0)
     again = lifecycle.intervene(first, analysis="b", urgency="low", by="queen", now=2.0)
 
@@ -360,7 +360,7 @@ def test_intervening_tells_the_outside_the_severity_of_now_and_again_only_the_wo
     assert (again.status, again.analysis, again.notified_severity) == (first.status, "b", Severity.HIGH)
 
 
-def test_past_triage_only_while_triage_has_not_answered() -> None:
+def test_bypass_time_applies_only_before_triage_answers() -> None:
     """B46: high and critical reach the operator marked untriaged; the queen's late word replaces it."""
     past = lifecycle.intervene(ticket(), analysis="a", urgency="high", by="rules", now=1.0, untriaged=True)
     late = lifecycle.intervene(past, analysis="b", urgency="high", by="queen", now=2.0)
@@ -398,7 +398,7 @@ def test_a_closed_ticket_never_changes(verb: str) -> None:
     assert lifecycle.settle(closed, now=9e9, hold=0.0) is closed
 
 
-def test_an_acknowledged_ticket_takes_the_queens_words_and_stays_acknowledged() -> None:
+def test_acknowledged_ticket_takes_the_queens_text_and_stays_acknowledged() -> None:
     """B41: acknowledged stays acknowledged."""
     taken = lifecycle.acknowledge(ticket(TicketStatus.INTERVENING), by="ann", now=5.0)
 

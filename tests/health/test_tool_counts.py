@@ -11,7 +11,7 @@ from queenright.health.tool_counts import MOST_TOOLS, OTHER, ToolCounts
 from tests.health.worker_script import WorkerScript
 
 
-def test_every_tool_has_its_calls_its_errors_and_the_time_of_its_last_call() -> None:
+def test_every_tool_has_calls_errors_and_last_call_time() -> None:
     counts = ToolCounts()
     counts.add("search", False, 100.0)
     counts.add("read", True, 101.9)
@@ -37,7 +37,7 @@ def test_tools_beyond_the_sixteenth_are_counted_as_other() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([OTHER, *(f"t{n}" for n in range(30))]), st.booleans())))
-def test_no_call_and_no_error_is_lost_whatever_the_tools_are_called(calls: list[tuple[str, bool]]) -> None:
+def test_no_call_or_error_is_lost_for_any_tool_names(calls: list[tuple[str, bool]]) -> None:
     counts, expected = ToolCounts(), Counter(tool for tool, _ in calls)
     for tool, failed in calls:
         counts.add(tool, failed, 1.0)
@@ -88,7 +88,7 @@ def test_events_played_again_give_the_same_summary() -> None:
         again.monitor.replay(event, first.now)
     again.monitor.sweep(first.now)
 
-    told = summarise(first.health, first.now)
+    result = summarise(first.health, first.now)
     rebuilt = summarise(again.health, first.now)
 
-    assert rebuilt | {"state_since": 0, "reason": ""} == told | {"state_since": 0, "reason": ""}
+    assert rebuilt | {"state_since": 0, "reason": ""} == result | {"state_since": 0, "reason": ""}

@@ -86,7 +86,7 @@ def test_evidence_is_a_tail_of_500_characters() -> None:
     assert ("a word " * 100 + "the end").endswith(evidence)
 
 
-def test_no_half_of_a_word_is_left_at_the_cut_of_evidence() -> None:
+def test_evidence_is_cut_at_word_boundaries() -> None:
     """B16: half of a secret looks like none, and would not be masked."""
     for size in range(470, 500):
         script = worker()
@@ -95,7 +95,7 @@ def test_no_half_of_a_word_is_left_at_the_cut_of_evidence() -> None:
         assert "nop1234" not in json.dumps(summarise(script.health, script.now))
 
 
-def test_evidence_in_a_script_without_spaces_is_kept() -> None:
+def test_evidence_without_spaces_is_kept() -> None:
     script = worker()
     script.step("RETRY", text="蜂" * 900)
 
@@ -114,10 +114,10 @@ def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
             outcome="error",
             error_type="E\nsk-abcdefghijklmnop1234",
         )
-    said = json.dumps([event.data for event in script.said])
+    emitted = json.dumps([event.data for event in script.said])
 
-    assert "error_streak" in said
-    assert "abcdefghijklmnop" not in said
+    assert "error_streak" in emitted
+    assert "abcdefghijklmnop" not in emitted
     assert script.health.vitals.streak_tool == "fetch [redacted]"
 
 
@@ -172,7 +172,7 @@ def test_without_start_records_the_phase_is_unknown() -> None:
     assert script.health.vitals.phase is Phase.UNKNOWN
 
 
-def test_a_step_that_ends_closes_the_calls_whose_end_was_lost() -> None:
+def test_ending_step_closes_calls_without_an_end() -> None:
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1"})
     script.step("CONTINUE")
@@ -193,7 +193,7 @@ def test_new_incarnation_starts_a_visit_and_drops_open_calls() -> None:
     assert vitals.incarnation_started == script.now
 
 
-def test_the_last_words_of_a_replaced_process_change_nothing() -> None:
+def test_late_events_of_a_replaced_process_change_nothing() -> None:
     script = worker()
     script.incarnation = "i2"
     script.start()
@@ -217,7 +217,7 @@ def test_repeats_are_counted_across_a_restart() -> None:
     assert script.finding(FindingKind.DOOM_LOOP) is not None
 
 
-def test_another_session_is_another_trend() -> None:
+def test_different_session_has_its_own_trend() -> None:
     """B5: a worker that changes session starts a new trend; a step count that went down is no stall."""
     script = worker()
     script.step("RETRY", times=12)
@@ -266,13 +266,13 @@ def test_a_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
 
 
 def test_beginning_something_ends_every_wait_but_a_pause() -> None:
-    asked, paused = worker(), worker()
-    asked.wait("user_input")
-    asked.event(EventType.STEP_STARTED)
+    result, paused = worker(), worker()
+    result.wait("user_input")
+    result.event(EventType.STEP_STARTED)
     paused.wait("paused")
     paused.event(EventType.STEP_STARTED)
 
-    assert asked.health.vitals.waiting is None
+    assert result.health.vitals.waiting is None
     assert paused.health.vitals.waiting is WaitingReason.PAUSED
 
 
@@ -288,7 +288,7 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
     ],
 )
 @pytest.mark.parametrize("tool", ["search", "probe"])
-def test_failed_call_is_no_progress_however_it_is_reported(tool: str, end: dict[str, str]) -> None:
+def test_failed_call_is_no_progress_in_any_report_format(tool: str, end: dict[str, str]) -> None:
     """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["probe"]}})
     script = WorkerScript(settings=settings).start()
@@ -310,7 +310,7 @@ def test_call_without_an_error_is_progress(end: dict[str, str | None]) -> None:
     assert script.health.vitals.last_progress == script.now
 
 
-def test_call_that_is_known_later_to_have_failed_counts_once() -> None:
+def test_call_later_reported_as_failed_counts_once() -> None:
     """B84, B89: a hook call tells that it ended, and the log record after it with what exit code."""
     script = WorkerScript().start()
     call = {"tool": "exec", "call_id": "c", "result_hash": "r"}
@@ -388,8 +388,8 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
 def test_every_time_follows_the_clock(jump: float) -> None:
     """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
     vitals = VitalSigns("agent", "session", START, HealthSettings().loops)
-    kept = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
-    slots = kept - _NO_TIMES
+    time_slots = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
+    slots = time_slots - _NO_TIMES
     for slot in slots:
         setattr(vitals, slot, _WITH_TIMES.get(slot, START))
     now = START + jump

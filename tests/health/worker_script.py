@@ -86,9 +86,9 @@ class WorkerScript:
     def silence(self, seconds: float) -> list[AgentEvent]:
         """Let time pass, and look at whoever is due."""
         self.now += seconds
-        said = self.monitor.advance(self.now)
-        self.said += said
-        return said
+        emitted = self.monitor.advance(self.now)
+        self.said += emitted
+        return emitted
 
     @property
     def health(self) -> WorkerHealth:

@@ -31,11 +31,11 @@ class Mailbox:
             def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 agent = unquote(url.path.split("/")[3])
-                asked = {key: values[0] for key, values in parse_qs(url.query).items()}
+                parameters = {key: values[0] for key, values in parse_qs(url.query).items()}
                 with outer.changed:
-                    outer.questions.append({"agent": agent, **asked})
+                    outer.questions.append({"agent": agent, **parameters})
                     outer.changed.notify_all()
-                    until = time.monotonic() + float(asked["wait"])
+                    until = time.monotonic() + float(parameters["wait"])
                     while not outer.ready and (left := until - time.monotonic()) > 0:
                         outer.changed.wait(left)
                     body = outer.body
@@ -44,11 +44,11 @@ class Mailbox:
                 self.reply(outer.status, body)
 
             def do_POST(self) -> None:
-                said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                decoded = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 instruction_id = unquote(self.path.split("/")[5])
                 with outer.changed:
                     if outer.answer_status == 204:
-                        outer.answers.append({"instruction_id": instruction_id, **said})
+                        outer.answers.append({"instruction_id": instruction_id, **decoded})
                         outer.instructions = [
                             one for one in outer.instructions if one.get("instruction_id") != instruction_id
                         ]

@@ -12,7 +12,7 @@ from queenright.instrumentation import Telemetry, Worker, current_step, current_
 from tests.instrumentation.parts import Memory, Otlp, Script, attributes
 
 
-def whose(memory: Memory) -> set[tuple[str, str]]:
+def worker_name(memory: Memory) -> set[tuple[str, str]]:
     """Return which agent each tool call is told of; a tool is named like its agent."""
     return {
         (span.attributes[names.GEN_AI_AGENT_NAME], span.attributes[names.GEN_AI_TOOL_NAME])
@@ -39,7 +39,7 @@ async def test_tasks_keep_their_workers_apart(
     await asyncio.gather(*(act(f"bee-{number}") for number in range(100)))
 
     telemetry.flush()
-    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
+    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
     parents = {span.get_span_context().span_id: span for span in memory.spans}
     for span in memory.spans:
         if span.name.startswith("execute_tool"):
@@ -70,7 +70,7 @@ def test_threads_keep_their_workers_apart(
             future.result()
 
     telemetry.flush()
-    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
+    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
     assert sum(span.name.startswith("execute_tool") for span in memory.spans) == 64
 
 
@@ -90,7 +90,7 @@ async def test_block_exited_in_another_task_is_still_reported(
     assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_a_forked_child_works_for_the_same_worker_and_does_not_end_it(script: Script, otlp: Otlp) -> None:
+def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
     """B82: steps of a child are told of its parent's run, once, and the run ends once."""
     done = script(
         """
@@ -124,7 +124,7 @@ with Worker("bee", session_id="s1") as worker:
     assert len({span.span_id for span in otlp.spans}) == 4
 
 
-def test_a_daemon_whose_parent_left_ends_the_run_itself(script: Script, otlp: Otlp, tmp_path: object) -> None:
+def test_daemon_ends_the_run_after_its_parent_exits(script: Script, otlp: Otlp, tmp_path: object) -> None:
     """B82: a process that goes on in its child is still the same worker."""
     done = script(
         """
@@ -146,7 +146,7 @@ with Worker("bee") as worker:
     assert sorted(span.name for span in otlp.spans) == ["invoke_agent bee", "step daemon"]
 
 
-def test_the_processes_of_a_pool_work_for_the_worker_that_made_it(script: Script, otlp: Otlp) -> None:
+def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
     """B82: what a pool's process did is told before the process is gone."""
     done = script(
         """
@@ -173,9 +173,7 @@ if __name__ == "__main__":
     assert sum(span.name == "invoke_agent bee" for span in otlp.spans) == 1
 
 
-def test_a_child_that_does_nothing_for_the_worker_does_not_say_that_it_lives(
-    script: Script, otlp: Otlp
-) -> None:
+def test_idle_child_sends_no_heartbeat(script: Script, otlp: Otlp) -> None:
     """B82: only a process that works for the worker beats for it."""
     done = script(
         """

@@ -65,6 +65,6 @@ def test_https_request_is_never_unverified(stranger: str, named: str) -> None:
         client.get(stranger)
 
 
-def test_one_https_address_among_others_is_enough_for_all_certificates() -> None:
+def test_one_https_address_requires_certificates_for_all() -> None:
     assert certificates("http://a", "https://b") is True
     assert certificates("http://a", "http://https:1") is not True

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Nudge, Telemetry, Termination, Worker, names
 from tests.instrumentation.mailbox import Mailbox
 from tests.instrumentation.parts import Memory, Otlp, Script, eventually
-from tests.instrumentation.test_never_breaks import AGENT, check, dead_port
+from tests.instrumentation.test_agent_isolation import AGENT, check, dead_port
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, bee: Ma
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "checkpoint because of a loop")
 
 
-def test_an_instruction_is_delivered_once_however_often_it_comes(mailbox: Mailbox, bee: Making) -> None:
+def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, bee: Making) -> None:
     got: list[str] = []
     mailbox.answer_status = 503
     bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
@@ -121,9 +121,7 @@ def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, bee: Ma
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
-def test_a_clock_that_is_wrong_makes_nothing_stale_and_nothing_fresh(
-    mailbox: Mailbox, bee: Making, ahead: float
-) -> None:
+def test_wrong_clock_does_not_change_instruction_age(mailbox: Mailbox, bee: Making, ahead: float) -> None:
     """B67: what is stale is told by the service's own clock."""
     got: list[Nudge] = []
     bee(on_nudge=got.append, clock=lambda: time.time() + ahead)
@@ -182,7 +180,7 @@ def test_instruction_without_callback_is_refused(mailbox: Mailbox, bee: Making) 
     assert (answer["outcome"], answer["detail"]) == ("refused", "this worker has no on_terminate")
 
 
-def test_instructions_can_be_taken_by_hand(mailbox: Mailbox, bee: Making) -> None:
+def test_instructions_can_be_polled_manually(mailbox: Mailbox, bee: Making) -> None:
     worker = bee(control=True)
     assert worker.instructions() == []
 
@@ -195,9 +193,7 @@ def test_instructions_can_be_taken_by_hand(mailbox: Mailbox, bee: Making) -> Non
     assert worker.instructions() == []
 
 
-def test_a_termination_taken_by_hand_is_confirmed_by_the_end_of_the_run(
-    mailbox: Mailbox, bee: Making
-) -> None:
+def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox, bee: Making) -> None:
     worker = bee(control=True)
     mailbox.tell("terminate", "t1", "over")
     taken: list[Any] = []
@@ -218,8 +214,8 @@ def test_a_termination_taken_by_hand_is_confirmed_by_the_end_of_the_run(
 def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
     worker = bee(control=True)
     mailbox.tell("nudge", "n1", "Go on.")
-    asked = len(mailbox.asked())
-    mailbox.asked(asked + 1)
+    count = len(mailbox.asked())
+    mailbox.asked(count + 1)
 
     worker.close()
 
@@ -236,7 +232,7 @@ def test_run_reports_control_support(bee: Making, telemetry: Telemetry, memory: 
     assert about[names.TASK_ID] == "forage"
 
 
-def test_a_worker_that_takes_nothing_asks_for_nothing(
+def test_worker_without_control_does_not_poll(
     mailbox: Mailbox, bee: Making, telemetry: Telemetry, memory: Memory
 ) -> None:
     worker = bee()
@@ -399,9 +395,7 @@ def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Ot
     assert {answer["outcome"] for answer in mailbox.answered(2)} == {"failed"}
 
 
-def test_the_answer_to_a_termination_gets_out_before_the_process_ends(
-    mailbox: Mailbox, script: Script
-) -> None:
+def test_termination_answer_is_sent_before_the_process_ends(mailbox: Mailbox, script: Script) -> None:
     mailbox.tell("terminate", "t1", "a loop")
 
     script(

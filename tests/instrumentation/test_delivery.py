@@ -17,7 +17,7 @@ from queenright.instrumentation.spans import LightSpan
 from tests.instrumentation.parts import Memory, eventually
 
 
-class Moody(Memory):
+class FlakyExporter(Memory):
     """A sender that answers as told, and says in which thread it was asked."""
 
     def __init__(self, answer: SendResult = SendResult.DELIVERED) -> None:
@@ -34,7 +34,7 @@ class Moody(Memory):
         return self.answer
 
 
-class Stuck:
+class HangingExporter:
     """A sender that never comes back."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Stuck:
 
 
 def test_queued_items_are_sent_by_another_thread() -> None:
-    sender = Moody()
+    sender = FlakyExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
 
     delivery.put_span("a")
@@ -79,10 +79,10 @@ def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> Non
     assert len(memory.spans) == 601
 
 
-def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
+def test_full_queue_drops_the_oldest_and_counts_it() -> None:
     """B76: queues are bounded."""
     before = DROPPED.count_of("spans")
-    sender = Stuck()
+    sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01, capacity=100)
     delivery.put_record("blocks the thread")
     assert sender.busy.wait(5)
@@ -98,7 +98,7 @@ def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
 
 def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
     """B76: everything that there was room for is delivered after."""
-    sender = Moody(SendResult.RETRY)
+    sender = FlakyExporter(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=0.01)
     for number in range(BATCH + 10):
         delivery.put_span(number)
@@ -113,21 +113,21 @@ def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
 
 def test_rejected_items_are_counted_and_not_retried() -> None:
     before = DROPPED.count_of("logs")
-    sender = Moody(SendResult.REJECTED)
+    sender = FlakyExporter(SendResult.REJECTED)
     delivery = Delivery(lambda: sender, interval=0.01)
 
     delivery.put_record("bad")
     delivery.flush(5)
-    asked = sender.asked
+    requests = sender.asked
     delivery.flush(5)
 
     assert DROPPED.count_of("logs") - before == 1
-    assert sender.asked == asked == 1
+    assert sender.asked == requests == 1
     delivery.close()
 
 
 def test_unavailable_service_is_retried_with_backoff() -> None:
-    delivery = Delivery(lambda: Moody(SendResult.RETRY), interval=0.5)
+    delivery = Delivery(lambda: FlakyExporter(SendResult.RETRY), interval=0.5)
 
     pauses = []
     for failures in (0, 1, 3, 50):
@@ -143,7 +143,7 @@ def test_unavailable_service_is_retried_with_backoff() -> None:
 def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     """B81: the agent's end is not held up."""
     before = DROPPED.count_of("spans")
-    sender = Stuck()
+    sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_record("blocks the thread")
     assert sender.busy.wait(5)
@@ -158,7 +158,7 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     sender.free.set()
 
 
-class Slow(Memory):
+class SlowExporter(Memory):
     """A sender whose first delivery takes until it is let go on."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Slow(Memory):
 
 def test_close_delivers_items_queued_during_a_delivery() -> None:
     """Else a service that is slow to answer never hears that a run is over."""
-    sender = Slow()
+    sender = SlowExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("first")
     assert sender.busy.wait(60)
@@ -189,9 +189,9 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
     assert sender.spans == ["first", "the run's end"]
 
 
-def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
+def test_end_of_run_reaches_a_restarting_service() -> None:
     """A worker that ended cleanly is not taken for one that died."""
-    sender = Moody()
+    sender = FlakyExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("begin")
     assert eventually(lambda: sender.spans == ["begin"])
@@ -199,8 +199,8 @@ def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
     delivery.put_span("end")
     closing = threading.Thread(target=delivery.close, kwargs={"timeout": 60.0})
     closing.start()
-    asked = sender.asked
-    assert eventually(lambda: sender.asked > asked + 2), "it is tried again"
+    requests = sender.asked
+    assert eventually(lambda: sender.asked > requests + 2), "it is tried again"
 
     sender.answer = SendResult.DELIVERED
     closing.join(60)
@@ -210,7 +210,7 @@ def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
 
 def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
     """B81: where nobody listens, the agent's end is not held up."""
-    sender = Moody(SendResult.RETRY)
+    sender = FlakyExporter(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=60.0)
     delivery.put_span("a")
 
@@ -219,7 +219,7 @@ def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
     assert sender.asked == 1
 
 
-def test_a_sender_that_cannot_even_be_made_is_no_trouble() -> None:
+def test_failing_sender_constructor_does_not_affect_the_agent() -> None:
     """B81: the agent's side never sees it."""
 
     def connect() -> Memory:

@@ -146,7 +146,7 @@ def test_shells_are_known() -> None:
         (None, Effect.WAITS),
     ],
 )
-def test_a_wait_of_less_than_five_seconds_is_none(arguments: object, effect: Effect) -> None:
+def test_wait_under_five_seconds_is_not_a_wait(arguments: object, effect: Effect) -> None:
     assert effect_of("wait_for", arguments) is effect
 
 
@@ -161,20 +161,20 @@ def test_effect_never_raises(tool: str, arguments: object) -> None:
 
 def test_result_that_repeats_its_argument_is_nothing_new() -> None:
     """B97: a sentence that comes back as it went in, whatever the sentence."""
-    said = "All tests pass and the feature is complete."
-    echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (said, said * 2)]
+    result = "All tests pass and the feature is complete."
+    echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (result, result * 2)]
 
-    assert result_fingerprint(said, {"message": said}) == NOTHING_NEW
-    assert result_fingerprint(f'"{said}"', said) == NOTHING_NEW
-    assert result_fingerprint(f"Done: {said}", {"message": said}) != NOTHING_NEW
+    assert result_fingerprint(result, {"message": result}) == NOTHING_NEW
+    assert result_fingerprint(f'"{result}"', result) == NOTHING_NEW
+    assert result_fingerprint(f"Done: {result}", {"message": result}) != NOTHING_NEW
     assert len(set(echoed)) == 1
 
 
-def test_a_short_answer_that_is_its_argument_may_be_an_answer() -> None:
+def test_short_answer_equal_to_its_argument_counts_as_an_answer() -> None:
     assert result_fingerprint("Paris", {"city": "Paris"}) != NOTHING_NEW
 
 
-def test_searches_that_find_nothing_for_other_words_say_the_same() -> None:
+def test_empty_searches_for_different_terms_are_equal() -> None:
     found = {
         result_fingerprint(f"No matches for '{word}'.", {"query": word})
         for word in ("hive", "drone", "wax comb")
@@ -183,7 +183,7 @@ def test_searches_that_find_nothing_for_other_words_say_the_same() -> None:
     assert len(found) == 1
 
 
-def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> None:
+def test_error_equals_itself_on_another_line_but_not_with_other_counts() -> None:
     lines = {result_fingerprint(f'File "a.py", line {n}, in run: boom', failed=True) for n in (3, 40)}
     places = {result_fingerprint(f"a.py:{n}:7: E501", failed=True) for n in (3, 40)}
     counts = {result_fingerprint(f"{n} failed, 3 passed", failed=True) for n in (3, 40)}
@@ -204,7 +204,7 @@ def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> Non
         "SyntaxError: unexpected indent x.py:{}:3",
     ],
 )
-def test_failure_that_nothing_reports_is_the_same_at_another_place(text: str) -> None:
+def test_unreported_failure_is_equal_at_another_place(text: str) -> None:
     command = {"command": "python x.py"}
 
     assert len({result_fingerprint(text.format(n), command) for n in (3, 41)}) == 1
@@ -249,7 +249,7 @@ def test_number_of_a_step_is_no_news_of_a_click() -> None:
         "(no output)",
     ],
 )
-def test_results_that_say_there_is_nothing_are_one(result: object) -> None:
+def test_empty_results_are_equal(result: object) -> None:
     assert result_fingerprint(result, {"query": "hive"}) == NOTHING_FOUND
 
 
@@ -270,5 +270,5 @@ def test_results_that_say_there_is_nothing_are_one(result: object) -> None:
         "No matches found\na.py:3: match",
     ],
 )
-def test_results_that_say_something_are_not_empty(result: object) -> None:
+def test_results_with_content_are_not_empty(result: object) -> None:
     assert result_fingerprint(result) != NOTHING_FOUND

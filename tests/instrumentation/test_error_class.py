@@ -66,21 +66,21 @@ def test_text_that_no_shell_can_run_is_one_class(text: str) -> None:
         "cat: notes.txt: No such file or directory",
     ],
 )
-def test_text_about_shells_is_not_what_a_shell_says(text: str) -> None:
+def test_text_about_shells_is_not_a_shell_error(text: str) -> None:
     assert not is_refused_by_shell(text)
 
 
 @pytest.mark.parametrize(
     "error_type", ["error", "Error", "tool_error", "ToolError", "exit_code_1", "1", "failed", ""]
 )
-def test_type_that_says_nothing_takes_its_class_from_the_text(error_type: str) -> None:
+def test_generic_error_type_takes_its_class_from_the_text(error_type: str) -> None:
     text = "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'"
 
     assert class_of_error(error_type, text) == "KeyError"
     assert class_of_error(error_type, "") == ""
 
 
-def test_type_that_is_a_class_stays() -> None:
+def test_specific_error_type_is_the_class() -> None:
     assert class_of_error("RateLimitError", "anything else") == "RateLimitError"
     assert class_of_error("timeout", "") == "timeout"
     assert class_of_error("exit_code_127", "") == SHELL_REFUSED
@@ -110,7 +110,9 @@ def test_type_that_is_a_class_stays() -> None:
         ({"error": "x"}, Effect.EDITS, ""),
     ],
 )
-def test_failure_that_only_the_result_tells(result: object, effect: Effect | None, expected: str) -> None:
+def test_failure_visible_only_in_the_result_is_found(
+    result: object, effect: Effect | None, expected: str
+) -> None:
     assert unreported_failure(result, effect) == expected
 
 
@@ -118,7 +120,7 @@ def test_failure_that_only_the_result_tells(result: object, effect: Effect | Non
     "text",
     ["apply_patch failed: Failed to find context in a.py: {}", "Invalid patch: {}", "No such hive: {}"],
 )
-def test_the_one_word_that_an_error_ends_in_makes_no_other_class(text: str) -> None:
+def test_variable_last_word_does_not_change_the_class(text: str) -> None:
     assert len({error_class(text.format(word)) for word in ("alpha", "beta.gamma")}) == 1
     assert error_class("Error: timeout") != error_class("Error: forbidden")
 
@@ -129,7 +131,7 @@ def test_names_paths_and_numbers_make_no_other_class() -> None:
     assert len({error_class(text) for text in texts}) == 1
 
 
-def test_what_the_arguments_said_makes_no_other_class() -> None:
+def test_argument_text_does_not_change_the_class() -> None:
     texts = [(f"no user called {who} was found", {"name": who}) for who in ("alice", "bob")]
 
     assert len({error_class(text, arguments) for text, arguments in texts}) == 1

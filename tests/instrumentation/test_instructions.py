@@ -82,7 +82,7 @@ def test_a_message_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"instructions": {}}, "text", 3])
-def test_another_answer_is_refused(body: object) -> None:
+def test_invalid_answer_is_refused(body: object) -> None:
     with pytest.raises(ValueError, match="no list 'instructions'"):
         parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 

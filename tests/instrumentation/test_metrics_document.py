@@ -25,7 +25,7 @@ def constants(*prefixes: str) -> set[str]:
     return {value for value in values if value.startswith(prefixes)}
 
 
-def test_every_metric_is_documented_with_its_type_and_its_labels_and_nothing_else_is() -> None:
+def test_metrics_document_lists_exactly_the_metrics_with_types_and_labels() -> None:
     documented = {
         quoted(row[0])[0]: (row[1], quoted(row[2])) for row in ROWS if row[0].startswith("`queenright_")
     }
@@ -51,7 +51,7 @@ def test_every_label_is_explained() -> None:
         ("`phase`", list(names.Phase)),
     ],
 )
-def test_the_values_of_a_label_are_those_that_are_written(row: str, values: list[str | StrEnum]) -> None:
+def test_documented_label_values_are_the_emitted_ones(row: str, values: list[str | StrEnum]) -> None:
     [found] = [cells for cells in ROWS if cells[0] == row]
 
     assert list(quoted(found[1])) == values
@@ -60,14 +60,14 @@ def test_the_values_of_a_label_are_those_that_are_written(row: str, values: list
 def test_every_span_and_attribute_and_start_record_is_documented() -> None:
     wire = constants("gen_ai.", "queenright.", "error.", "service.")
     spans = {value for name, value in vars(names).items() if name.startswith("SPAN_")} | set(names.Operation)
-    said = set(quoted(DOCUMENT))
+    mentions = set(quoted(DOCUMENT))
 
-    assert wire <= said
-    assert spans == {span.split(" {")[0] for span in said if " {" in span}
+    assert wire <= mentions
+    assert spans == {span.split(" {")[0] for span in mentions if " {" in span}
 
 
 def test_documented_attributes_are_written() -> None:
     written = constants("gen_ai.", "queenright.")
-    said = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
+    attributes = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
 
-    assert said - {"queenright.instrumentation.names"} <= written
+    assert attributes - {"queenright.instrumentation.names"} <= written

@@ -76,7 +76,7 @@ class Watch:
         assert self.processor.is_closed or self.delivery.flush(60)
         return self.memory.records
 
-    def told(self) -> list[tuple[str, Any]]:
+    def reported(self) -> list[tuple[str, Any]]:
         return [
             (record.name.removeprefix("queenright.span."), record.attributes[names.OPEN_SPAN_NAME])
             for record in self.records()
@@ -94,13 +94,13 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
     """B88: the first model call of the first run never ends; nothing was exported so far."""
     run = watch.start("invoke_agent bee", AGENT)
     call = watch.start("chat gpt-4o", CHAT, under=run)
-    begun = watch.now
+    result = watch.now
 
     watch.after(GRACE)
     watch.after(INTERVAL)
     watch.after(INTERVAL)
 
-    assert watch.told() == [
+    assert watch.reported() == [
         ("started", "invoke_agent bee"),
         ("started", "chat gpt-4o"),
         ("open", "invoke_agent bee"),
@@ -109,7 +109,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
         ("open", "chat gpt-4o"),
     ]
     started, beat = watch.memory.records[1], watch.memory.records[5]
-    assert (started.time_ns, beat.time_ns) == (begun, watch.now)
+    assert (started.time_ns, beat.time_ns) == (result, watch.now)
     assert started.span == beat.span == call.get_span_context()
     assert started.attributes == beat.attributes
     assert started.attributes == {
@@ -117,7 +117,7 @@ def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
         names.OPEN_SPAN_NAME: "chat gpt-4o",
         names.OPEN_SPAN_SCOPE: "lib",
         names.OPEN_SPAN_PARENT_ID: f"{run.get_span_context().span_id:016x}",
-        names.OPEN_SPAN_START: begun,
+        names.OPEN_SPAN_START: result,
         names.GEN_AI_REQUEST_MODEL: "gpt-4o",
         names.HEARTBEAT_INTERVAL: INTERVAL,
     }
@@ -131,7 +131,7 @@ def test_short_span_is_not_reported(watch: Watch) -> None:
 
     watch.after(GRACE)
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_end_is_reported_with_its_outcome(watch: Watch) -> None:
@@ -167,18 +167,18 @@ def test_span_that_its_library_lost_is_ended_with_unknown_outcome(watch: Watch) 
     watch.after(GRACE)
 
     lost = watch.records()[-1]
-    assert watch.told().count(("ended", "chat gpt-4o")) == 1
+    assert watch.reported().count(("ended", "chat gpt-4o")) == 1
     assert lost.attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
     assert lost.time_ns == watch.now
 
 
-def test_lost_span_that_was_never_reported_leaves_nothing(watch: Watch) -> None:
+def test_unreported_lost_span_leaves_no_record(watch: Watch) -> None:
     watch.start("chat gpt-4o", CHAT)
     gc.collect()
 
     watch.after(GRACE)
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
@@ -198,7 +198,7 @@ def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("then", ["look", "shutdown"])
-def test_end_that_another_processor_swallowed_is_noticed(watch: Watch, then: str) -> None:
+def test_end_swallowed_by_another_processor_is_noticed(watch: Watch, then: str) -> None:
     class Raises(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise RuntimeError("exporter of the application")
@@ -213,13 +213,13 @@ def test_end_that_another_processor_swallowed_is_noticed(watch: Watch, then: str
 
     watch.after(GRACE) if then == "look" else watch.processor.shutdown()
 
-    assert watch.told() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
     assert watch.memory.records[1].time_ns == START + int(GRACE * 1e9) + 7
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
 
 def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
-    kept = [
+    attributes = [
         watch.start("GET /chat", {"http.request.method": "GET"}),
         watch.start("embeddings ada", {"gen_ai.operation.name": "embeddings"}),
         watch.start(
@@ -231,8 +231,8 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
     watch.after(GRACE)
     watch.after(INTERVAL)
 
-    assert len(kept) == 4
-    assert watch.told() == []
+    assert len(attributes) == 4
+    assert watch.reported() == []
 
 
 def test_kind_set_later_is_reported_later(watch: Watch) -> None:
@@ -242,7 +242,7 @@ def test_kind_set_later_is_reported_later(watch: Watch) -> None:
 
     watch.after(INTERVAL)
 
-    assert watch.told() == [("started", "work")]
+    assert watch.reported() == [("started", "work")]
     assert watch.memory.records[0].attributes[names.OPEN_SPAN_KIND] == "agent"
 
 
@@ -260,7 +260,7 @@ def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("decision", [Decision.DROP, Decision.RECORD_ONLY])
-def test_span_that_is_not_sampled_is_not_reported(decision: Decision) -> None:
+def test_unsampled_span_is_not_reported(decision: Decision) -> None:
     """Its export never comes; the application chose not to have it seen."""
 
     class Only(Sampler):
@@ -278,10 +278,10 @@ def test_span_that_is_not_sampled_is_not_reported(decision: Decision) -> None:
     watch.after(INTERVAL)
     call.end()
 
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
-def test_parent_is_the_nearest_span_that_was_reported(watch: Watch) -> None:
+def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
     node = watch.start("node", under=run)
     inner = watch.start("task", under=node)
@@ -307,7 +307,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
     watch.after(GRACE)
 
     assert len(calls) == 5
-    assert watch.told() == [("started", "chat 0"), ("started", "chat 1")]
+    assert watch.reported() == [("started", "chat 0"), ("started", "chat 1")]
     assert DROPPED.count_of("logs") - before == 3
 
 
@@ -340,7 +340,7 @@ def test_span_that_cannot_be_read_hides_no_other(watch: Watch, monkeypatch: pyte
     watch.after(GRACE)
 
     assert len(spans) == 2
-    assert watch.told() == [("started", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o")]
 
 
 def test_no_fault_reaches_the_agent(watch: Watch) -> None:
@@ -399,7 +399,7 @@ def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
     watch.after(-3600)
 
     assert call.is_recording()
-    assert watch.told() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
+    assert watch.reported() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
 
 
 def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
@@ -409,25 +409,25 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
 
     child = os.fork()
     if child == 0:
-        said = "failed"
+        text = "failed"
         try:
             run.end()
             call = watch.start("chat in child", CHAT)
             watch.after(GRACE)
-            said = json.dumps([*watch.told(), watch.pulse.joined]) if call.is_recording() else said
+            text = json.dumps([*watch.reported(), watch.pulse.joined]) if call.is_recording() else text
         finally:
-            os.write(write, said.encode())
+            os.write(write, text.encode())
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as heard:
-        said = json.loads(heard.read())
+    with os.fdopen(read) as result:
+        text = json.loads(result.read())
     os.waitpid(child, 0)
 
     # The child's copy of what the parent had sent before, then its own.
-    assert said[-2:] == [["started", "chat in child"], 2]
-    assert ["ended", "invoke_agent bee"] not in said
+    assert text[-2:] == [["started", "chat in child"], 2]
+    assert ["ended", "invoke_agent bee"] not in text
     run.end()
-    assert watch.told() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
+    assert watch.reported() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
 
 
 @pytest.mark.parametrize("event", ["started", "open"])
@@ -448,7 +448,11 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
     watch.after(INTERVAL)
     watch.after(GRACE)
 
-    assert [told for told, _ in watch.told()] == ["started", *(["open"] if event == "open" else []), "ended"]
+    assert [emitted for emitted, _ in watch.reported()] == [
+        "started",
+        *(["open"] if event == "open" else []),
+        "ended",
+    ]
     assert watch.memory.records[-1].time_ns == START + 7
     assert watch.memory.records[-1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
@@ -485,7 +489,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     watch.processor.tick()
 
     order: dict[str, list[str]] = {}
-    for event, name in watch.told():
+    for event, name in watch.reported():
         order.setdefault(name, []).append(event)
     for events in order.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
@@ -541,7 +545,7 @@ def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case
 
     watch.after(GRACE)
 
-    told = [
+    result = [
         (
             record.attributes.get(names.OPEN_SPAN_KIND, ""),
             record.attributes.get(names.GEN_AI_AGENT_NAME)
@@ -551,12 +555,12 @@ def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case
         for record in watch.records()
     ]
     assert (
-        told
+        result
         == EXPECTED[case["library"].split(" ")[0] + "/" + case["library"].split(" ")[-2], case["hangs_in"]]
     )
-    said = json.dumps([dict(record.attributes) for record in watch.records()])
-    assert "hive" not in said  # what the tool was called with
-    assert '"hi' not in said  # what the user asked
+    actual = json.dumps([dict(record.attributes) for record in watch.records()])
+    assert "hive" not in actual  # what the tool was called with
+    assert '"hi' not in actual  # what the user asked
 
 
 EXPECTED: Final[dict[tuple[str, str], list[tuple[str, str]]]] = {

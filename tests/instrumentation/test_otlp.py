@@ -59,7 +59,7 @@ def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: Col
     telemetry.close()
 
 
-def test_unencodable_item_is_dropped_alone(
+def test_unencodable_item_is_dropped_without_others(
     otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B81: one bad attribute does not spoil a batch, nor fill the log."""

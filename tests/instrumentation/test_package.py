@@ -13,7 +13,7 @@ import queenright.instrumentation
 
 
 @pytest.mark.parametrize("package", [queenright.instrumentation, queenright.api])
-def test_every_public_name_is_found_by_all_and_by_dir(package: object) -> None:
+def test_public_names_equal_all_and_dir(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
 
     assert names == sorted(names)

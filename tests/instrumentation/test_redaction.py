@@ -52,7 +52,7 @@ def test_a_secret_is_not_readable(around: str, secret: str) -> None:
 
 
 @pytest.mark.parametrize(("around", "secret"), SECRETS)
-def test_no_half_of_a_secret_is_left_at_the_cut(around: str, secret: str) -> None:
+def test_secret_at_the_cut_is_fully_removed(around: str, secret: str) -> None:
     """B16: masked first, cut after."""
     for limit in range(1, 80):
         tail = redact("before " + around.format(secret), limit)
@@ -74,7 +74,7 @@ def test_no_half_of_a_secret_is_left_at_the_cut(around: str, secret: str) -> Non
         "KeyError: 'order_id'",
     ],
 )
-def test_ordinary_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
@@ -134,7 +134,7 @@ def test_short_value_is_not_hidden() -> None:
 
 
 @given(st.text("ab -\\'", min_size=6, max_size=12), st.integers(0, 40))
-def test_no_half_of_a_hidden_value_is_left_where_a_long_text_is_cut(middle: str, after: int) -> None:
+def test_hidden_value_at_the_cut_of_a_long_text_is_fully_removed(middle: str, after: int) -> None:
     value = f"QX{middle}XQ"
     hide([value, "L" * 4_000])
 
@@ -145,7 +145,7 @@ def test_no_half_of_a_hidden_value_is_left_where_a_long_text_is_cut(middle: str,
     assert "XQ" not in text
 
 
-def test_of_values_with_names_those_are_hidden_that_are_called_like_a_secret() -> None:
+def test_values_of_secret_looking_names_are_hidden() -> None:
     hide_named(
         {
             "HIVE_API_KEY": "comb-of-7-cells",
@@ -158,8 +158,8 @@ def test_of_values_with_names_those_are_hidden_that_are_called_like_a_secret() -
     )
 
     assert redact("comb-of-7-cells, nectar.of.9.limes") == f"{MASK}, {MASK}"
-    kept = "mode-of-5-words ordinaryword layout-of-8-keys /etc/hive/credentials-1"
-    assert redact(kept) == kept
+    text = "mode-of-5-words ordinaryword layout-of-8-keys /etc/hive/credentials-1"
+    assert redact(text) == text
 
 
 def test_values_are_hidden_by_many_threads_at_once() -> None:
@@ -264,6 +264,6 @@ def crafted(begin: str, unit: str, end: str, size: int) -> str:
         ("curl " + "x " * 600 + "-u a:b", "curl " + "x " * 600 + "-u a:b"),
     ],
 )
-def test_options_are_those_of_the_program_before_them(text: str, masked: str) -> None:
+def test_options_belong_to_the_preceding_program(text: str, masked: str) -> None:
     """B129."""
     assert redact(text, 4_000) == masked

@@ -16,7 +16,7 @@ from queenright.instrumentation.service_token import service_token
 TOKEN = "qrt_00000000_" + "s" * 43
 
 
-def test_the_variable_goes_before_the_file_and_both_are_trimmed(tmp_path: Path) -> None:
+def test_variable_precedes_the_file_and_both_are_trimmed(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
 
@@ -27,7 +27,7 @@ def test_the_variable_goes_before_the_file_and_both_are_trimmed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff\xfe", b"a\r\nX-Evil: 1", b"\x00"])
-def test_invalid_token_is_none(tmp_path: Path, content: bytes) -> None:
+def test_invalid_token_is_ignored(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
 
@@ -67,7 +67,7 @@ def service() -> Iterator[Service]:
         thread.join()
 
 
-def test_it_goes_to_the_service_alone_and_into_no_message(
+def test_token_is_sent_only_to_the_service_and_never_logged(
     service: Service,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from queenright.instrumentation import names, span_watch, watch_spans
 from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
 from tests.instrumentation.parts import Otlp, Script, attributes
-from tests.instrumentation.test_never_breaks import dead_port
+from tests.instrumentation.test_agent_isolation import dead_port
 
 SETUP = """
 import os, time
@@ -46,7 +46,7 @@ with tracer.start_as_current_span("invoke_agent bee", attributes=AGENT):
 """
 
 
-def told(otlp: Otlp) -> list[tuple[str, str]]:
+def reported_names(otlp: Otlp) -> list[tuple[str, str]]:
     return [
         (record.event_name, str(attributes(record)[names.OPEN_SPAN_NAME]))
         for record in sorted(otlp.logs, key=lambda record: int(record.time_unix_nano))
@@ -58,7 +58,7 @@ def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) ->
     done = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert told(otlp) == [
+    assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent bee"),
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
         (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
@@ -79,7 +79,10 @@ def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Sc
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert told(otlp) == [(names.EVENT_SPAN_STARTED, "chat gpt-4o"), (names.EVENT_SPAN_ENDED, "chat gpt-4o")]
+    assert reported_names(otlp) == [
+        (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
+        (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
+    ]
     assert attributes(otlp.logs[-1])[names.OPEN_SPAN_OUTCOME] == "unknown"
     assert otlp.spans == []
 
@@ -101,7 +104,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert told(otlp) == [
+    assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent parent"),
         (names.EVENT_SPAN_STARTED, "chat child"),
         (names.EVENT_SPAN_ENDED, "chat child"),
@@ -109,7 +112,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
     ]
 
 
-def test_provider_that_says_no_instance_gives_records_its_own_resource(otlp: Otlp) -> None:
+def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: Otlp) -> None:
     """Records and spans are of one process: the service reads the incarnation from either."""
     resources: list[Resource] = []
 
@@ -127,7 +130,7 @@ def test_provider_that_says_no_instance_gives_records_its_own_resource(otlp: Otl
     assert resources == [provider.resource]
 
 
-def test_service_that_is_away_costs_one_line(script: Script) -> None:
+def test_unavailable_service_is_logged_in_one_line(script: Script) -> None:
     """B81: neither the work nor the exit is held up."""
     done = script(
         WATCH
@@ -221,7 +224,7 @@ print(*[record.log_record.event_name for record in exporter.get_finished_logs()]
         ({"ENDPOINT": "http://a:1", "LOGS_ENDPOINT": "http://b:2/logs"}, "http://c:3", "http://c:3/v1/logs"),
     ],
 )
-def test_records_go_where_opentelemetrys_variables_say(
+def test_records_follow_opentelemetry_endpoint_variables(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], argument: str | None, url: str
 ) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
@@ -255,7 +258,7 @@ found.load()().instrument(skip_dep_check=True)
     assert bool(otlp.logs) is records
 
 
-def test_auto_instrumentation_without_a_provider_says_nothing(script: Script) -> None:
+def test_auto_instrumentation_without_a_provider_logs_nothing(script: Script) -> None:
     done = script(
         "from queenright.instrumentation.span_watch import SpanWatchInstrumentor\n"
         "SpanWatchInstrumentor().instrument()\n"

@@ -122,7 +122,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
     assert len(lines(tmp_path, "s1")) == 600
 
 
-def test_a_disk_that_is_full_costs_the_line_and_is_counted(tmp_path: Path) -> None:
+def test_full_disk_drops_the_line_and_counts_it(tmp_path: Path) -> None:
     """B81: a step log that cannot be written is no trouble of the agent's."""
     before = DROPPED.count_of("steps")
     log = StepLog(tmp_path / "log.jsonl")
@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_costs_the_line_and_is_counted(tmp_path: Path) -> No
     assert DROPPED.count_of("steps") == before + 1
 
 
-def test_a_storage_that_cannot_be_used_is_no_trouble(
+def test_unusable_storage_does_not_affect_the_agent(
     telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path
 ) -> None:
     """B81: the worker goes on without a step log."""

@@ -54,7 +54,7 @@ def work(worker: Worker) -> None:
     worker.close()
 
 
-def test_every_span_and_record_says_who_it_is_about(
+def test_every_span_and_record_identifies_its_worker(
     worker: Worker, telemetry: Telemetry, memory: Memory
 ) -> None:
     work(worker)
@@ -89,7 +89,7 @@ def test_spans_are_nested_as_the_blocks_were(worker: Worker, telemetry: Telemetr
     assert parent("chat gpt") == parent("execute_tool search") == step.get_span_context()
 
 
-def test_attributes_are_those_of_the_table(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     work(worker)
     telemetry.flush()
 
@@ -135,7 +135,7 @@ def test_a_start_record_carries_the_ids_of_the_span_that_will_end(
     assert started.attributes[names.TOOL_TIMEOUT] == 30.0
 
 
-def test_a_hung_tool_is_known_while_it_hangs(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_hung_tool_is_reported_while_it_hangs(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     """B19: what is open has been said before it ends."""
     with worker, worker.step("forager") as step, step.tool("search", timeout=2400):
         telemetry.flush()
@@ -209,7 +209,9 @@ async def test_the_same_works_in_async_code(worker: Worker, telemetry: Telemetry
     assert {span.name for span in memory.spans} >= {"step forager", "execute_tool search", "chat gpt"}
 
 
-async def test_a_cancelled_step_says_so(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+async def test_cancelled_step_is_reported_as_cancelled(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
     async def hang() -> None:
         async with worker, worker.step("forager"):
             await asyncio.Event().wait()
@@ -245,8 +247,8 @@ def test_wait_is_reported_at_start_and_end(
         after = registry.get_sample_value("queenright_worker_waiting", labels)
 
     telemetry.flush()
-    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
-    assert said == ["user_input", ""]
+    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert reasons == ["user_input", ""]
     assert (during, after) == (1, 0)
 
 
@@ -255,8 +257,8 @@ def test_the_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memor
         pass
 
     telemetry.flush()
-    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
-    assert said == ["children", "backoff", "children", ""]
+    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert reasons == ["children", "backoff", "children", ""]
 
 
 def test_checkpoints_and_heartbeats_are_reported(
@@ -313,7 +315,7 @@ def test_heartbeat_contains_all_fields(
     assert third == second | {names.HEARTBEAT_PHASE: "idle", names.HEARTBEAT_TOKEN_COUNT: 130}
 
 
-def test_an_error_counts_once_however_far_it_travels(worker: Worker) -> None:
+def test_propagated_error_counts_once(worker: Worker) -> None:
     with pytest.raises(LookupError), worker, worker.step("forager") as step, step.tool("search"):
         raise LookupError("no field")
 
@@ -419,7 +421,7 @@ def test_content_is_captured_only_if_enabled(
 @pytest.mark.parametrize(
     "session_id", ["", ".", "..", "a/b", "a\\b", "../../etc", "a\nb", "a\x00", "x" * 201]
 )
-def test_a_session_id_that_is_no_directory_name_is_refused(session_id: str) -> None:
+def test_session_id_that_is_not_a_directory_name_is_refused(session_id: str) -> None:
     """B8: path separators and '..' are refused with a clear error."""
     with pytest.raises(InvalidSessionIdError, match="Session id") as refused:
         Worker("bee", session_id=session_id)
@@ -515,7 +517,7 @@ def test_invisible_characters_do_not_change_a_name() -> None:
 
 
 @given(st.text())
-def test_a_clean_name_is_not_changed_by_cleaning_it(name: str) -> None:
+def test_cleaning_a_clean_name_changes_nothing(name: str) -> None:
     clean = clean_name(name)
 
     assert clean_name(clean) == clean

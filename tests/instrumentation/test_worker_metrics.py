@@ -118,7 +118,7 @@ def test_bad_steps_reset_at_another_node(bee: Bee) -> None:
     assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_an_error_is_a_bad_step_and_is_counted_once_however_far_it_travels(bee: Bee) -> None:
+def test_error_is_one_bad_step_however_far_it_propagates(bee: Bee) -> None:
     """B12: steps that died without a verdict count."""
     with pytest.raises(KeyError), bee.worker.step("forager") as step, step.tool("search"):
         raise KeyError
@@ -128,7 +128,7 @@ def test_an_error_is_a_bad_step_and_is_counted_once_however_far_it_travels(bee: 
     assert bee.value(names.WORKER_ERRORS, error_type="KeyError") == 1
 
 
-def test_an_accept_a_checkpoint_and_a_new_result_are_progress_and_nothing_else_is(bee: Bee) -> None:
+def test_accept_checkpoint_and_new_result_are_the_only_progress(bee: Bee) -> None:
     """B22: a worker that only heartbeats, or repeats itself, is not progressing."""
 
     def progress(act: Any) -> bool:
@@ -145,7 +145,7 @@ def test_an_accept_a_checkpoint_and_a_new_result_are_progress_and_nothing_else_i
     assert bee.value(names.WORKER_LAST_HEARTBEAT) == bee.clock.now
 
 
-def test_a_stall_is_counted_once_by_the_phase_it_is_in(bee: Bee) -> None:
+def test_stall_is_counted_once_by_its_phase(bee: Bee) -> None:
     """B21: a tool with a declared timeout may be silent as long as that."""
     with bee.worker.step("forager") as step, step.tool("search", timeout=2400):
         for _ in range(2399 // 30):
@@ -174,7 +174,7 @@ def test_a_wait_and_a_clock_that_jumps_are_no_stall(bee: Bee) -> None:
     assert bee.value(names.WORKER_STALLS, phase="idle") == 0
 
 
-def test_durations_carry_the_trace_they_came_from(bee: Bee) -> None:
+def test_durations_have_trace_exemplars(bee: Bee) -> None:
     bee.step("ACCEPT", result=1)
 
     text = generate_openmetrics(bee.registry).decode()  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ def test_durations_carry_the_trace_they_came_from(bee: Bee) -> None:
     assert text.count(f'# {{trace_id="{trace_id}"}}') == 2
 
 
-def test_the_series_of_a_worker_go_when_it_ends(bee: Bee) -> None:
+def test_worker_series_are_removed_when_it_ends(bee: Bee) -> None:
     """B78: unloading a worker removes its series."""
     everything(bee)
     assert b'agent="bee"' in generate_latest(bee.registry)
@@ -194,7 +194,7 @@ def test_the_series_of_a_worker_go_when_it_ends(bee: Bee) -> None:
     assert b'agent="bee"' not in generate_latest(bee.registry)
 
 
-def test_the_series_stay_while_another_run_of_the_agent_lives(
+def test_worker_series_remain_while_another_run_lives(
     bee: Bee, telemetry: Telemetry, registry: CollectorRegistry
 ) -> None:
     for _ in range(3):
@@ -202,9 +202,9 @@ def test_the_series_stay_while_another_run_of_the_agent_lives(
     with Worker("bee", telemetry=telemetry, registry=registry) as other:
         with other.step("forager") as step:
             step.verdict("ACCEPT")
-        shown = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
+        result = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
 
-    assert shown == 3, "the worst run is shown"
+    assert result == 3, "the worst run is shown"
     assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 
@@ -241,7 +241,7 @@ def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry
     assert folded(registry)[names.WORKER_INFO.name] == 2
 
 
-def test_two_who_fold_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
+def test_two_folding_metrics_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
     """Such as a service, and workers in its process."""
     service = Limited(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
     families = WorkerFamilies.of(registry)
@@ -263,7 +263,7 @@ def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> No
     assert len(limited._seen) <= REMEMBERED
 
 
-def test_an_application_with_a_metric_of_the_same_name_keeps_it(telemetry: Telemetry) -> None:
+def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> None:
     """B81: a registry that refuses our metrics is no trouble of the agent's."""
     registry = CollectorRegistry()
     Counter("queenright_worker_steps_total", "mine", registry=registry)

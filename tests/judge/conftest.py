@@ -175,10 +175,10 @@ class Hive:
             span_id=SPAN,
             data=data,
         )
-        said = self.monitor.apply(event, self.time.now)
+        emitted = self.monitor.apply(event, self.time.now)
         self.bus.fan_out(event)
-        if said:
-            await self.bus.publish(*said)
+        if emitted:
+            await self.bus.publish(*emitted)
 
     async def begin(self, agent: str = AGENT, session: str = SESSION) -> None:
         """Start a worker and let its start grace pass."""

@@ -33,11 +33,11 @@ def table(yes_yes: int, yes_no: int, no_yes: int, no_no: int) -> list[tuple[str,
         (table(10, 0, 10, 0), 0.0),  # always yes
     ],
 )
-def test_kappa_of_tables_whose_kappa_is_known(pairs: list[tuple[str, str]], expected: float) -> None:
+def test_kappa_of_known_tables(pairs: list[tuple[str, str]], expected: float) -> None:
     assert kappa(pairs) == pytest.approx(expected, abs=1e-4)
 
 
-def test_kappa_says_nothing_where_only_one_answer_was_ever_due_and_given() -> None:
+def test_kappa_is_undefined_when_only_one_answer_occurs() -> None:
     assert kappa([]) is None
     assert kappa(table(10, 0, 0, 0)) is None
     found = agreement(table(10, 0, 0, 0))
@@ -60,7 +60,7 @@ def test_weighted_kappa_of_a_table_worked_out_by_hand() -> None:
     assert kappa(pairs, ("none", "low", "medium")) == pytest.approx(0.5)
 
 
-def test_an_answer_that_is_not_in_the_order_is_refused() -> None:
+def test_answer_outside_the_order_is_refused() -> None:
     with pytest.raises(ValueError, match="awful"):
         kappa([("none", "awful")], ORDER)
 
@@ -75,7 +75,7 @@ def test_kappa_is_at_most_one_and_one_only_for_full_agreement(pairs: list[tuple[
 
 
 @given(PAIRS)
-def test_kappa_does_not_depend_on_order_or_on_who_is_who(
+def test_kappa_is_independent_of_order_and_rater(
     pairs: list[tuple[str, str]],
 ) -> None:
     turned = [(b, a) for a, b in pairs]

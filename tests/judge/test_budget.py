@@ -48,7 +48,7 @@ async def hold(purse: Budget, *, role: str = "judge", force: bool = False, **may
 
 
 @given(payments, st.floats(0, HOUR))
-def test_what_counts_is_what_was_paid_in_the_window_and_five_minutes_before(
+def test_budget_counts_the_window_plus_five_minutes(
     paid: list[tuple[float, str, float, int]], later: float
 ) -> None:
     spending = Spending()
@@ -67,7 +67,7 @@ def test_what_counts_is_what_was_paid_in_the_window_and_five_minutes_before(
 
 
 @given(payments)
-def test_what_was_spent_is_read_as_it_was_written(paid: list[tuple[float, str, float, int]]) -> None:
+def test_spending_record_round_trips(paid: list[tuple[float, str, float, int]]) -> None:
     spending = Spending()
     for at, role, dollars, tokens in sorted(paid):
         spending.add(role, at, dollars, tokens)
@@ -78,7 +78,7 @@ def test_what_was_spent_is_read_as_it_was_written(paid: list[tuple[float, str, f
     assert len(spending.rows()) <= 2 * (DAY / SLOT + 1)
 
 
-async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() -> None:
+async def test_limit_is_reached_by_spending_and_passes_with_its_window() -> None:
     time = FakeTime()
     purse = budget(time, dollars_per_hour=1)
 
@@ -94,7 +94,7 @@ async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() 
     assert purse.spent("day", "dollars", "queen") == pytest.approx(0.4)
 
 
-async def test_of_limits_reached_the_one_that_holds_longest_is_named() -> None:
+async def test_longest_lasting_reached_limit_is_named() -> None:
     purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_day=5_000)
 
     await pay(purse, "judge", 2.0, 6_000)
@@ -127,7 +127,7 @@ async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_kill_forgets_nothing_that_was_paid_for(tmp_path: Path) -> None:
+def test_kill_loses_no_paid_amount(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
@@ -155,7 +155,7 @@ asyncio.run(main())
 # -- what is held for calls under way -----------------------------------------------------------
 
 
-async def test_what_is_held_for_a_call_is_spent_until_its_cost_is_known() -> None:
+async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None:
     purse = budget(FakeTime(), dollars_per_hour=1)
 
     held = await hold(purse, dollars=0.4, tokens=900)
@@ -167,12 +167,12 @@ async def test_what_is_held_for_a_call_is_spent_until_its_cost_is_known() -> Non
     assert purse.spent("hour", "dollars", "queen") == 0
 
 
-async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_is_not() -> None:
+async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allowed() -> None:
     purse = budget(FakeTime(), dollars_per_hour=1)
     await pay(purse, "judge", 0.9, 10)
 
     refused = await purse.reserve("queen", Estimate(call=Cost(0.2, 10)))
-    shown = {(window, unit): spent for window, unit, spent in purse.all_spent()}
+    result = {(window, unit): spent for window, unit, spent in purse.all_spent()}
     known = purse.exceeded()
     held = await hold(purse, dollars=0.05)
 
@@ -180,7 +180,7 @@ async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_
     assert str(refused) == (
         "judging.budget allows 1.00 $ in any hour, and 0.90 $ are spent; the next call may cost 0.2000 $"
     )
-    assert shown["hour", "dollars"] == 1
+    assert result["hour", "dollars"] == 1
     assert purse.exceeded() is None
     assert held.role == "judge"
 
@@ -189,7 +189,7 @@ async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_
     st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), max_size=30),
     st.integers(500, 3_000),
 )
-def test_calls_at_one_time_never_spend_more_than_the_limit_and_the_errors_of_their_estimates(
+def test_concurrent_calls_exceed_the_limit_only_by_estimate_errors(
     calls: list[tuple[int, int]], limit: int
 ) -> None:
     async def main() -> tuple[float, int]:
@@ -212,7 +212,7 @@ def test_calls_at_one_time_never_spend_more_than_the_limit_and_the_errors_of_the
     assert spent <= limit + errors
 
 
-async def test_a_call_that_nobody_answers_costs_its_question() -> None:
+async def test_unanswered_call_costs_its_question() -> None:
     purse = budget(FakeTime())
     held = await purse.reserve("judge", Estimate(Cost(0.03, 1_000), Cost(0.06, 3_000)))
     assert isinstance(held, Reservation)
@@ -223,7 +223,7 @@ async def test_a_call_that_nobody_answers_costs_its_question() -> None:
 
 
 @pytest.mark.parametrize("dollars", [float("nan"), float("inf"), -1.0])
-async def test_a_cost_that_is_none_counts_as_what_was_held(dollars: float, tmp_path: Path) -> None:
+async def test_missing_cost_counts_as_the_reserved_amount(dollars: float, tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
     purse = budget(time, file)
 
@@ -232,7 +232,7 @@ async def test_a_cost_that_is_none_counts_as_what_was_held(dollars: float, tmp_p
     assert purse.spent("hour", "dollars") == budget(time, file).spent("hour", "dollars") == 0.5
 
 
-def test_a_kill_in_the_middle_of_a_call_counts_what_was_held_for_it(tmp_path: Path) -> None:
+def test_kill_during_a_call_counts_its_reservation(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
@@ -258,7 +258,7 @@ asyncio.run(main())
     assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 400)
 
 
-async def test_what_is_held_changes_no_row_of_what_was_paid(tmp_path: Path) -> None:
+async def test_reservation_changes_no_paid_row(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
     purse = budget(time, file)
     slow = await hold(purse, tokens=1_000)
@@ -272,7 +272,7 @@ async def test_what_is_held_changes_no_row_of_what_was_paid(tmp_path: Path) -> N
     assert budget(time, file).spent("hour", "tokens") == 15
 
 
-async def test_a_caller_that_goes_away_before_its_call_holds_nothing(tmp_path: Path) -> None:
+async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
     purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
     going = asyncio.create_task(hold(purse, tokens=1_000))
     await asyncio.sleep(0)
@@ -286,7 +286,7 @@ async def test_a_caller_that_goes_away_before_its_call_holds_nothing(tmp_path: P
     "content",
     [b"", b"{", b"[]", b'{"spent": 3}', b'{"spent": [[1, "judge", -4.0, 1]]}', b'{"spent": [[]]}', b"\xff"],
 )
-def test_a_damaged_file_is_put_aside_and_said(
+def test_damaged_file_is_moved_aside_and_logged(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / BUDGET_FILE
@@ -300,7 +300,7 @@ def test_a_damaged_file_is_put_aside_and_said(
     assert "counting starts at 0" in caplog.text
 
 
-async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
+async def test_failing_disk_is_logged_and_spending_still_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "full").write_text("no folder")
@@ -312,7 +312,7 @@ async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
     assert "a restart loses it" in caplog.text
 
 
-async def test_answers_at_one_time_are_all_kept(tmp_path: Path) -> None:
+async def test_concurrent_answers_are_all_recorded(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
     purse = budget(time, file)
 
@@ -321,13 +321,13 @@ async def test_answers_at_one_time_are_all_kept(tmp_path: Path) -> None:
     assert budget(time, file).spent("hour", "tokens") == 20
 
 
-async def test_what_costs_nothing_is_not_written(tmp_path: Path) -> None:
+async def test_free_calls_are_not_recorded(tmp_path: Path) -> None:
     await pay(budget(FakeTime(), tmp_path / BUDGET_FILE), "judge", 0.0, 0)
 
     assert not (tmp_path / BUDGET_FILE).exists()
 
 
-async def test_a_clock_that_was_put_back_does_not_keep_the_budget_spent() -> None:
+async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
     time = FakeTime()
     purse = budget(time, dollars_per_hour=1)
     await pay(purse, "judge", 5.0, 10)
@@ -337,7 +337,7 @@ async def test_a_clock_that_was_put_back_does_not_keep_the_budget_spent() -> Non
     assert purse.exceeded() is None
 
 
-async def test_limits_and_what_is_spent_are_metrics_as_of_now() -> None:
+async def test_limits_and_spending_are_metrics() -> None:
     time, registry = FakeTime(), CollectorRegistry()
     purse = budget(time, dollars_per_hour=1, tokens_per_day=500)
     JudgeMetrics(registry, dict).watch(purse)
@@ -362,7 +362,7 @@ def test_the_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("inf"), float("nan"), "much"])
-def test_a_limit_that_is_none_is_refused(limit: object) -> None:
+def test_invalid_limit_is_refused(limit: object) -> None:
     with pytest.raises(ValidationError):
         BudgetSettings.model_validate({"dollars_per_hour": limit})
 

@@ -58,7 +58,7 @@ class Chatting:
         return reply
 
 
-class RecordedHands:
+class RecordedActions:
     """Hands that write down what they were asked to do."""
 
     def __init__(self) -> None:
@@ -112,10 +112,10 @@ async def test_question_and_answer_are_stored(hive: Hive) -> None:
     answer = await say(hive, ticket, "What is wrong, and since when?")
 
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [(one.role, one.by) for one in said] == [("operator", "ada"), ("queen", "queen")]
-    assert said[1].question_id == said[0].id
-    assert said[1] == answer
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
+    assert messages[1].question_id == messages[0].id
+    assert messages[1] == answer
 
 
 async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None:
@@ -125,9 +125,9 @@ async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None
     await say(hive, ticket, "what is it?")
     await say(hive, ticket, "and what was tried?", by="bob")
 
-    assert [question_in(shown)["by"] for shown in model.shown] == ["ada", "bob"]
-    for shown in model.shown:
-        [*_, newest] = [m for m in shown if m.role == "user"]
+    assert [question_in(message)["by"] for message in model.shown] == ["ada", "bob"]
+    for message in model.shown:
+        [*_, newest] = [m for m in message if m.role == "user"]
         case, worker = unquote("case", newest.content), unquote("worker", newest.content)
         assert case is not None
         assert worker is not None
@@ -136,7 +136,7 @@ async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None
     assert "It repeats itself." in [m.content for m in model.shown[1]]
 
 
-async def test_what_was_done_to_the_worker_is_in_the_case(hive: Hive) -> None:
+async def test_actions_on_the_worker_are_in_the_case(hive: Hive) -> None:
     async def done_to(agent_id: str) -> list[Intervention]:
         return [
             Intervention(
@@ -213,7 +213,7 @@ async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None
 # -- what goes wrong ----------------------------------------------------------------------------
 
 
-async def test_failed_model_is_named_with_what_works_without_it(hive: Hive) -> None:
+async def test_failed_model_answer_names_the_working_commands(hive: Hive) -> None:
     hive.queen_model = Chatting(ModelError("the provider is down"))
     ticket = await with_ticket(hive)
 
@@ -224,7 +224,7 @@ async def test_failed_model_is_named_with_what_works_without_it(hive: Hive) -> N
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
 
 
-async def test_where_the_budget_is_spent_the_answer_says_that_it_is_by_rule(hive: Hive) -> None:
+async def test_exhausted_budget_is_stated_in_the_answer(hive: Hive) -> None:
     hive.given_models = False
     hive.judge_settings = JudgeSettings(
         queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_hour=1)
@@ -239,13 +239,13 @@ async def test_where_the_budget_is_spent_the_answer_says_that_it_is_by_rule(hive
         while (ticket := await hive.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
             await hive.settle()
 
-    said = await say(hive, ticket, "what is wrong?")
+    result = await say(hive, ticket, "what is wrong?")
 
-    assert said.text.startswith("(By rule: the budget for models is spent.) ")
-    assert said.outcome == "by_rule"
+    assert result.text.startswith("(By rule: the budget for models is spent.) ")
+    assert result.outcome == "by_rule"
 
 
-async def test_an_order_is_not_taken_for_done_where_the_model_fails(hive: Hive) -> None:
+async def test_order_is_not_reported_as_done_when_the_model_fails(hive: Hive) -> None:
     hive.queen_model = Chatting(ModelError("down"))
     ticket = await with_ticket(hive)
 
@@ -255,7 +255,7 @@ async def test_an_order_is_not_taken_for_done_where_the_model_fails(hive: Hive) 
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (LONGEST_MESSAGE + 1)])
-async def test_what_is_no_question_is_refused_and_not_kept(hive: Hive, text: str) -> None:
+async def test_invalid_question_is_refused_and_not_stored(hive: Hive, text: str) -> None:
     ticket = await with_ticket(hive)
 
     with pytest.raises(ChatRefusedError):
@@ -264,7 +264,7 @@ async def test_what_is_no_question_is_refused_and_not_kept(hive: Hive, text: str
     assert await hive.judging.chat.history(ticket.ticket_id) == []
 
 
-async def test_so_many_questions_wait_and_no_more(hive: Hive) -> None:
+async def test_waiting_questions_are_limited(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
     waiting = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(8)]
@@ -277,21 +277,21 @@ async def test_so_many_questions_wait_and_no_more(hive: Hive) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_so_many_wait_however_quickly_they_are_asked(hive: Hive) -> None:
+async def test_waiting_questions_are_limited_under_concurrency(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
 
-    asked = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(20)]
+    tasks = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(20)]
     await hive.settle()
 
-    refused = [one for one in asked if one.done()]
+    refused = [one for one in tasks if one.done()]
     assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
     assert len(hive.of(EventType.OPERATOR_ASKED)) == 8
     await hive.stop()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_so_many_wait_about_all_tickets_together(hive: Hive) -> None:
+async def test_waiting_questions_are_limited_across_tickets(hive: Hive) -> None:
     hive.queen_model = Chatting(*(asyncio.Event() for _ in range(8)))
     await hive.start()
     agents = [f"bee-{n}" for n in range(MAX_WAITING // 8 + 1)]
@@ -304,17 +304,17 @@ async def test_so_many_wait_about_all_tickets_together(hive: Hive) -> None:
     tickets = hive.tickets.open_tickets()
     assert len(tickets) == len(agents)
 
-    asked = [asyncio.create_task(say(hive, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
+    tasks = [asyncio.create_task(say(hive, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
     await hive.settle()
 
-    refused = [str(one.exception()) for one in asked if one.done()]
+    refused = [str(one.exception()) for one in tasks if one.done()]
     assert len(refused) == 8
     assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
     await hive.stop()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_question_that_is_answered_makes_room(hive: Hive) -> None:
+async def test_answered_question_frees_a_slot(hive: Hive) -> None:
     ticket = await with_ticket(hive)
 
     for _ in range(20):
@@ -325,7 +325,7 @@ async def test_a_question_that_is_answered_makes_room(hive: Hive) -> None:
     assert not hive.judging.chat.waiting
 
 
-async def test_a_ticket_that_is_not_there_is_not_talked_about(hive: Hive) -> None:
+async def test_unknown_ticket_has_no_chat(hive: Hive) -> None:
     await hive.start()
 
     with pytest.raises(TicketNotFoundError):
@@ -334,7 +334,7 @@ async def test_a_ticket_that_is_not_there_is_not_talked_about(hive: Hive) -> Non
         await hive.judging.chat.history("nothing")
 
 
-async def test_the_history_goes_on_after_a_message(hive: Hive) -> None:
+async def test_history_resumes_after_a_message(hive: Hive) -> None:
     ticket = await with_ticket(hive)
     first = await say(hive, ticket, "what is wrong?")
     second = await say(hive, ticket, "what was tried?")
@@ -346,7 +346,7 @@ async def test_the_history_goes_on_after_a_message(hive: Hive) -> None:
         await hive.judging.chat.history(ticket.ticket_id, after="never")
 
 
-async def test_a_closed_ticket_can_be_read_and_asked_about_after_a_restart(hive: Hive) -> None:
+async def test_closed_ticket_has_a_chat_after_a_restart(hive: Hive) -> None:
     ticket = await with_ticket(hive)
     await say(hive, ticket, "what is wrong?")
     await hive.worker(EventType.EXECUTION_COMPLETED)
@@ -364,7 +364,7 @@ async def test_a_closed_ticket_can_be_read_and_asked_about_after_a_restart(hive:
 # -- the end of the process ---------------------------------------------------------------------
 
 
-async def test_a_question_that_was_cut_off_is_answered_once_after_the_next_start(hive: Hive) -> None:
+async def test_interrupted_question_is_answered_once_after_the_restart(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
     waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
@@ -380,10 +380,10 @@ async def test_a_question_that_was_cut_off_is_answered_once_after_the_next_start
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
-    assert [question_in(shown)["message"] for shown in model.shown] == ["what is wrong?"]
+    assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
 
 
 class RecordedWorkspaces:
@@ -410,7 +410,7 @@ class RecordedWorkspaces:
         return "restarted"
 
 
-async def test_a_question_that_was_cut_off_changes_no_agent_after_the_next_start(hive: Hive) -> None:
+async def test_interrupted_question_changes_no_agent_after_the_restart(hive: Hive) -> None:
     hive.workspaces = workspaces = RecordedWorkspaces()
     hive.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(hive)
@@ -466,9 +466,7 @@ async def test_an_admins_order_changes_the_named_file_once_and_shows_the_differe
         ("change the script `run`", "run", True),
     ],
 )
-async def test_order_in_any_words_changes_only_a_file_that_it_names(
-    hive: Hive, text: str, path: str, is_named: bool
-) -> None:
+async def test_order_changes_only_the_file_it_names(hive: Hive, text: str, path: str, is_named: bool) -> None:
     hive.workspaces = workspaces = RecordedWorkspaces()
     hive.queen_model = model = Chatting()
     ticket = await with_ticket(hive)
@@ -495,8 +493,8 @@ async def test_files_and_logs_are_shown_a_page_at_a_time(hive: Hive) -> None:
     first, last, log = [m.content for m in model.shown[-1] if m.role == "tool"]
     assert (unquote("file", first) or {})["next_offset"] == 12_000
     assert "next_offset" not in (unquote("file", last) or {})
-    shown = unquote("log", log) or {}
-    assert ([step["step_index"] for step in shown["steps"]], shown["omitted"]) == ([8, 9], 7)
+    quoted_data = unquote("log", log) or {}
+    assert ([step["step_index"] for step in quoted_data["steps"]], quoted_data["omitted"]) == ([8, 9], 7)
 
 
 async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(hive: Hive) -> None:
@@ -511,11 +509,11 @@ async def test_questions_that_waited_are_answered_in_their_order_after_the_next_
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["first", "second", "One.", "Two."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["first", "second", "One.", "Two."]
 
 
-async def test_an_answer_that_was_there_and_not_told_is_not_asked_for_again(hive: Hive) -> None:
+async def test_stored_answer_is_not_requested_again(hive: Hive) -> None:
     hive.queen_model = Chatting(ModelReply(text="It repeats itself."))
     ticket = await with_ticket(hive)
 
@@ -536,8 +534,8 @@ async def test_an_answer_that_was_there_and_not_told_is_not_asked_for_again(hive
     await hive.start(keep_monitor=True)
     await hive.settle()
 
-    said = await hive.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+    messages = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
 
 
 async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> None:
@@ -559,13 +557,13 @@ async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> N
 # -- what she does ------------------------------------------------------------------------------
 
 
-async def with_hands(hive: Hive) -> tuple[EscalationTicket, RecordedHands]:
-    hive.actions = hands = RecordedHands()
+async def with_actions(hive: Hive) -> tuple[EscalationTicket, RecordedActions]:
+    hive.actions = hands = RecordedActions()
     return await with_ticket(hive), hands
 
 
-async def test_by_rule_she_nudges_in_the_operators_words(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+async def test_rules_nudge_in_the_operators_words(hive: Hive) -> None:
+    ticket, hands = await with_actions(hive)
 
     answer = await say(hive, ticket, "nudge it: read the error before you search again")
 
@@ -573,8 +571,8 @@ async def test_by_rule_she_nudges_in_the_operators_words(hive: Hive) -> None:
     assert answer.text == "It is in its context."
 
 
-async def test_a_termination_is_asked_for_in_the_name_of_who_wants_it(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+async def test_termination_request_names_the_operator(hive: Hive) -> None:
+    ticket, hands = await with_actions(hive)
 
     answer = await say(hive, ticket, "stop it: it burns money")
 
@@ -585,7 +583,7 @@ async def test_a_termination_is_asked_for_in_the_name_of_who_wants_it(hive: Hive
 
 
 async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     offered = [tool.name for tool in hive.judging.chat.tools()]
 
     await say(hive, ticket, "stop it: it burns money")
@@ -601,8 +599,8 @@ async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
     assert "`stop it: REASON`" in answer.text
 
 
-async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+async def test_refused_action_is_reported_as_not_done(hive: Hive) -> None:
+    ticket, hands = await with_actions(hive)
     hands.refuses = "the emergency stop is on"
 
     answer = await say(hive, ticket, "nudge it: read the error")
@@ -611,8 +609,8 @@ async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
     assert "the emergency stop is on" in answer.text
 
 
-async def test_she_acts_on_the_worker_that_is_talked_about_and_on_no_other(hive: Hive) -> None:
-    hive.actions = hands = RecordedHands()
+async def test_action_targets_only_the_worker_of_the_ticket(hive: Hive) -> None:
+    hive.actions = hands = RecordedActions()
     hive.queen_model = model = Chatting()
     first = await with_ticket(hive)
     await hive.begin("other")
@@ -635,27 +633,27 @@ async def test_she_acts_on_the_worker_that_is_talked_about_and_on_no_other(hive:
     assert {t.status for t in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
-async def test_she_looks_at_the_worker_in_question_where_she_names_none(hive: Hive) -> None:
+async def test_lookup_without_a_worker_uses_the_ticket_worker(hive: Hive) -> None:
     hive.queen_model = model = Chatting(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
     ticket = await with_ticket(hive)
     await hive.begin("newer")
 
     await say(hive, ticket, "how is it now?")
 
-    [shown] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
-    assert shown is not None
-    assert shown["worker_agent_id"] == AGENT
+    [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
+    assert quoted_data is not None
+    assert quoted_data["worker_agent_id"] == AGENT
 
 
-async def test_an_operator_who_has_it_in_hand_is_noted_by_name(hive: Hive) -> None:
+async def test_operator_who_acknowledges_is_recorded_by_name(hive: Hive) -> None:
     ticket = await with_ticket(hive)
 
     answer = await say(hive, ticket, "I've got it", by="grace")
 
     assert answer.text == "Noted: grace has it in hand."
     assert (await hive.ticket()).acknowledged_by == "grace (noted by the queen)"
-    [told] = hive.of(EventType.QUEEN_ANSWERED)
-    assert told.data["did"] == ["acknowledge_ticket"]
+    [events] = hive.of(EventType.QUEEN_ANSWERED)
+    assert events.data["did"] == ["acknowledge_ticket"]
 
 
 OVERREACHING = {
@@ -677,12 +675,10 @@ OVERREACHING = {
         ("acknowledge", "acknowledge_ticket"),
     ],
 )
-async def test_whatever_a_model_wants_only_what_the_operators_words_order_is_done(
-    hive: Hive, text: str, may: str
-) -> None:
+async def test_only_actions_ordered_by_the_operator_are_executed(hive: Hive, text: str, may: str) -> None:
     """B52: what is an order is told by rule, not by a model; and carried out in the operator's words."""
     hive.queen_model = model = Chatting()
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     model.replies = [
         *(call(tool, ticket_id=ticket.ticket_id, **given) for tool, given in OVERREACHING.items()),
         ModelReply(text="As ordered."),
@@ -703,9 +699,9 @@ async def test_whatever_a_model_wants_only_what_the_operators_words_order_is_don
     assert len(refused) == 3 - len(done)
 
 
-async def test_where_the_operator_says_that_it_is_an_order_the_model_may_read_it(hive: Hive) -> None:
+async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(hive: Hive) -> None:
     hive.queen_model = model = Chatting()
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     model.replies = [
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, please."),
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, once more."),
@@ -725,9 +721,9 @@ async def test_where_the_operator_says_that_it_is_an_order_the_model_may_read_it
     assert question_in(model.shown[0])["may"] == list(OVERREACHING)
 
 
-async def test_a_question_that_was_an_order_is_one_after_the_next_start_too(hive: Hive) -> None:
+async def test_order_stays_an_order_after_a_restart(hive: Hive) -> None:
     hive.queen_model = Chatting(asyncio.Event())
-    ticket, hands = await with_hands(hive)
+    ticket, hands = await with_actions(hive)
     waiting = asyncio.create_task(say(hive, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
     await hive.settle()
     await hive.stop()
@@ -742,8 +738,8 @@ async def test_a_question_that_was_an_order_is_one_after_the_next_start_too(hive
     assert hands.did == [("nudge", AGENT, "Use the archive.")]
 
 
-async def test_nothing_is_done_about_a_closed_ticket(hive: Hive) -> None:
-    ticket, hands = await with_hands(hive)
+async def test_closed_ticket_allows_no_action(hive: Hive) -> None:
+    ticket, hands = await with_actions(hive)
     await hive.worker(EventType.EXECUTION_COMPLETED)
     await hive.update_tickets_of_worker()
 
@@ -753,21 +749,21 @@ async def test_nothing_is_done_about_a_closed_ticket(hive: Hive) -> None:
     assert "the ticket is closed" in answer.text
 
 
-async def test_no_secret_gets_into_what_is_kept(hive: Hive) -> None:
+async def test_stored_chat_contains_no_secret(hive: Hive) -> None:
     key = "sk-ant-api03-" + "Zx9" * 12
     hive.queen_model = model = Chatting(ModelReply(text=f"The key is {key}, use it."))
     ticket = await with_ticket(hive, text=f"failed with {key}")
 
     answer = await say(hive, ticket, f"does {key} still work?")
 
-    kept = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
-    said = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
-    events = json.dumps([event.to_dict() for event in said])
+    text = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
+    result = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
+    events = json.dumps([event.to_dict() for event in result])
     assert key not in str(model.shown)
     assert key not in answer.text
     assert key not in events
     # Her own words lie in her conversation as she said them; what she was shown is masked.
-    assert key not in kept.replace(f"The key is {key}, use it.", "")
+    assert key not in text.replace(f"The key is {key}, use it.", "")
 
 
 async def test_a_chat_is_bounded(hive: Hive) -> None:
@@ -777,7 +773,7 @@ async def test_a_chat_is_bounded(hive: Hive) -> None:
     for number in range(40):
         await say(hive, ticket, f"question {number} " + "and so on " * 300)
 
-    assert max(sum(len(m.content) for m in shown) for shown in model.shown) < 24_000 * 4 * 1.3
+    assert max(sum(len(m.content) for m in message) for message in model.shown) < 24_000 * 4 * 1.3
     assert (
         question_in(model.shown[-1])["message"]
         == (await hive.judging.chat.history(ticket.ticket_id))[-2].text
@@ -785,7 +781,7 @@ async def test_a_chat_is_bounded(hive: Hive) -> None:
     assert len(await hive.judging.chat.history(ticket.ticket_id, limit=1000)) == 80
 
 
-async def test_talking_wakes_nobody_and_opens_no_ticket(hive: Hive) -> None:
+async def test_chat_wakes_no_judge_and_opens_no_ticket(hive: Hive) -> None:
     hive.queen_model = Chatting(*(ModelError("down") for _ in range(6)))
     ticket = await with_ticket(hive)
     findings = len(hive.of(EventType.FINDING_OPENED))

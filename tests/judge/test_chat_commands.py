@@ -30,9 +30,9 @@ TICKET: dict[str, Any] = {
 def question(text: str, **ticket: Any) -> Message:
     """Return an operator's message about the ticket, as the chat sends it."""
     case = {"ticket": TICKET | ticket, "done_to_the_worker": [], "related_tickets": []}
-    asked = {"question_id": "q", "ticket_id": "t-1", "by": "ada", "at": 1.8e9, "message": text}
+    fields = {"question_id": "q", "ticket_id": "t-1", "by": "ada", "at": 1.8e9, "message": text}
     worker = {"worker_agent_id": "researcher", "state": "stuck"}
-    parts = [quote("case", case), quote("worker", worker), quote("question", asked)]
+    parts = [quote("case", case), quote("worker", worker), quote("question", fields)]
     return Message(role="user", content="\n".join(parts))
 
 
@@ -59,7 +59,7 @@ def command(text: str) -> Command | None:
         "show me the source code",
     ],
 )
-def test_other_messages_are_answered_with_what_works(text: str) -> None:
+def test_other_messages_are_answered_with_the_commands(text: str) -> None:
     """000: without a model the queen says what she can do, and does not restate the ticket."""
     answer = reply(text)
 
@@ -170,7 +170,7 @@ def test_change_names_one_file_and_needs_a_model(text: str, path: str, tools: tu
         "it said: stop it",
     ],
 )
-def test_message_that_is_no_command_does_nothing(text: str) -> None:
+def test_message_without_a_command_does_nothing(text: str) -> None:
     assert command(text) is None
     assert not reply(text).tool_calls
 

@@ -36,14 +36,14 @@ def also(health: WorkerHealth, kind: FindingKind, *, ticket: bool = True) -> tup
     return replace(health, findings=(first, more)), more
 
 
-async def test_a_dismissed_ticket_speaks_for_what_was_dismissed(hive: Hive) -> None:
+async def test_dismissed_ticket_covers_the_dismissed_condition(hive: Hive) -> None:
     """B48: the same condition at the same severity is not judged again."""
     coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
 
     assert coverage.covers(health, health.findings[0])
 
 
-async def test_a_dismissed_ticket_does_not_speak_for_a_new_kind_of_trouble_that_is_as_bad(hive: Hive) -> None:
+async def test_dismissed_ticket_does_not_cover_a_new_kind_of_equal_severity(hive: Hive) -> None:
     """B48: what was dismissed was the one condition, and not whatever else the worker comes to."""
     coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
     now, more = also(health, FindingKind.ERROR_STREAK)
@@ -52,7 +52,7 @@ async def test_a_dismissed_ticket_does_not_speak_for_a_new_kind_of_trouble_that_
     assert not coverage.covers(now, health.findings[0])
 
 
-async def test_after_a_restart_it_does_not_either(hive: Hive) -> None:
+async def test_dismissed_ticket_does_not_cover_a_new_kind_after_a_restart(hive: Hive) -> None:
     coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
     coverage = Coverage(hive.tickets)
     coverage.adopt([await hive.ticket()])
@@ -62,7 +62,7 @@ async def test_after_a_restart_it_does_not_either(hive: Hive) -> None:
     assert not coverage.covers(now, more)
 
 
-async def test_a_warning_sign_is_no_new_trouble(hive: Hive) -> None:
+async def test_warning_needs_no_new_ticket(hive: Hive) -> None:
     coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
     now, _ = also(health, FindingKind.TOKEN_SPIKE, ticket=False)
 
@@ -70,7 +70,7 @@ async def test_a_warning_sign_is_no_new_trouble(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("severity", list(Severity))
-async def test_an_open_ticket_speaks_for_everything_that_is_not_worse(hive: Hive, severity: Severity) -> None:
+async def test_open_ticket_covers_everything_that_is_not_worse(hive: Hive, severity: Severity) -> None:
     coverage, health = await covered(hive, by=TicketStatus.INTERVENING)
     now, more = also(health, FindingKind.ERROR_STREAK)
 

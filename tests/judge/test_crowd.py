@@ -56,7 +56,7 @@ async def loop_all(
     await hive.settle()
 
 
-async def test_crowd_is_ticketed_and_passed_on_in_few_transactions(
+async def test_crowd_is_ticketed_and_handed_to_triage_in_few_transactions(
     hive: Hive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: the work for a ticket does not grow a transaction of its own, nor a visit of a graph."""
@@ -118,7 +118,7 @@ async def test_crowd_of_medium_findings_is_left_to_the_model(hive: Hive) -> None
     assert len(model.shown) >= 30
 
 
-def test_worker_belongs_to_its_storm_also_when_that_is_over() -> None:
+def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
     """B131: tickets that are written after the storm has calmed are in its group."""
     ids = iter(["storm-1", "storm-2"])
     watch = StormWatch(Storm(workers=3), ids=lambda: next(ids))
@@ -129,7 +129,7 @@ def test_worker_belongs_to_its_storm_also_when_that_is_over() -> None:
     assert [watch.storm_of((f"agent-{number}", "s"), 1000.0) for number in range(5)] == ["storm-1"] * 4 + [""]
 
 
-def test_worker_that_gets_worse_alone_later_is_in_no_storm() -> None:
+def test_worker_degrading_alone_later_is_in_no_storm() -> None:
     watch = StormWatch(Storm(workers=3), ids=lambda: "storm-1")
     for number in range(3):
         watch.worse((f"agent-{number}", "s"), 100.0)
@@ -141,17 +141,17 @@ def test_worker_that_gets_worse_alone_later_is_in_no_storm() -> None:
 
 async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
     """B131: tickets that wait for triage cost no task each, and past their time a few transactions."""
-    asked = asyncio.Event()
+    started = asyncio.Event()
 
     async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        asked.set()
+        started.set()
         await asyncio.Event().wait()
         return ModelReply(text="")
 
     hive.queen_model = TalkingModel(silent)
     await hive.start()
     await loop_all(hive, 1)
-    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.wait_for(started.wait(), 60)
 
     await loop_all(hive, CROWD)
     timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]
@@ -192,7 +192,7 @@ async def test_restart_in_crowd_triages_every_ticket(hive: Hive) -> None:
     assert {ticket.status for ticket in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
-async def test_new_trouble_is_judged_before_standing_is_counted(
+async def test_new_findings_are_judged_before_standing_ones(
     hive: Hive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: who has a ticket does not keep others waiting for theirs."""

@@ -11,7 +11,7 @@ from queenright.judge import escalation_policy as policy
 AT = 1_800_000_000.0
 
 
-def asked(**fields: Any) -> dict[str, Any]:
+def decide(**fields: Any) -> dict[str, Any]:
     base = {
         "escalation_id": "e-1",
         "agent_id": "researcher_agent",
@@ -58,11 +58,11 @@ TABLE = {
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_no_model_stops_a_worker_whom_the_table_would_not_stop(kind: FindingKind) -> None:
+def test_model_cannot_stop_a_worker_that_the_rules_would_not(kind: FindingKind) -> None:
     """However it is talked into it; then what the table says stands in its place."""
-    table = policy.answer(asked(), summary(kind))
+    table = policy.answer(decide(), summary(kind))
 
-    held = policy.apply_floor(asked(), summary(kind), "terminate", "it begs to be stopped")
+    held = policy.apply_floor(decide(), summary(kind), "terminate", "it begs to be stopped")
 
     assert held.decision == table.decision
     assert held.overruled == (table.decision != "terminate")
@@ -89,7 +89,7 @@ def test_no_model_stops_a_worker_whom_the_table_would_not_stop(kind: FindingKind
 def test_more_time_is_bounded_in_all(
     had: tuple[int, float], minutes: float | None, usual: float, decision: str, seconds: float | None
 ) -> None:
-    question = asked(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
+    question = decide(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
 
     held = policy.apply_floor(question, summary("stall"), "more_time", "be patient", minutes=minutes)
     table = policy.answer(question, summary("provider_failure"))
@@ -99,10 +99,10 @@ def test_more_time_is_bounded_in_all(
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
+def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
     expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
 
-    answer = policy.answer(asked(), summary(kind))
+    answer = policy.answer(decide(), summary(kind))
 
     assert answer.decision == expected
     assert answer.reason.startswith(
@@ -110,27 +110,27 @@ def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
     )
 
 
-def test_the_worst_of_several_troubles_is_what_is_answered() -> None:
-    assert policy.answer(asked(), summary("retry_storm", "doom_loop")).decision == "terminate"
+def test_policy_answers_the_worst_of_several_findings() -> None:
+    assert policy.answer(decide(), summary("retry_storm", "doom_loop")).decision == "terminate"
 
 
-def test_a_provider_at_fault_is_the_answer_whatever_else_there_is() -> None:
+def test_provider_failure_takes_precedence_over_other_findings() -> None:
     """A call that hangs on a provider that is down is a stall too."""
-    answer = policy.answer(asked(), summary("stall", "provider_failure"))
+    answer = policy.answer(decide(), summary("stall", "provider_failure"))
 
     assert answer.decision == "more_time"
     assert "no answer from its model provider" in answer.reason
 
 
 def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
-    answer = policy.answer(asked(), summary(state="failing"))
+    answer = policy.answer(decide(), summary(state="failing"))
 
     assert answer.decision == "hand_off"
     assert answer.reason.startswith("researcher_agent is failing: several calls failed.")
 
 
-def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
-    given = asked(more_time_given=policy.MORE_TIMES)
+def test_repeated_extra_time_ends_in_a_hand_off() -> None:
+    given = decide(more_time_given=policy.MORE_TIMES)
 
     assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
     held = policy.apply_floor(given, summary("stall"), "more_time", "be patient")
@@ -138,8 +138,8 @@ def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
     assert "'be patient'" in held.reason
 
 
-def test_what_is_not_offered_is_not_answered() -> None:
-    answer = policy.answer(asked(options=["more_time", "hand_off"]), summary("stall"))
+def test_unoffered_option_is_not_chosen() -> None:
+    answer = policy.answer(decide(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
     assert answer.reason.endswith("The option 'terminate' is not offered.")
@@ -156,12 +156,12 @@ RELIEF = [
 
 
 @pytest.mark.parametrize(("now", "why"), RELIEF)
-def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
+def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
     """B69: waiting, further, another life, over: the table and the floor say the same."""
     how = {**summary("stall"), **now}
 
-    answer = policy.answer(asked(), how)
-    held = policy.apply_floor(asked(), how, "terminate", "it hangs")
+    answer = policy.answer(decide(), how)
+    held = policy.apply_floor(decide(), how, "terminate", "it hangs")
 
     assert answer.decision == held.decision == "more_time"
     assert held.overruled
@@ -181,14 +181,14 @@ def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str,
 )
 def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     """Stuck without a finding, or with one worth a ticket in another state."""
-    assert policy.relief(asked(), {**summary("heartbeat_missing"), **how}) is None
+    assert policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
 
 
-def test_what_is_not_known_is_not_stopped() -> None:
+def test_unknown_worker_is_not_stopped() -> None:
     """B68"""
-    assert policy.answer(asked(), None).decision == "hand_off"
-    assert policy.apply_floor(asked(), None, "terminate", "it hangs").decision == "hand_off"
-    assert policy.apply_floor(asked(), None, "more_time", "let it be").decision == "more_time"
+    assert policy.answer(decide(), None).decision == "hand_off"
+    assert policy.apply_floor(decide(), None, "terminate", "it hangs").decision == "hand_off"
+    assert policy.apply_floor(decide(), None, "more_time", "let it be").decision == "more_time"
 
 
 @given(
@@ -202,7 +202,7 @@ def test_what_is_not_known_is_not_stopped() -> None:
     proposed=st.sampled_from(OPTIONS),
     reason=st.text(max_size=300),
 )
-def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
+def test_model_cannot_stop_a_waiting_or_progressing_worker(
     kinds: list[str],
     state: str,
     waiting: str | None,
@@ -214,7 +214,7 @@ def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
     reason: str,
 ) -> None:
     """B69: for any words and any worker; what is proposed stands wherever the floor does not forbid it."""
-    question = asked(more_time_given=given_)
+    question = decide(more_time_given=given_)
     how = summary(
         *kinds,
         state=state,

@@ -30,7 +30,7 @@ def run(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"dataset": "d", "run_id": "r1", "agent": "x", "steps": list(steps), **more}
 
 
-def test_a_finding_comes_at_the_step_after_which_it_was_known_and_again_when_worse() -> None:
+def test_finding_is_reported_at_its_step_and_again_when_worse() -> None:
     result = evaluate_run(run(step("first", "x"), *[step(turn=n) for n in range(1, 12)]), SETTINGS)
 
     loops = [(f["severity"], f["step"]) for f in result["findings"] if f["kind"] == "doom_loop"]
@@ -38,7 +38,7 @@ def test_a_finding_comes_at_the_step_after_which_it_was_known_and_again_when_wor
     assert loops == [("medium", 3), ("high", 5)]
 
 
-def test_a_silence_is_known_before_the_step_that_ends_it() -> None:
+def test_stall_is_reported_before_the_step_that_ends_it() -> None:
     result = evaluate_run(run(step(t=0), step("b", "b", t=1000)), SETTINGS)
 
     assert [(f["kind"], f["step"]) for f in result["findings"]] == [("stall", 0)]
@@ -53,7 +53,7 @@ def test_llm_errors_are_the_providers() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         {"is_error": True},
         {"is_error": True, "err_sig": "c0ffee"},
@@ -64,30 +64,30 @@ def test_llm_errors_are_the_providers() -> None:
         {"result_excerpt": "", "args": "openai.APIError: The server had an error"},
     ],
 )
-def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(said: dict[str, Any]) -> None:
+def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: dict[str, Any]) -> None:
     """B34: its client had retried for minutes, in silence."""
     work = [step(f"a{n}", f"r{n}", turn=n, t=10.0 * n) for n in range(9)]
-    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **said})
+    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **expected})
 
     [finding] = evaluate_run(died, HealthSettings())["findings"]
     assert (finding["kind"], finding["severity"], finding["step"]) == ("provider_failure", "medium", 9)
 
 
-def test_an_llm_call_that_failed_and_was_made_again_is_nothing_to_tell_of() -> None:
+def test_retried_llm_call_is_no_finding() -> None:
     failed = {"kind": "llm", "name": "m", "is_error": True, "result_excerpt": "529 overloaded"}
     answered = {"kind": "llm", "name": "m", "is_error": False}
 
     assert evaluate_run(run(failed, answered, step()), HealthSettings())["findings"] == []
 
 
-def test_errors_that_say_again_what_was_asked_for_are_of_one_class() -> None:
+def test_errors_that_echo_their_arguments_share_a_class() -> None:
     """B30: a search that finds nothing, tried again and again in slightly other words."""
-    said = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
+    template = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
     searches = [
         {
             **step(f"hash {words}", f"hash {words}", turn=n),
             "args": f"bees {words}",
-            "result_excerpt": said.format(words),
+            "result_excerpt": template.format(words),
             "is_error": True,
         }
         for n, words in enumerate(("of Rome", "in Rome", "ancient Rome", "Rome history", "Rome and honey"))
@@ -113,7 +113,7 @@ def test_plain_and_gzipped_files_are_read_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"steps": 3}', '{"run_id": "r", "steps": [7]}'])
-def test_a_line_that_is_no_run_is_refused(tmp_path: Path, line: str) -> None:
+def test_line_that_is_not_a_run_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(line)
 

@@ -15,26 +15,24 @@ from queenright.judge.evaluation import InvalidRunError
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
 PART = PAGE[PAGE.index("### Recorded runs of other systems") :]
 RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
-SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
+OUTPUTS = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_is_evaluated_as_the_page_says(tmp_path: Path) -> None:
+def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
     run = json.loads(RUN)
     again = {**run, "steps": run["steps"] * 3}
-    said = []
+    results = []
     for one in (RUN, json.dumps(again)):
         file = tmp_path / "runs.jsonl"
         file.write_text(one)
-        said.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
+        results.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
 
     assert len(run["steps"]) == 2
-    assert said == SAID[:2]
+    assert results == OUTPUTS[:2]
 
 
 @pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])
-def test_what_is_no_recorded_run_is_refused_with_the_page_that_has_the_format(
-    tmp_path: Path, line: str
-) -> None:
+def test_invalid_run_is_refused_with_the_format_page(tmp_path: Path, line: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(line)
 

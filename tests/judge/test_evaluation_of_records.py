@@ -56,12 +56,12 @@ def test_arguments_written_down_otherwise_are_the_same_call() -> None:
     assert "doom_loop" in found(*(tool(json.loads(args)) for args in written))
 
 
-def test_a_poll_whose_result_changes_is_no_loop() -> None:
+def test_poll_with_changing_results_is_no_loop() -> None:
     """B28: the same call, another answer each time."""
     assert found(*(tool("status", f"{n} of 40 done") for n in range(40))) == {}
 
 
-def test_a_tool_that_is_exempt_is_ignored() -> None:
+def test_exempt_tool_is_ignored() -> None:
     """B28: tools on the exempt list are ignored."""
     exempt = HealthSettings.model_validate({"loops": {"exempt_tools": ["bash"]}})
 
@@ -164,19 +164,19 @@ def test_ids_inside_arguments_do_not_hide_a_repeat() -> None:
 
 
 @pytest.mark.parametrize("moving", ["{n} %", '{{"page": {n}}}', "row {n}", "Elapsed tests: {n} of 9"])
-def test_what_changes_for_a_reason_is_another_result(moving: str) -> None:
+def test_meaningful_result_change_is_a_different_result(moving: str) -> None:
     """B83: a number or text that changes for a reason is a different result."""
     assert found(*(tool("poll", moving.format(n=n)) for n in range(8))) == {}
 
 
 @pytest.mark.parametrize(("sleep", "kinds"), [("sleep 30", set()), ("sleep 5", {"zero_progress"})])
-def test_run_without_times_waits_as_long_as_its_commands_say(sleep: str, kinds: set[str]) -> None:
+def test_run_without_times_uses_the_waits_of_its_commands(sleep: str, kinds: set[str]) -> None:
     polls = [tool(json.dumps({"command": f"{sleep}; cat f"}), "the same", name="bash") for _ in range(30)]
 
     assert set(found(*polls)) == kinds
 
 
-def test_of_a_text_that_is_cut_the_recorded_hash_decides() -> None:
+def test_recorded_hash_decides_for_truncated_text() -> None:
     """B83: the part that is left says nothing of the rest; the same where somebody else cut it shorter."""
     long, short = "x" * 280 + " … " + "y" * 120, "x" * 80
 
@@ -219,20 +219,20 @@ def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure
     assert found(llm(), tool(), full) == {"context_exhausted": "medium"}
 
 
-def test_an_answer_that_speaks_of_errors_is_none() -> None:
+def test_answer_mentioning_errors_is_not_an_error() -> None:
     assert found(llm(result_excerpt="litellm.RateLimitError is raised at 429")) == {}
 
 
 # -- what is missing or odd ------------------------------------------------------------------------------
 
 
-def test_a_silence_counts_where_times_are_told_and_nowhere_else() -> None:
+def test_silence_counts_only_where_times_are_recorded() -> None:
     assert found(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=1000)) == {"stall": "medium"}
     assert found(*(tool(f"{n}", f"{n}") for n in range(2000))) == {}
 
 
 @pytest.mark.parametrize("t", [float("nan"), float("inf"), True, "12", [], 10**400])
-def test_a_time_that_is_none_is_not_told(t: object) -> None:
+def test_invalid_time_is_ignored(t: object) -> None:
     assert found(tool(t=0), tool("b", "b", t=t), tool("c", "c", t=60)) == {}
 
 
@@ -247,7 +247,7 @@ def test_a_step_of_unknown_kind_is_a_sign_of_life_and_no_call() -> None:
     assert found(*({**thought, "t": 500 * n} for n in range(5))) == {}
 
 
-def test_calls_whose_results_nobody_recorded_are_a_loop_only_after_many() -> None:
+def test_calls_without_recorded_results_are_a_loop_only_after_many() -> None:
     blind = {"kind": "tool", "name": "bash", "args": "pytest", "result_excerpt": None}
 
     assert found(*[blind] * 9) == {}
@@ -275,9 +275,7 @@ _STEP = st.fixed_dictionaries(
     times=st.integers(1, 6),
     more=st.dictionaries(st.text(max_size=8), _JSON),
 )
-def test_whatever_a_record_holds_something_is_said_of_it(
-    steps: list[dict[str, Any]], times: int, more: dict[str, Any]
-) -> None:
+def test_any_record_is_evaluated(steps: list[dict[str, Any]], times: int, more: dict[str, Any]) -> None:
     result = evaluate_run({**more, "steps": steps * times}, SETTINGS)
 
     ranks: dict[str, int] = {}
@@ -290,7 +288,7 @@ def test_whatever_a_record_holds_something_is_said_of_it(
 
 
 @given(steps=_JSON)
-def test_what_is_no_list_of_steps_is_refused_and_nothing_else_happens(steps: object) -> None:
+def test_input_that_is_not_a_list_of_steps_is_refused(steps: object) -> None:
     try:
         result = evaluate_run({"steps": steps}, SETTINGS)
     except InvalidRunError:

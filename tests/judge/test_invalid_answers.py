@@ -139,7 +139,7 @@ async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(
     assert (before, tried, scripted.calls) == (3, 4, 4)
 
 
-async def test_critical_page_goes_out_at_once_when_a_visit_ends_without_decision(hive: Hive) -> None:
+async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(hive: Hive) -> None:
     """B130: a model that only looks decides nothing; what binds is passed on at once."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
     hive.queen_model = model

@@ -6,7 +6,7 @@ from queenright.judge.quoting import unquote
 SUMMARY = {"worker_agent_id": "bee", "findings": [], "shadow_findings": [{"kind": "token_spike"}]}
 
 
-def test_nothing_is_told_of_what_detectors_in_shadow_say() -> None:
+def test_shadow_findings_are_not_in_messages() -> None:
     for message in (
         check_message(0.0, {}, SUMMARY, None),
         triage_message({"ticket_id": "t"}, SUMMARY),
@@ -16,11 +16,11 @@ def test_nothing_is_told_of_what_detectors_in_shadow_say() -> None:
     assert "shadow_findings" in SUMMARY
 
 
-def test_of_a_worker_that_is_not_known_that_is_told() -> None:
+def test_message_states_that_a_worker_is_unknown() -> None:
     assert unquote("worker", triage_message({}, None)) == {"status": "no_active_session"}
 
 
-def test_a_check_tells_the_trend_or_that_it_is_the_first() -> None:
+def test_message_has_the_trend_or_states_the_first_check() -> None:
     first = check_message(0.0, {"agent_id": "bee"}, SUMMARY, None)
     later = check_message(0.0, {"agent_id": "bee"}, SUMMARY, {"minutes_ago": 2.0})
 

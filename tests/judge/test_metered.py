@@ -27,7 +27,7 @@ from queenright.runtime.llm.model import (
 )
 from tests.judge.conftest import FakeTime, Hive, TalkingModel, call
 
-ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec(name, name, {"type": "object"}) for name in ("look", "set_output")]
 FINE = ModelReply(
     tool_calls=(ToolCall("c", "set_output", "{}"),), input_tokens=90, output_tokens=10, cost=0.5
@@ -77,7 +77,7 @@ class Desk:
         )
 
     async def ask(self, tools: Sequence[ToolSpec] = TOOLS) -> ModelReply:
-        return await self.model.complete(ASKED, tools)
+        return await self.model.complete(CONVERSATION, tools)
 
     async def fail(self, times: int = 1) -> None:
         for _ in range(times):
@@ -97,7 +97,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
 # -- the budget ---------------------------------------------------------------------------------
 
 
-async def test_past_the_budget_the_rules_answer_and_the_model_is_not_called(
+async def test_exhausted_budget_uses_rules_without_a_model_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = saying(FINE)
@@ -119,7 +119,7 @@ async def test_past_the_budget_the_rules_answer_and_the_model_is_not_called(
     )
 
 
-async def test_it_is_said_once_a_window_and_the_model_is_asked_again_after_it(
+async def test_exhausted_budget_is_logged_once_per_window_and_the_model_returns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     desk = Desk(saying(FINE), dollars_per_hour=0.5)
@@ -134,7 +134,7 @@ async def test_it_is_said_once_a_window_and_the_model_is_asked_again_after_it(
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
 
 
-async def test_what_a_model_without_a_price_used_is_paid_in_tokens() -> None:
+async def test_unpriced_model_is_budgeted_in_tokens() -> None:
     desk = Desk(saying(ModelReply(tool_calls=FINE.tool_calls, input_tokens=900, output_tokens=200)))
 
     await desk.ask()
@@ -163,7 +163,7 @@ def priced(*replies: ModelReply | Exception) -> Priced:
     return Priced(saying(*replies).speak)
 
 
-ASKED_TOKENS = question_tokens(ASKED, TOOLS)
+ASKED_TOKENS = question_tokens(CONVERSATION, TOOLS)
 ASKED_DOLLARS = ASKED_TOKENS / 10_000
 
 
@@ -182,7 +182,7 @@ async def test_a_model_that_always_fails_spends_its_budget() -> None:
     assert (desk.fallbacks("budget") or 0) > 0
 
 
-async def test_calls_at_one_time_share_what_is_left() -> None:
+async def test_concurrent_calls_share_the_remaining_budget() -> None:
     answer = ModelReply(tool_calls=FINE.tool_calls, input_tokens=50, output_tokens=100, cost=0.1)
     model = priced(answer)
     desk = Desk(model, dollars_per_hour=5)
@@ -197,7 +197,7 @@ async def test_calls_at_one_time_share_what_is_left() -> None:
     assert desk.budget.spent("hour", "dollars") <= 5
 
 
-async def test_without_rules_in_its_place_a_model_is_asked_whatever_it_costs() -> None:
+async def test_model_without_a_fallback_is_called_over_budget() -> None:
     desk = Desk(priced(FINE), dollars_per_hour=0.01)
     desk.model = Metered(
         priced(FINE),
@@ -214,7 +214,7 @@ async def test_without_rules_in_its_place_a_model_is_asked_whatever_it_costs() -
     assert desk.model.fallback_reason is None
 
 
-async def test_who_answers_now_is_known_also_where_a_little_is_left() -> None:
+async def test_current_model_is_known_near_the_budget_limit() -> None:
     desk = Desk(priced(FINE), dollars_per_hour=2.4)
 
     await desk.ask()
@@ -229,7 +229,7 @@ async def test_who_answers_now_is_known_also_where_a_little_is_left() -> None:
 # -- a model that fails -------------------------------------------------------------------------
 
 
-async def test_the_last_failure_that_is_borne_is_answered_by_the_rules(
+async def test_last_tolerated_failure_is_answered_by_the_rules(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """B51: those before it are raised: nobody says that all is well."""
@@ -266,7 +266,7 @@ async def test_after_its_rest_a_model_is_tried_once() -> None:
     assert desk.fallbacks("error") == 4
 
 
-async def test_a_model_that_answers_after_its_rest_is_borne_with_as_before(
+async def test_recovered_model_has_its_full_tolerance_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failed = ModelError("no")
@@ -292,22 +292,22 @@ async def test_failures_in_a_row_are_forgotten_with_an_answer() -> None:
     assert await desk.ask() == FINE
 
 
-async def test_a_model_that_fails_twice_and_answers_once_for_ever_comes_to_rest() -> None:
+async def test_model_failing_two_of_three_calls_is_suspended() -> None:
     failed = ModelError("no")
     round_of: list[ModelReply | Exception] = [failed, failed, FINE]
     model = saying(*(round_of * 100))
     desk = Desk(model)
 
-    asked = []
+    outcomes = []
     for _ in range(120):  # an hour
         try:
-            asked.append((await desk.ask()).finish_reason)
+            outcomes.append((await desk.ask()).finish_reason)
         except ModelError:
-            asked.append("failed")
+            outcomes.append("failed")
         desk.time.now += 30
 
-    assert asked[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
-    assert asked.count("rules_in_place:error") >= 50
+    assert outcomes[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
+    assert outcomes.count("rules_in_place:error") >= 50
     assert len(model.shown) <= 70
 
 
@@ -343,18 +343,18 @@ async def test_answers_that_are_no_decision_are_failures_too(reply: ModelReply) 
     assert third.finish_reason == "rules_in_place:invalid"
 
 
-async def test_where_there_is_somebody_to_talk_to_words_are_an_answer() -> None:
+async def test_text_is_an_answer_in_a_conversation() -> None:
     words = ModelReply(text="It waits for its user.")
     desk = Desk(saying(words))
     chat = [ToolSpec("look", "look", {}), ToolSpec("ask_user", "ask", {})]
 
-    said = [await desk.ask(chat) for _ in range(5)]
+    answers = [await desk.ask(chat) for _ in range(5)]
 
-    assert said == [words] * 5
+    assert answers == [words] * 5
     assert [must_call(tools) for tools in (TOOLS, chat, [])] == [True, False, False]
 
 
-async def test_where_the_rules_have_no_answer_either_both_are_named() -> None:
+async def test_error_names_both_when_model_and_rules_fail() -> None:
     desk = Desk(saying(FINE), stand_in=RulesModel(), dollars_per_hour=0.1)
     await desk.ask()
 
@@ -425,7 +425,7 @@ async def test_a_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: boo
     model.let_go.set()
 
 
-async def test_a_caller_that_gives_up_at_the_same_moment_has_seen_a_time_out() -> None:
+async def test_cancelled_caller_counts_a_simultaneous_timeout() -> None:
     desk = Desk(Hanging())
     for _ in range(3):
         asking = asyncio.create_task(desk.ask())
@@ -476,7 +476,7 @@ async def test_a_medium_finding_waits_for_a_failing_model_until_the_rules_stand_
     assert desk.fallbacks("error") == 1
 
 
-async def test_past_the_budget_the_conversation_goes_on_by_the_rules(hive: Hive) -> None:
+async def test_exhausted_budget_continues_the_conversation_by_rules(hive: Hive) -> None:
     draft = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     reply = call(EMIT, ticket_json=json.dumps({"severity": "high", **draft}))
     model = saying(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
@@ -496,7 +496,7 @@ async def test_past_the_budget_the_conversation_goes_on_by_the_rules(hive: Hive)
     assert desk.fallbacks("budget") == 1
 
 
-async def test_a_judge_whose_model_hangs_forever_still_judges(hive: Hive) -> None:
+async def test_judge_with_a_hanging_model_still_judges(hive: Hive) -> None:
     model = Hanging()
     desk = judged_by(hive, model)
     await hive.start()
@@ -510,7 +510,7 @@ async def test_a_judge_whose_model_hangs_forever_still_judges(hive: Hive) -> Non
     assert model.calls == 3
 
 
-async def test_what_was_spent_before_a_restart_is_not_spent_again(hive: Hive, tmp_path: Path) -> None:
+async def test_spending_before_a_restart_still_counts(hive: Hive, tmp_path: Path) -> None:
     """With the models that the settings name, and the file in the storage folder."""
     words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     ticket = {"ticket_json": json.dumps({"severity": "high", **words})}

@@ -152,18 +152,18 @@ TOOLS: Any = [
         ("ollama_chat", "qwen3", None),
     ],
 )
-def test_the_tools_can_be_said_to_every_kind_of_provider(
+def test_tool_schemas_are_valid_for_every_provider(
     litellm: Any, provider: str, model: str, choice: object
 ) -> None:
     """What an argument may be, and which must be there, survives the translation."""
     tools = to_openai_tools([tool.spec for tool in TOOLS])
 
-    said = litellm.utils.get_optional_params(
+    result = litellm.utils.get_optional_params(
         model=model, custom_llm_provider=provider, tools=tools, tool_choice="required", drop_params=True
     )
 
-    text = json.dumps(said)
-    assert said.get("tool_choice") == choice
+    text = json.dumps(result)
+    assert result.get("tool_choice") == choice
     assert '["ticket_id", "analysis", "urgency"]' in text
     assert '["low", "medium", "high", "critical"]' in text
     assert text.index("get_worker_health_summary") < text.index("notify_operator")

@@ -18,7 +18,7 @@ from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 from tests.judge.conftest import Hive
 
-ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 
 # litellm's own modules use what pydantic and the standard library have deprecated.
@@ -81,7 +81,7 @@ def ask(metrics: JudgeMetrics, **settings: Any) -> Any:
     model = load_model(
         ModelSettings(model="scripted/one", **settings), "queen", metrics=metrics, monotonic=Ticks()
     )
-    return model.complete(ASKED, TOOLS)
+    return model.complete(CONVERSATION, TOOLS)
 
 
 def tool_call(name: str, arguments: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def tool_call(name: str, arguments: str) -> dict[str, Any]:
 
 
 @quiet
-async def test_what_a_model_says_and_costs_comes_through_litellm(
+async def test_litellm_reply_has_text_and_cost(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
     provider.replies = [tool_call("look", '{"place": "hive"}')]
@@ -110,20 +110,20 @@ async def test_the_model_is_shown_the_conversation_and_the_tools(
 ) -> None:
     provider.replies = [{"content": "fine"}]
     model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
-    said = [
-        *ASKED,
+    result = [
+        *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c0", "look", "{}"),)),
         Message(role="tool", content="seen", tool_call_id="c0"),
     ]
 
-    reply = await model.complete(said, TOOLS)
-    [asked] = provider.asked
+    reply = await model.complete(result, TOOLS)
+    [requests] = provider.asked
 
     assert reply.text == "fine"
-    assert [m["role"] for m in asked["messages"]] == ["system", "user", "assistant", "tool"]
-    assert asked["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
-    assert asked["messages"][3]["tool_call_id"] == "c0"
-    assert asked["optional_params"]["tools"][0]["function"]["name"] == "look"
+    assert [m["role"] for m in requests["messages"]] == ["system", "user", "assistant", "tool"]
+    assert requests["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
+    assert requests["messages"][3]["tool_call_id"] == "c0"
+    assert requests["optional_params"]["tools"][0]["function"]["name"] == "look"
 
 
 @quiet
@@ -175,7 +175,7 @@ async def test_the_rules_are_the_default_and_cost_nothing(
     assert isinstance(model, Metered)
     assert model.name == RulesModel().name == "queenright/rules"
     with pytest.raises(ModelError):
-        await model.complete(ASKED, TOOLS)
+        await model.complete(CONVERSATION, TOOLS)
     labels = {"role": "judge", "model": "queenright/rules"}
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 

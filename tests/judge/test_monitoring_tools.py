@@ -142,13 +142,13 @@ def ticket(**fields: Any) -> str:
 # -- which session ------------------------------------------------------------------------------
 
 
-async def test_without_a_session_there_is_none_to_speak_of(watch: Watch) -> None:
+async def test_summary_without_a_session_is_an_error(watch: Watch) -> None:
     """B2: no sessions at all."""
     assert await watch.summary() == {"status": "no_active_session"}
     assert (await watch.call(EMIT, ticket_json=ticket())).failed
 
 
-async def test_sessions_that_are_over_are_none(watch: Watch) -> None:
+async def test_ended_sessions_are_not_selected(watch: Watch) -> None:
     """B2: ten looks at finished ones open nothing."""
     watch.begin("old")
     watch.steps("old", *["RETRY"] * 25)
@@ -160,7 +160,7 @@ async def test_sessions_that_are_over_are_none(watch: Watch) -> None:
     assert await watch.tickets.history() == []
 
 
-async def test_a_session_at_work_wins_over_a_newer_one_that_is_over(watch: Watch) -> None:
+async def test_active_session_precedes_a_newer_ended_one(watch: Watch) -> None:
     """B3: whatever the folders' times are."""
     watch.begin("at-work")
     watch.steps("at-work", "ACCEPT")
@@ -172,7 +172,7 @@ async def test_a_session_at_work_wins_over_a_newer_one_that_is_over(watch: Watch
     assert (await watch.summary())["session_id"] == "at-work"
 
 
-async def test_of_two_at_work_the_newest_event_decides_and_both_can_be_looked_at(watch: Watch) -> None:
+async def test_newest_event_selects_among_active_sessions_and_both_are_readable(watch: Watch) -> None:
     """B3: not the newest session, and not the newest folder."""
     watch.begin("first")
     watch.time.now += MINUTE
@@ -186,7 +186,7 @@ async def test_of_two_at_work_the_newest_event_decides_and_both_can_be_looked_at
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         (SessionStatus.ACTIVE, "active"),
         (SessionStatus.PAUSED, "paused"),
@@ -196,17 +196,17 @@ async def test_of_two_at_work_the_newest_event_decides_and_both_can_be_looked_at
     ],
 )
 async def test_session_summary_shows_the_current_state(
-    watch: Watch, status: SessionStatus, told: str
+    watch: Watch, status: SessionStatus, expected: str
 ) -> None:
     """B4: active, paused, completed, failed, cancelled."""
     watch.begin("one")
     watch.steps("one", "ACCEPT")
     watch.change("one", status=status)
 
-    assert (await watch.summary(session_id="one"))["status"] == told
+    assert (await watch.summary(session_id="one"))["status"] == expected
 
 
-async def test_a_status_of_another_version_is_unknown_and_its_silence_means_nothing(watch: Watch) -> None:
+async def test_unknown_status_of_another_version_has_no_stall(watch: Watch) -> None:
     """B4: neither healthy nor critical."""
     watch.begin("one")
     watch.steps("one", "ACCEPT")
@@ -219,7 +219,7 @@ async def test_a_status_of_another_version_is_unknown_and_its_silence_means_noth
     assert (found["status"], found["stall_minutes"], found["findings"]) == ("unknown", None, [])
 
 
-async def test_another_session_is_another_trend(watch: Watch) -> None:
+async def test_different_session_has_its_own_trend(watch: Watch) -> None:
     """B5: a step count that went down is no stall."""
     watch.begin("first")
     watch.steps("first", *["RETRY"] * 12)
@@ -235,7 +235,7 @@ async def test_another_session_is_another_trend(watch: Watch) -> None:
     assert after["findings"] == []
 
 
-async def test_a_session_taken_up_again_is_at_work_again(watch: Watch) -> None:
+async def test_resumed_session_is_active_again(watch: Watch) -> None:
     watch.begin("one")
     watch.steps("one", "RETRY")
     watch.change("one", status=SessionStatus.FAILED)
@@ -263,7 +263,7 @@ async def test_a_session_outside_its_folder_is_refused(watch: Watch, session_id:
     assert "a session id must not contain a path separator or '..'" in result.content
 
 
-async def test_a_torn_state_or_a_folder_in_the_logs_place_hides_no_other_session(watch: Watch) -> None:
+async def test_corrupt_state_or_misplaced_folder_hides_no_other_session(watch: Watch) -> None:
     """B6: what cannot be read is skipped."""
     watch.begin("torn")
     (watch.path / "sessions" / "torn" / "state.json").write_bytes(b'{"session_id": "to')
@@ -279,7 +279,7 @@ async def test_a_torn_state_or_a_folder_in_the_logs_place_hides_no_other_session
 # -- what is seen in it -------------------------------------------------------------------------
 
 
-async def test_the_second_look_reads_only_what_is_new(watch: Watch) -> None:
+async def test_second_check_reads_only_new_entries(watch: Watch) -> None:
     """B7: what was read before is not read again, however much it is."""
     watch.begin("one")
     watch.steps("one", *["RETRY"] * 50)
@@ -295,7 +295,7 @@ async def test_the_second_look_reads_only_what_is_new(watch: Watch) -> None:
     assert (found["total_steps"], found["steps_since_last_accept"]) == (51, 51)
 
 
-async def test_in_the_start_grace_nothing_is_ticketed_and_after_it_a_stall_is(watch: Watch) -> None:
+async def test_no_stall_ticket_in_the_start_grace_and_one_after_it(watch: Watch) -> None:
     """B1: counted from the life's own events, not from those of the one before."""
     watch.begin("one")
     watch.steps("one", "ACCEPT")
@@ -313,7 +313,7 @@ async def test_in_the_start_grace_nothing_is_ticketed_and_after_it_a_stall_is(wa
     assert later["stall_minutes"] == 16.0
 
 
-async def test_a_worker_that_hangs_before_its_first_step_is_seen(watch: Watch) -> None:
+async def test_worker_hanging_before_its_first_step_is_found(watch: Watch) -> None:
     """B19: there is no log yet."""
     watch.begin("one")
     watch.time.now += 16 * MINUTE
@@ -335,7 +335,7 @@ async def test_looking_moves_no_clock(watch: Watch) -> None:
     assert found["stall_minutes"] == 11.0
 
 
-async def test_a_node_of_the_runtime_that_waits_for_its_user_is_told_so(tmp_path: Path) -> None:
+async def test_runtime_node_waiting_for_its_user_is_reported_as_waiting(tmp_path: Path) -> None:
     """B17: three hours, then the reply, then a model that hangs: the stall counts from the reply."""
     time = FakeTime()
     hangs = NodeSpec(id="chat", system_prompt="chat", client_facing=True, model_timeout_seconds=10_000)
@@ -358,14 +358,14 @@ async def test_a_node_of_the_runtime_that_waits_for_its_user_is_told_so(tmp_path
     await time.advance(180 * MINUTE)
     waiting = await workers.find("talker", "")
     assert waiting is not None
-    asked = (waiting.vitals.waiting, waiting.findings)
+    state = (waiting.vitals.waiting, waiting.findings)
 
     assert await runtime.inject_input("chat", "honey")
     await time.advance(16 * MINUTE)
     hanging = await workers.find("talker", "")
     await runtime.stop()
 
-    assert asked == ("user_input", ())
+    assert state == ("user_input", ())
     assert hanging is not None
     assert hanging.vitals.waiting is None
     [finding] = hanging.findings
@@ -381,7 +381,7 @@ async def stuck(watch: Watch) -> None:
     watch.steps("one", *["RETRY"] * 16)
 
 
-async def test_a_ticket_is_about_the_worker_found_and_carries_its_graph(watch: Watch) -> None:
+async def test_ticket_names_the_found_worker_and_its_graph(watch: Watch) -> None:
     """B36, B63: who it is about is not the model's to say."""
     await stuck(watch)
 
@@ -400,12 +400,12 @@ async def test_the_same_condition_again_is_counted(watch: Watch) -> None:
     for _ in range(3):
         await watch.call(EMIT, ticket_json=ticket())
 
-    [kept] = await watch.tickets.history()
-    assert kept.occurrences == 3
+    [tickets] = await watch.tickets.history()
+    assert tickets.occurrences == 3
     assert len(await watch.published(EventType.WORKER_ESCALATION_TICKET)) == 1
 
 
-async def test_a_ticket_is_about_the_worker_that_was_looked_at(watch: Watch) -> None:
+async def test_ticket_names_the_checked_worker(watch: Watch) -> None:
     await stuck(watch)
     watch.begin("newer")
     watch.steps("newer", "ACCEPT")
@@ -413,11 +413,11 @@ async def test_a_ticket_is_about_the_worker_that_was_looked_at(watch: Watch) -> 
     await watch.summary(session_id="one")
     await watch.call(EMIT, ticket_json=ticket())
 
-    [kept] = await watch.tickets.history()
-    assert kept.worker_session_id == "one"
+    [tickets] = await watch.tickets.history()
+    assert tickets.worker_session_id == "one"
 
 
-async def test_what_is_no_ticket_is_refused_by_name_and_publishes_nothing(watch: Watch) -> None:
+async def test_invalid_ticket_is_refused_by_field_and_not_published(watch: Watch) -> None:
     """B35."""
     await stuck(watch)
 
@@ -433,19 +433,19 @@ async def test_operator_is_notified_once_at_least_at_ticket_severity(watch: Watc
     """B49: a second time, or about nothing, is an error."""
     await stuck(watch)
     ticket_id = json.loads((await watch.call(EMIT, ticket_json=ticket())).content)["ticket_id"]
-    told = {"ticket_id": ticket_id, "analysis": "scribe repeats one error.", "urgency": "low"}
+    arguments = {"ticket_id": ticket_id, "analysis": "scribe repeats one error.", "urgency": "low"}
 
-    first = await watch.call(NOTIFY, **told)
-    second = await watch.call(NOTIFY, **told)
-    unknown = await watch.call(NOTIFY, **(told | {"ticket_id": "t-404"}))
+    first = await watch.call(NOTIFY, **arguments)
+    second = await watch.call(NOTIFY, **arguments)
+    unknown = await watch.call(NOTIFY, **(arguments | {"ticket_id": "t-404"}))
 
     [event] = await watch.published(EventType.QUEEN_INTERVENTION_REQUESTED)
     assert (first.failed, second.failed, unknown.failed) == (False, True, True)
     assert "is intervening already" in second.content
     assert "there is no ticket 't-404'" in unknown.content
     assert (event.data["urgency"], event.data["queen_graph_id"]) == ("high", "watch")
-    [kept] = await watch.tickets.history()
-    assert kept.status is TicketStatus.INTERVENING
+    [tickets] = await watch.tickets.history()
+    assert tickets.status is TicketStatus.INTERVENING
 
 
 async def test_the_tools_are_registered_once(watch: Watch) -> None:

@@ -90,8 +90,8 @@ class Acting:
         for _ in range(3):
             await self.hive.settle()
             await self.service.settled()
-        [kept] = await self.hive.store.read(lambda conn: read_escalations(conn, limit=10))
-        return kept
+        [records] = await self.hive.store.read(lambda conn: read_escalations(conn, limit=10))
+        return records
 
 
 @pytest.fixture
@@ -111,25 +111,29 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     await hive.pass_time(1000)
     await hive.look()
 
-    kept = await acting.escalate()
+    records = await acting.escalate()
 
-    assert (kept.status, kept.decision, kept.decided_by) == (EscalationStatus.DECIDED, "terminate", "queen")
-    assert "has been stalled since" in kept.decision_reason
+    assert (records.status, records.decision, records.decided_by) == (
+        EscalationStatus.DECIDED,
+        "terminate",
+        "queen",
+    )
+    assert "has been stalled since" in records.decision_reason
     assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
-    [asked] = hive.of(EventType.ESCALATION_TRIGGERED)
-    assert asked.data["context"]["worker_agent_id"] == AGENT
-    [told] = hive.of(EventType.ESCALATION_DECIDED)
-    assert (told.data["decision"], told.data["by"]) == ("terminate", "queen")
+    [events] = hive.of(EventType.ESCALATION_TRIGGERED)
+    assert events.data["context"]["worker_agent_id"] == AGENT
+    [result] = hive.of(EventType.ESCALATION_DECIDED)
+    assert (result.data["decision"], result.data["by"]) == ("terminate", "queen")
 
 
-async def test_a_worker_that_a_restart_would_not_help_is_told_to_hand_off(acting: Acting) -> None:
+async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(acting: Acting) -> None:
     hive = acting.hive
     await hive.begin()
     await hive.bad_steps(20)
 
-    kept = await acting.escalate()
+    records = await acting.escalate()
 
-    assert (kept.decision, kept.decided_by) == ("hand_off", "queen")
+    assert (records.decision, records.decided_by) == ("hand_off", "queen")
     assert acting.outside.stopped == []
     [message] = acting.outside.nudged
     assert message.startswith("HAND OFF NOW")

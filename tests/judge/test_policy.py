@@ -52,7 +52,7 @@ def test_no_ticket_without_a_finding() -> None:
     assert policy.draft_ticket(summary()) is None
 
 
-def test_a_finding_that_is_only_shown_is_no_ticket() -> None:
+def test_finding_without_ticket_opens_none() -> None:
     """B14: the warning band, and everything in the start grace."""
     assert policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
 
@@ -70,7 +70,7 @@ def test_the_worst_finding_names_the_ticket() -> None:
 @pytest.mark.parametrize(
     "garbage", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
 )
-def test_what_is_no_finding_is_left_out(garbage: Any) -> None:
+def test_invalid_findings_are_ignored(garbage: Any) -> None:
     assert policy.draft_ticket({"findings": garbage}) is None
 
 
@@ -100,14 +100,14 @@ def test_the_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
 
 
 @pytest.mark.parametrize("severity", list(Severity))
-def test_a_condition_that_is_gone_is_dismissed_at_any_severity(severity: Severity) -> None:
+def test_resolved_condition_is_dismissed_at_any_severity(severity: Severity) -> None:
     """B47: re-checked against how the worker is now."""
     decision = policy.triage(ticket(severity.value), summary())
 
     assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
 
 
-def test_the_workers_numbers_now_count_not_those_of_the_ticket() -> None:
+def test_current_numbers_decide_not_those_of_the_ticket() -> None:
     decision = policy.triage(ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12))
 
     assert decision.decision == "intervene"
@@ -120,7 +120,7 @@ def test_the_workers_numbers_now_count_not_those_of_the_ticket() -> None:
     cause=st.text(max_size=200),
     verdicts=st.lists(st.sampled_from(["ACCEPT", "RETRY", "CONTINUE"]), max_size=5),
 )
-def test_nothing_a_ticket_says_gets_it_dismissed_while_it_binds(
+def test_ticket_text_cannot_dismiss_a_standing_condition(
     severity: str, kind: FindingKind, steps: int, cause: str, verdicts: list[str]
 ) -> None:
     """B52: for any text and any numbers."""
@@ -153,25 +153,25 @@ def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: Finding
 @pytest.mark.parametrize("kind", FindingKind)
 def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
     """B102: no placeholders; names that a shell would read are quoted."""
-    said = wording.advice(kind, "my agent", "run; 1")
+    result = wording.advice(kind, "my agent", "run; 1")
 
-    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", said)
-    if "queenright recover" in said:
-        assert "queenright recover 'run; 1' " in said
-    if "queenright events" in said:
-        assert "queenright events --agent 'my agent' " in said
+    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", result)
+    if "queenright recover" in result:
+        assert "queenright recover 'run; 1' " in result
+    if "queenright events" in result:
+        assert "queenright events --agent 'my agent' " in result
 
 
-def test_no_two_kinds_say_the_same() -> None:
-    said = [
+def test_every_kind_has_a_distinct_text() -> None:
+    texts = [
         (wording.impact(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
     ]
 
-    for column in zip(*said, strict=True):
+    for column in zip(*texts, strict=True):
         assert len(set(column)) == len(FindingKind)
 
 
-def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
+def test_numbers_appear_once_and_only_when_informative() -> None:
     text = policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
     assert "(6 bad steps since the last accepted one, last activity 6 min ago, seen 3 times)." in text
@@ -180,10 +180,10 @@ def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
+    ("minutes", "expected"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
 )
-def test_durations_are_formatted_for_people(minutes: float, said: str) -> None:
-    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {said} ago")
+def test_durations_have_readable_units(minutes: float, expected: str) -> None:
+    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {expected} ago")
 
 
 def test_evidence_of_many_lines_becomes_one() -> None:

@@ -19,27 +19,27 @@ PROMPTS = rendered()
 RENEW = "look at what changed, then: python -m tests.judge.renew_prompts"
 
 
-def test_every_prompt_that_is_shipped_is_looked_at_here() -> None:
+def test_every_shipped_prompt_is_tested() -> None:
     folder = Path(__file__).parents[2] / "judge" / "queenright" / "judge" / "prompts"
 
     assert {file.stem for file in folder.glob("*.md")} == set(PROMPTS)
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_the_rendered_prompts_are_as_they_were_read_last(name: str) -> None:
+def test_rendered_prompts_equal_their_reviewed_versions(name: str) -> None:
     """A change of a prompt is a change of behaviour."""
     assert PROMPTS[name].text == (SNAPSHOTS / f"{name}.md").read_text(encoding="utf-8"), RENEW
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_a_text_that_changed_has_another_version(name: str) -> None:
+def test_changed_prompt_has_a_new_version(name: str) -> None:
     version = str(PROMPTS[name].version)
 
     assert version != "0", f"{name}.md must begin with its version"
     assert known()[name].get(version, RENEW) == fingerprint(name), f"raise the version of {name}.md; {RENEW}"
 
 
-def test_a_prompt_is_named_by_version_and_words() -> None:
+def test_prompt_id_has_version_and_content_hash() -> None:
     one, other = Prompt("judge", 3, "Be fair."), Prompt("judge", 3, "Be quick.")
 
     assert one.id == "judge@3+3a6dbe17"
@@ -47,7 +47,7 @@ def test_a_prompt_is_named_by_version_and_words() -> None:
     assert judge_prompt(HealthSettings()).id == judge_prompt(HealthSettings()).id
 
 
-def test_other_thresholds_are_other_words() -> None:
+def test_changed_thresholds_change_the_prompt() -> None:
     settings = HealthSettings(
         bands=Bands(warning=2, medium=4, high=6, critical=30), stall=Stall(idle_seconds=90)
     )
@@ -78,7 +78,7 @@ def test_a_file_takes_the_place_of_the_built_in_text(tmp_path: Path) -> None:
     assert prompt.id.startswith("judge@7+")
 
 
-def test_a_file_need_not_say_a_version(tmp_path: Path) -> None:
+def test_prompt_file_without_a_version_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("Be fair.")
 

@@ -26,7 +26,7 @@ from queenright.judge.stack.promql import query_fault
         "histogram_quantile(0.95, sum by (le) (rate(x_bucket[5m])))",
     ],
 )
-def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
+def test_promql_range_up_to_a_day_is_allowed(promql: str) -> None:
     assert query_fault(promql) == ""
 
 
@@ -68,7 +68,7 @@ def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
         "x offset",
     ],
 )
-def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None:
+def test_promql_range_over_a_day_is_refused_with_the_reason(promql: str) -> None:
     assert query_fault(promql)
 
 
@@ -76,7 +76,7 @@ def test_unsupported_promql_is_rejected_by_name() -> None:
     assert query_fault("rate(x[5m  * 2])") == ("'5m * 2' is not a plain duration; write it like 5m or 1h30m")
 
 
-def test_the_time_over_which_it_is_asked_counts() -> None:
+def test_promql_range_includes_the_query_window() -> None:
     day = 24 * 3600.0
 
     assert query_fault("x", range_seconds=day) == ""

@@ -51,13 +51,13 @@ async def test_each_triage_message_has_the_whole_ticket(hive: Hive) -> None:
         await hive.begin(agent)
         await hive.bad_steps(16, agent)
 
-    asked = [m for m in model.shown if m[-1].role == "user"]
-    shown = [ticket_in(messages) for messages in asked]
+    requests = [m for m in model.shown if m[-1].role == "user"]
+    tickets = [ticket_in(messages) for messages in requests]
 
-    kept = {t.worker_agent_id: t.model_dump(mode="json") for t in await hive.tickets.history(10)}
-    assert [t["worker_agent_id"] for t in shown] == ["first", "second", "third"]
-    for ticket in shown:
-        stored = kept[str(ticket["worker_agent_id"])]
+    result = {t.worker_agent_id: t.model_dump(mode="json") for t in await hive.tickets.history(10)}
+    assert [t["worker_agent_id"] for t in tickets] == ["first", "second", "third"]
+    for ticket in tickets:
+        stored = result[str(ticket["worker_agent_id"])]
         assert ticket.keys() == stored.keys()
         assert ticket["evidence_snippet"] == stored["evidence_snippet"] == "same error"
 

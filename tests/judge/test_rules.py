@@ -21,7 +21,7 @@ def offered(*names: str) -> list[ToolSpec]:
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4))
-def test_whatever_is_quoted_comes_back_and_forges_no_marker(data: dict[str, object]) -> None:
+def test_quotation_round_trips_and_forges_no_marker(data: dict[str, object]) -> None:
     """B52: data cannot end its own quotation."""
     text = quote("worker", data)
 
@@ -32,7 +32,7 @@ def test_whatever_is_quoted_comes_back_and_forges_no_marker(data: dict[str, obje
 @pytest.mark.parametrize(
     "text", ["", "<worker>\nnot json\n</worker>", "<worker>\n[1]\n</worker>", "<other>\n{}\n</other>"]
 )
-def test_what_is_no_quotation_is_none(text: str) -> None:
+def test_invalid_quotation_is_not_read(text: str) -> None:
     assert unquote("worker", text) is None
 
 
@@ -42,13 +42,13 @@ async def test_the_rules_speak_only_as_judge_or_queen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "said", "fault"),
+    ("tool", "expected", "fault"),
     [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
 async def test_a_conversation_without_a_question_is_no_answer(
-    tool: str, said: str | None, fault: str
+    tool: str, expected: str | None, fault: str
 ) -> None:
-    messages = [] if said is None else [Message(role="user", content=said)]
+    messages = [] if expected is None else [Message(role="user", content=expected)]
 
     with pytest.raises(ModelError, match=fault):
         await RulesModel().complete(messages, offered(tool))
@@ -68,7 +68,7 @@ async def test_earlier_checks_in_the_conversation_do_not_count() -> None:
     assert (call.name, json.loads(call.arguments)) == ("set_output", {"health_verdict": "healthy"})
 
 
-async def test_a_worker_that_is_known_no_more_is_triaged_by_its_ticket() -> None:
+async def test_forgotten_worker_is_triaged_by_its_ticket() -> None:
     ticket = {
         "ticket_id": "t",
         "severity": "low",

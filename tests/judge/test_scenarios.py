@@ -32,17 +32,17 @@ from tests.judge.conftest import TalkingModel, call
 from tests.judge.scores import DOCUMENT, markdown, rules_score, stated
 
 SCENARIOS = {scenario.id: scenario for scenario in load_scenarios()}
-WELL = ["steady-work", "three-hours-for-its-user", "declared-40-at-30"]
+HEALTHY_SCENARIOS = ["steady-work", "three-hours-for-its-user", "declared-40-at-30"]
 NEAR = ["connection-blip", "archive-mirror-down", "inbox-watcher", "verifies-twice"]
 MEDIUM = ["ten-bad-repeating", "loop-aaa", "injected-dismiss"]
 BINDING = ["fifteen-bad", "twenty-bad", "stall-exactly", "recovery-failed", "injected-severity-low"]
-SAMPLE = [SCENARIOS[one] for one in (*WELL, *NEAR, *MEDIUM, *BINDING)]
+SAMPLE = [SCENARIOS[one] for one in (*HEALTHY_SCENARIOS, *NEAR, *MEDIUM, *BINDING)]
 
 
 # -- the set ---------------------------------------------------------------------------------------
 
 
-def test_the_set_covers_what_workers_do() -> None:
+def test_scenarios_cover_worker_behaviours() -> None:
     kinds = {scenario.kind for scenario in SCENARIOS.values()}
     causes = {cause for scenario in SCENARIOS.values() for cause in scenario.label.causes}
 
@@ -64,7 +64,7 @@ def test_the_set_covers_what_workers_do() -> None:
     }
 
 
-def test_neither_answer_is_right_by_default() -> None:
+def test_no_answer_is_right_for_most_scenarios() -> None:
     """A model that always says the same must not look well."""
     due = [scenario.label.ticket_due for scenario in SCENARIOS.values()]
 
@@ -73,7 +73,7 @@ def test_neither_answer_is_right_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"script": [{"jump": {}}]}, "unknown action 'jump'"),
         ({"script": [{"turn": {"tool": "x"}, "pass": 3}]}, "has 2"),
@@ -85,8 +85,8 @@ def test_neither_answer_is_right_by_default() -> None:
         ({"note": "x"}, "note"),
     ],
 )
-def test_what_is_no_scenario_is_refused_with_its_place(
-    tmp_path: Path, wrong: dict[str, object], told: str
+def test_invalid_scenario_is_refused_with_its_place(
+    tmp_path: Path, wrong: dict[str, object], expected: str
 ) -> None:
     good: dict[str, object] = {
         "id": "mine",
@@ -100,7 +100,7 @@ def test_what_is_no_scenario_is_refused_with_its_place(
     with pytest.raises(InvalidScenarioError, match=r"mine\.yaml") as refused:
         load_scenarios(tmp_path)
 
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_rules_agree_with_the_labels_as_the_document_states(rules: Score) ->
     assert stated(DOCUMENT.read_text(encoding="utf-8")) == markdown(rules)
 
 
-def test_the_rules_agree_well_and_never_miss_what_binds(rules: Score) -> None:
+def test_rules_agree_well_and_miss_no_binding_finding(rules: Score) -> None:
     decided = {row.name: row.all for row in rules.decided}
 
     assert (decided["ticket"].kappa or 0) > 0.7
@@ -134,7 +134,7 @@ def test_the_rules_agree_well_and_never_miss_what_binds(rules: Score) -> None:
     assert not [miss for miss in rules.misses if "ticket none" in " ".join(miss.wrong)]
 
 
-def test_no_floor_gives_way_and_no_neighbour_gets_a_ticket(rules: Score) -> None:
+def test_no_floor_is_lowered_and_no_unrelated_worker_ticketed(rules: Score) -> None:
     assert rules.faults == ()
 
 
@@ -181,13 +181,13 @@ def level_of(outcomes: Sequence[Outcome], scenario: str) -> str:
     return next(o.level for o in outcomes if o.scenario.id == scenario)
 
 
-async def test_a_model_that_finds_all_well_has_no_kappa_and_lowers_no_floor() -> None:
+async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
     outcomes = await judged_by(optimist)
     found = score(outcomes, judge="optimist", queen="optimist")
-    said = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.said}
 
-    assert said["judge: ticket"].kappa == pytest.approx(0.0)
-    assert said["queen: triage"].share < 0.5
+    assert scores["judge: ticket"].kappa == pytest.approx(0.0)
+    assert scores["queen: triage"].share < 0.5
     assert {level_of(outcomes, one) for one in MEDIUM} == {"none"}
     for one in BINDING:
         outcome = next(o for o in outcomes if o.scenario.id == one)
@@ -195,24 +195,24 @@ async def test_a_model_that_finds_all_well_has_no_kappa_and_lowers_no_floor() ->
     assert found.faults == ()
 
 
-async def test_a_model_that_always_alarms_has_no_kappa_and_disturbs_nobody_about_the_healthy() -> None:
+async def test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_healthy_workers() -> None:
     outcomes = await judged_by(alarmist)
     found = score(outcomes, judge="alarmist", queen="alarmist")
-    said = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.said}
 
-    assert said["judge: ticket"].kappa == pytest.approx(0.0)
-    assert (said["judge: severity"].kappa or 0) < 0.1
+    assert scores["judge: ticket"].kappa == pytest.approx(0.0)
+    assert (scores["judge: severity"].kappa or 0) < 0.1
     assert {level_of(outcomes, one) for one in MEDIUM} == {"critical"}
-    assert {level_of(outcomes, one) for one in WELL} == {"none"}
+    assert {level_of(outcomes, one) for one in HEALTHY_SCENARIOS} == {"none"}
     assert found.faults == ()
 
 
-async def test_a_model_that_says_nothing_leaves_what_binds_to_the_rules() -> None:
+async def test_silent_model_leaves_binding_findings_to_the_rules() -> None:
     outcomes = await judged_by(silent)
     found = score(outcomes, judge="silent", queen="silent")
 
     assert {o.judge_answer for o in outcomes if o.scenario.id in (*MEDIUM, *BINDING)} == {SILENT}
-    assert {level_of(outcomes, one) for one in (*MEDIUM, *WELL, *NEAR)} == {"none"}
+    assert {level_of(outcomes, one) for one in (*MEDIUM, *HEALTHY_SCENARIOS, *NEAR)} == {"none"}
     assert all(o.is_notified for o in outcomes if o.scenario.id in BINDING)
     assert found.faults == ()
 
@@ -220,7 +220,7 @@ async def test_a_model_that_says_nothing_leaves_what_binds_to_the_rules() -> Non
 # -- the stage ---------------------------------------------------------------------------------------
 
 
-async def test_what_happens_meanwhile_is_seen_by_the_queen_and_not_by_the_judge() -> None:
+async def test_change_between_judge_and_queen_is_seen_by_the_queen() -> None:
     scenario = SCENARIOS["retry-storm-recovers-before-triage"]
     model = TalkingModel(alarmist)
 
@@ -230,7 +230,7 @@ async def test_what_happens_meanwhile_is_seen_by_the_queen_and_not_by_the_judge(
     assert outcome.triage == "dismiss"
 
 
-async def test_a_repair_round_belongs_to_the_decision_that_it_mends() -> None:
+async def test_repair_round_counts_with_its_decision() -> None:
     drafts = ["{}", None]
 
     def mends(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -247,7 +247,7 @@ async def test_a_repair_round_belongs_to_the_decision_that_it_mends() -> None:
 # -- the command -------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_score_and_says_no_below_the_wanted_kappa() -> None:
+def test_command_prints_the_score_and_fails_below_the_wanted_kappa() -> None:
     good = CliRunner().invoke(app, ["judge", "score", "--only", "bands", "--at-least", "0.9", "--json"])
     bad = CliRunner().invoke(app, ["judge", "score", "--only", "near_miss", "--at-least", "0.9"])
 
@@ -259,20 +259,20 @@ def test_the_command_prints_the_score_and_says_no_below_the_wanted_kappa() -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--only", "nonsense"], "neither a kind nor an id"),
         (["--model", "scripted:/nowhere.json"], "nowhere.json"),
     ],
 )
-def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], told: str) -> None:
+def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], expected: str) -> None:
     done = CliRunner().invoke(app, ["judge", "score", *arguments], env={"COLUMNS": "200"})
 
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert expected in done.stderr
 
 
-def test_scenarios_of_ones_own_are_played(tmp_path: Path) -> None:
+def test_custom_scenarios_are_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "- id: my-worker\n  kind: mine\n  about: it stops for good\n  script:\n    - start:\n    - pass: 5m\n"
         "  label: {ticket: critical, triage: intervene, why: it has stopped}\n",
@@ -285,7 +285,7 @@ def test_scenarios_of_ones_own_are_played(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["misses"] == []
 
 
-def test_every_scenario_has_another_story() -> None:
+def test_every_scenario_is_distinct() -> None:
     stories = [json.dumps(_played(scenario), sort_keys=True) for scenario in SCENARIOS.values()]
 
     assert len(set(stories)) == len(stories)

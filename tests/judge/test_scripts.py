@@ -38,10 +38,10 @@ async def test_documented_scripts_judge_and_triage(hive: Hive, tmp_path: Path) -
             while len(hive.of(EventType.TICKET_TRIAGED)) < number:
                 await hive.tick()
 
-    told, kept = sorted(await hive.tickets.history(10), key=lambda one: one.worker_agent_id)
-    assert (told.status, kept.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
-    assert (told.severity.value, kept.severity.value) == ("high", "medium")
-    assert told.cause == "It retries the same step."
+    tickets, result = sorted(await hive.tickets.history(10), key=lambda one: one.worker_agent_id)
+    assert (tickets.status, result.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
+    assert (tickets.severity.value, result.severity.value) == ("high", "medium")
+    assert tickets.cause == "It retries the same step."
     assert all(
         hive.metric("queenright_llm_fallbacks_total", role=role, reason=reason) == 0
         for role in ("judge", "queen")

@@ -74,7 +74,7 @@ async def test_samples_that_are_no_numbers_are_counted_and_stop_nothing(
     assert "1 workers, 1 tickets, 0 dismissed, 2 samples skipped" in capsys.readouterr().out
 
 
-async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
+async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -99,7 +99,7 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
     assert json.loads(line)["unseen"] == {"since": "2027-01-15T08:00:00.000+00:00", "why": why}
 
 
-def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_not_seen(
+def test_unchanged_findings_of_a_missing_worker_are_not_repeated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known = ticket()
@@ -118,7 +118,7 @@ def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_n
 
 
 @pytest.mark.parametrize("allow_empty", [False, True])
-async def test_nobody_seen_and_a_ticket_is_not_known(
+async def test_no_workers_with_an_open_ticket_is_unknown(
     stack: Stack, allow_empty: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -126,12 +126,12 @@ async def test_nobody_seen_and_a_ticket_is_not_known(
     stack.says()
 
     assert await once(stack, allow_empty=allow_empty) == 3
-    told = capsys.readouterr()
-    assert "1 tickets, 0 dismissed, 1 without metrics" in told.out
-    assert "there are tickets, but no worker has metrics" in told.err
+    output = capsys.readouterr()
+    assert "1 tickets, 0 dismissed, 1 without metrics" in output.out
+    assert "there are tickets, but no worker has metrics" in output.err
 
 
-async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
+async def test_unexpected_error_is_unknown_and_shows_no_secret(
     stack: Stack,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -143,15 +143,15 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
     monkeypatch.setattr(StackJudge, "check", broken)
 
     assert await once(stack) == 3
-    said = capsys.readouterr().err
-    assert "the check failed unexpectedly: KeyError" in said
+    output = capsys.readouterr().err
+    assert "the check failed unexpectedly: KeyError" in output
     assert "in broken" in caplog.text
-    assert "hunter2" not in said + caplog.text
+    assert "hunter2" not in output + caplog.text
 
 
 @pytest.mark.parametrize("go", [run_once, lambda options: run_forever(options, 0.0)])
 @pytest.mark.parametrize("state", ["/proc/nope", "{tmp}/file", "{tmp}/file/below"])
-def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
+def test_unusable_state_file_is_a_one_line_usage_error(
     tmp_path: Path, state: str, go: Callable[[JobOptions], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -184,19 +184,17 @@ def test_run_continues_after_any_check_result(
     monkeypatch.setattr(StackJudge, "check", broken)
 
     assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert looks == []
-    assert "ZeroDivisionError: division by zero" in said
-    assert "422 too many samples" in said
-    assert "RuntimeError: once more" in said
+    assert "ZeroDivisionError: division by zero" in output
+    assert "422 too many samples" in output
+    assert "RuntimeError: once more" in output
 
 
 @pytest.mark.parametrize(
     "selector", ["foo", "{job=", "{job=workers}", 'up{job="x"}', '{job="x" cluster="y"}', '{job="x}', "{job}"]
 )
-def test_a_selector_that_is_none_is_named_and_nobody_is_asked(
-    selector: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_selector_is_named_without_a_query(selector: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_once(JobOptions(prometheus="http://127.0.0.1:1", selector=selector)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("queenright: --selector must be label matchers, such as")
@@ -207,13 +205,13 @@ def test_a_selector_that_is_none_is_named_and_nobody_is_asked(
     "selector",
     ["", "{}", " {a='b',} ", 'a="b", c!~`d,}`', '{"a.b"="c", __d_=~"e|\\"f"}', "{a!='{'}"],
 )
-async def test_matchers_in_any_spelling_are_asked_for(stack: Stack, selector: str) -> None:
+async def test_matchers_in_any_spelling_are_queried(stack: Stack, selector: str) -> None:
     stack.is_stuck()
 
     assert await once(stack, selector=selector) == 1
 
 
-async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
+async def test_prometheus_selector_error_is_reported_for_the_selector(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -224,10 +222,10 @@ async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
     options = JobOptions(selector='{job=~"("}')
     async with serving(refuse) as (_, url):
         assert await asyncio.to_thread(run_once, replace(options, prometheus=url)) == 2
-    said = capsys.readouterr().err
-    assert """queenright: --selector '{job=~"("}' is refused by Prometheus: """ in said
-    assert "parse error: missing closing ): `(`" in said
-    assert "1:77" not in said
+    output = capsys.readouterr().err
+    assert """queenright: --selector '{job=~"("}' is refused by Prometheus: """ in output
+    assert "parse error: missing closing ): `(`" in output
+    assert "1:77" not in output
 
 
 @pytest.mark.parametrize(
@@ -239,16 +237,16 @@ async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
         (200, b"<html>"),
     ],
 )
-async def test_other_server_is_not_taken_for_prometheus(
+async def test_other_server_is_not_accepted_as_prometheus(
     status: int, body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(lambda path, params: (status, body)) as (_, url):
         options = JobOptions(prometheus=url, selector='{job="x"}', state=tmp_path)
         assert await asyncio.to_thread(run_once, options) == 3
-    said = capsys.readouterr().err
-    assert url in said
+    output = capsys.readouterr().err
+    assert url in output
     if status in (404, 200):
-        assert "check the address" in said
+        assert "check the address" in output
 
 
 def test_run_does_not_end_where_the_first_look_is_refused(
@@ -274,12 +272,12 @@ def test_run_does_not_end_where_the_first_look_is_refused(
 
 
 @pytest.mark.parametrize("state", [None, "kept"])
-async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_look(
+async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
     stack: Stack, state: str | None, tmp_path: Path, no_key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
-    told: list[Any] = []
-    async with alertmanager(told) as url:
+    notified: list[Any] = []
+    async with alertmanager(notified) as url:
         more = {"alertmanagers": (url,), "model": no_key, "state": state and tmp_path / state}
         codes = [await once(stack, **more)]
         stack.now += 300
@@ -287,27 +285,27 @@ async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_l
         codes.append(await once(stack, **more))
 
     assert codes == [1, 1]
-    assert [alert["labels"]["severity"] for alert in told] == ["critical"] * len(told)
-    assert told, "nothing was told"
+    assert [alert["labels"]["severity"] for alert in notified] == ["critical"] * len(notified)
+    assert notified, "nothing was told"
     # DESIGN 36: without a state each job has a ticket of its own about it, and yet it is one alert.
-    assert len({alert["labels"]["ticket_id"] for alert in told}) == 1
+    assert len({alert["labels"]["ticket_id"] for alert in notified}) == 1
     out = capsys.readouterr().out
     assert out.count("critical intervening") == 2
-    assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in told)
+    assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in notified)
 
 
-async def test_once_without_an_alertmanager_on_the_command_line_tells_nobody(
+async def test_once_without_an_alertmanager_notifies_nobody(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever looks once by hand, with the service's settings, pages nobody; the tickets are printed."""
     stack.is_stuck()
-    told: list[Any] = []
-    async with alertmanager(told) as url:
+    notified: list[Any] = []
+    async with alertmanager(notified) as url:
         config = tmp_path / "queenright.yaml"
         config.write_text(f"alerting: {{alertmanager_urls: ['{url}']}}\n")
         code = await once(stack, config=config)
 
-    assert (code, told) == (1, [])
+    assert (code, notified) == (1, [])
     assert "1 workers, 1 tickets" in capsys.readouterr().out
 
 
@@ -317,11 +315,11 @@ async def test_batch_worker_that_has_ended_is_no_page(
     """Its target is down for 50 min, and nothing was wrong when it spoke last."""
     ended = row("last_activity_timestamp_seconds", stack.now - 3000)
     stack.told = {"gone": [ended, row("steps_since_accept", 0)], "up": [row("up", 0, "")]}
-    told: list[Any] = []
-    async with alertmanager(told) as url:
+    notified: list[Any] = []
+    async with alertmanager(notified) as url:
         code = await once(stack, alertmanagers=(url,))
 
-    assert (code, told) == (0, [])
+    assert (code, notified) == (0, [])
     assert "1 workers, 0 tickets, 0 dismissed, 1 with their target down" in capsys.readouterr().out
 
 
@@ -334,7 +332,7 @@ async def test_undelivered_tickets_are_reported(
     assert "all notifications failed: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
-async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that_is_said(
+async def test_undecided_minor_ticket_is_not_notified_and_reported(
     stack: Stack, no_key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "queenright.yaml"
@@ -342,39 +340,39 @@ async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that
     activity = row("last_activity_timestamp_seconds", stack.now - 5)
     calls = [row("tool_calls_total", 5, tool="search", outcome="ok")]
     stack.told = {"here": [activity], "before": [activity], "long_before": [activity], "calls": calls}
-    told: list[Any] = []
-    async with alertmanager(told) as url:
+    notified: list[Any] = []
+    async with alertmanager(notified) as url:
         code = await once(stack, config=config, alertmanagers=(url,), as_json=True)
 
-    said = capsys.readouterr()
-    ticket = json.loads(said.out)
-    assert (code, told, ticket["severity"]) == (3, [], "medium")
+    output = capsys.readouterr()
+    ticket = json.loads(output.out)
+    assert (code, notified, ticket["severity"]) == (3, [], "medium")
     untold = f"not notified, because triage has not decided: {ticket['ticket_id']} (medium)"
-    assert f"queenright: {untold}" in said.err.splitlines()
+    assert f"queenright: {untold}" in output.err.splitlines()
 
 
 EVIL = "re\x1b]0;owned\x07se\nar\u202echer\x9b31m"
 
 
-async def test_a_name_from_a_label_is_clean_wherever_it_goes(
+async def test_label_names_are_clean_in_every_output(
     stack: Stack, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
+    notified: list[Any] = []
     stack.is_stuck(agent=EVIL)
     stack.told["gone"] = []
     stack.told["here"].append(row("errors_total\x1b[2J", 1, agent=EVIL))
     stack.told["calls"] = [row("tool_calls_total", 9, agent=EVIL, tool="t\x1b[2J", outcome="ok")]
-    async with alertmanager(told) as url, serving(lambda path, params: (500, b"\x1b[2J")) as (_, tempo):
+    async with alertmanager(notified) as url, serving(lambda path, params: (500, b"\x1b[2J")) as (_, tempo):
         codes = [await once(stack, alertmanagers=(url,), tempo=tempo, as_json=at) for at in (False, True)]
 
     assert codes == [1, 1]
-    said = capsys.readouterr()
-    everything = said.out + said.err + caplog.text + json.dumps(told, ensure_ascii=False)
+    output = capsys.readouterr()
+    everything = output.out + output.err + caplog.text + json.dumps(notified, ensure_ascii=False)
     assert not set(everything) - {"\n"} & {chr(n) for n in (*range(32), *range(127, 160), 0x202E)}
-    assert {alert["labels"]["agent"] for alert in told} == {"rese ar cher"}
+    assert {alert["labels"]["agent"] for alert in notified} == {"rese ar cher"}
 
 
-async def test_a_worker_with_such_a_name_is_known_again_when_it_is_gone(stack: Stack) -> None:
+async def test_worker_with_an_unclean_name_is_recognised_when_gone(stack: Stack) -> None:
     stack.is_stuck(agent=EVIL)
     codes = [await once(stack)]
     here = stack.told["here"]

@@ -93,7 +93,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield made
 
 
-async def test_an_answer_without_anybody_ends_no_ticket(stack: Stack) -> None:
+async def test_empty_answer_closes_no_ticket(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.says()
@@ -110,7 +110,7 @@ async def test_an_answer_without_anybody_ends_no_ticket(stack: Stack) -> None:
     assert back.missing == {}
 
 
-async def test_who_has_a_ticket_is_not_new_after_a_gap_of_prometheus(stack: Stack) -> None:
+async def test_worker_with_a_ticket_is_not_new_after_a_prometheus_gap(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.is_stuck()
@@ -124,7 +124,7 @@ async def test_who_has_a_ticket_is_not_new_after_a_gap_of_prometheus(stack: Stac
     assert [t.condition_cleared_at for t in new_process.tickets] == [stack.now]
 
 
-async def test_ticket_of_a_worker_whose_target_went_down_stays(stack: Stack) -> None:
+async def test_ticket_of_a_worker_with_a_down_target_stays(stack: Stack) -> None:
     """That it is silent since is no recovery."""
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
@@ -137,7 +137,7 @@ async def test_ticket_of_a_worker_whose_target_went_down_stays(stack: Stack) -> 
     assert {look.down for look in looks} == {1}
 
 
-async def test_a_worker_whose_series_are_gone_while_its_target_is_up_has_ended(stack: Stack) -> None:
+async def test_worker_without_series_on_an_up_target_has_ended(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.says(up(1))
@@ -159,7 +159,7 @@ async def test_a_worker_whose_series_are_gone_while_its_target_is_up_has_ended(s
         ((up(float("nan")),), "Prometheus has no target of this name"),
     ],
 )
-async def test_what_is_not_seen_to_be_over_stays_and_is_said_after_ten_minutes(
+async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_minutes(
     stack: Stack, still: Any, why: str
 ) -> None:
     stack.is_stuck()
@@ -179,7 +179,7 @@ async def test_what_is_not_seen_to_be_over_stays_and_is_said_after_ten_minutes(
     assert later.missing[ticket.ticket_id].long_at(later.at)
 
 
-async def test_a_replica_that_scrapes_it_is_enough(stack: Stack) -> None:
+async def test_one_scraping_replica_is_enough(stack: Stack) -> None:
     stack.is_stuck()
     await stack.look(0)
     stack.says(up(1, replica="b"), up(0, replica="a"))
@@ -192,13 +192,13 @@ async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
     [ticket] = (await stack.look(0)).tickets
     stack.says()
     other = await stack.look(gone=("workers/other:9464",))
-    told = await stack.look(gone=("workers/host:9464",))
+    result = await stack.look(gone=("workers/host:9464",))
 
     assert [t.ticket_id for t in other.tickets] == [ticket.ticket_id]
-    assert [(t.ticket_id, t.status) for t in told.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
+    assert [(t.ticket_id, t.status) for t in result.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
 
 
-async def test_a_recovery_holds_only_where_it_is_seen_to_hold(stack: Stack) -> None:
+async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.is_well()
@@ -214,11 +214,11 @@ async def test_a_recovery_holds_only_where_it_is_seen_to_hold(stack: Stack) -> N
     assert [(t.ticket_id, t.status) for t in back.closed] == [(ticket.ticket_id, TicketStatus.RESOLVED)]
 
 
-async def test_the_selector_says_which_namesake_counts(stack: Stack) -> None:
-    asked = []
+async def test_selector_chooses_among_equal_names(stack: Stack) -> None:
+    queries = []
 
     def answer(path: str, params: dict[str, str]) -> tuple[int, Any]:
-        asked.append(params["query"])
+        queries.append(params["query"])
         return stack.answer(path, params)
 
     async with serving(answer) as (_, stack.url):
@@ -227,14 +227,14 @@ async def test_the_selector_says_which_namesake_counts(stack: Stack) -> None:
         stack.says(up(1, region="eu"))
         await stack.look(selector='{region="eu",agent=~"re.*"}')
 
-    assert asked[-1].endswith('instance=~"host:9464",region=~"eu|",agent=~".*"}'), asked[-1]
+    assert queries[-1].endswith('instance=~"host:9464",region=~"eu|",agent=~".*"}'), queries[-1]
 
 
 # -- answers that are not as they should be -------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
-async def test_what_is_no_number_is_skipped_counted_and_said_once(
+async def test_non_numeric_sample_is_skipped_counted_and_logged_once(
     stack: Stack, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     stack.is_stuck()
@@ -254,7 +254,7 @@ async def test_what_is_no_number_is_skipped_counted_and_said_once(
     assert len([r for r in caplog.records if "skipping samples" in r.message]) == 4, "one for each metric"
 
 
-async def test_a_metric_that_nobody_knows_is_skipped(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_metric_is_skipped(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
     stack.is_stuck()
     stack.told["totals"] = [row("custom", 3.0), ({"agent": "researcher"}, 1.0)]
     stack.told["here"].append(row("custom", 3.0))
@@ -266,7 +266,7 @@ async def test_a_metric_that_nobody_knows_is_skipped(stack: Stack, caplog: pytes
     assert "queenright_worker_custom" in caplog.text
 
 
-async def test_a_number_that_is_none_clears_no_ticket(stack: Stack) -> None:
+async def test_nan_closes_no_ticket(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.is_stuck()
@@ -278,7 +278,7 @@ async def test_a_number_that_is_none_clears_no_ticket(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("time", ["NaN", "+Inf", "1e400"])
-async def test_a_time_that_is_none_is_no_answer(stack: Stack, time: str) -> None:
+async def test_invalid_time_is_an_invalid_answer(stack: Stack, time: str) -> None:
     data = {"resultType": "scalar", "result": [1, time]}
     async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
         with pytest.raises(StackUnavailableError, match="its time"):
@@ -289,14 +289,14 @@ async def test_a_time_that_is_none_is_no_answer(stack: Stack, time: str) -> None
     "result", [["x"], [{"metric": {"a": 1}, "value": [1, 10**400]}], [{"metric": [], "value": [1, "1"]}], {}]
 )
 @pytest.mark.parametrize("kind", ["vector", "matrix", "scalar"])
-async def test_an_answer_of_another_shape_is_no_answer(stack: Stack, kind: str, result: Any) -> None:
+async def test_answer_of_another_shape_is_invalid(stack: Stack, kind: str, result: Any) -> None:
     data = {"resultType": kind, "result": result}
     async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
         with pytest.raises(StackUnavailableError):
             await stack.look()
 
 
-async def test_an_answer_that_is_not_whole_is_no_answer(stack: Stack) -> None:
+async def test_partial_answer_is_invalid(stack: Stack) -> None:
     stack.is_stuck()
 
     def partial(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -311,7 +311,7 @@ async def test_an_answer_that_is_not_whole_is_no_answer(stack: Stack) -> None:
 # -- who is new -----------------------------------------------------------------------------------
 
 
-async def test_without_a_start_time_a_worker_that_was_there_before_has_no_grace(stack: Stack) -> None:
+async def test_known_worker_without_a_start_time_has_no_grace(stack: Stack) -> None:
     stack.is_stuck()
     stack.told["here"][0] = row("last_activity_timestamp_seconds", stack.now - 5)
 
@@ -320,7 +320,7 @@ async def test_without_a_start_time_a_worker_that_was_there_before_has_no_grace(
     assert ticket.kind is FindingKind.RETRY_STORM
 
 
-async def test_without_a_start_time_a_quarter_of_an_hour_of_calls_without_progress_are_no_progress(
+async def test_fifteen_minutes_of_calls_without_progress_are_zero_progress_without_a_start_time(
     stack: Stack,
 ) -> None:
     activity = row("last_activity_timestamp_seconds", stack.now - 5)

@@ -46,7 +46,7 @@ def found(sighting: Sighting, **more: Any) -> dict[FindingKind, Severity]:
     return {finding.kind: finding.severity for finding in read(sighting, **more).findings if finding.ticket}
 
 
-def test_a_worker_that_gets_on_is_well() -> None:
+def test_progressing_worker_is_healthy() -> None:
     health = read(seen())
 
     assert health.state is HealthState.HEALTHY
@@ -70,7 +70,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "160 bad steps since the last ACCEPT"),
         (
@@ -79,16 +79,14 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ),
     ],
 )
-def test_how_many_brought_nothing_new_is_said_only_where_it_is_known(
-    changes: dict[str, Any], said: str
-) -> None:
+def test_new_results_are_stated_only_when_known(changes: dict[str, Any], expected: str) -> None:
     [evidence] = [
         finding.evidence
         for finding in read(seen(bad_steps=160, **changes)).findings
         if finding.kind is FindingKind.RETRY_STORM
     ]
 
-    assert evidence == said
+    assert evidence == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_how_many_brought_nothing_new_is_said_only_where_it_is_known(
         ({"last_activity": NOW - 239, "stalled_in": "llm"}, False),
     ],
 )
-def test_silence_is_a_stall_past_the_clock_of_what_is_known_of_the_phase(
+def test_silence_beyond_the_clock_of_its_known_phase_is_a_stall(
     changes: dict[str, Any], is_stalled: bool
 ) -> None:
     severity = found(seen(**changes)).get(FindingKind.STALL)
@@ -115,7 +113,7 @@ def test_silence_is_a_stall_past_the_clock_of_what_is_known_of_the_phase(
     assert severity is (Severity.CRITICAL if is_stalled else None)
 
 
-def test_many_calls_and_nothing_new_in_a_quarter_of_an_hour_is_no_progress() -> None:
+def test_fifteen_minutes_of_calls_without_new_results_are_zero_progress() -> None:
     busy = seen(last_progress=NOW - 901, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
 
     assert found(busy) == {FindingKind.ZERO_PROGRESS: Severity.HIGH}
@@ -130,7 +128,7 @@ def test_a_share_of_failed_calls_is_shown_and_no_ticket() -> None:
     assert "search 10 (6 failed)" in health.vitals.evidence
 
 
-def test_a_missing_heartbeat_is_found_of_a_worker_that_had_one() -> None:
+def test_missing_heartbeat_is_found_only_after_earlier_heartbeats() -> None:
     silent = seen(last_heartbeat=NOW - 600, last_activity=NOW - 600, waiting=None)
 
     assert FindingKind.HEARTBEAT_MISSING in found(silent)
@@ -145,7 +143,7 @@ def test_a_new_process_has_its_start_grace() -> None:
     assert found(replace(bad, process_started=NOW - 121)) != {}
 
 
-def test_a_worker_that_tells_no_start_and_is_not_new_is_past_its_grace() -> None:
+def test_known_worker_without_a_start_time_is_past_its_grace() -> None:
     just_now = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
     bad = seen(bad_steps=30, process_started=None, last_progress=None, **just_now)
 
@@ -154,7 +152,7 @@ def test_a_worker_that_tells_no_start_and_is_not_new_is_past_its_grace() -> None
     assert found(replace(bad, in_grace=True)) == {}
 
 
-def test_what_metrics_cannot_tell_is_null() -> None:
+def test_values_unknown_to_metrics_are_null() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 
     unknown = {key for key, value in summary.items() if value is None}
@@ -182,7 +180,7 @@ def test_worker_without_metrics_has_ended() -> None:
     assert health.findings == ()
 
 
-def test_clocks_that_are_ahead_are_no_trouble() -> None:
+def test_clocks_ahead_are_tolerated() -> None:
     ahead = seen(last_activity=NOW + 500, last_progress=NOW + 500, last_heartbeat=NOW + 500)
 
     assert read(ahead).state is HealthState.HEALTHY
@@ -223,7 +221,7 @@ def test_any_metrics_can_be_read(
 # -- traces -----------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_metrics_cannot_see_is_seen_in_the_trace() -> None:
+def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
     suspect = seen(bad_steps=6)
     spans = read_otlp(loop_trace("researcher", begin=NOW - 30, calls=11))
 
@@ -237,19 +235,19 @@ def test_a_loop_that_metrics_cannot_see_is_seen_in_the_trace() -> None:
     assert summary["recent_verdicts"] == ["CONTINUE"] * 11
 
 
-def test_a_trace_of_an_earlier_session_says_nothing_of_this_one() -> None:
+def test_trace_of_an_earlier_session_is_ignored() -> None:
     spans = read_otlp(loop_trace("researcher", begin=NOW - 900, calls=11))
 
     assert found(seen(bad_steps=6), spans=spans, trace_id=TRACE) == {}
 
 
-def test_another_agents_spans_in_the_trace_are_not_its_own() -> None:
+def test_spans_of_another_agent_in_the_trace_are_ignored() -> None:
     spans = read_otlp(loop_trace("somebody_else", begin=NOW - 30, calls=11))
 
     assert events_of(spans, "researcher") == []
 
 
-def test_calls_side_by_side_are_one_turn_and_calls_one_after_another_are_not() -> None:
+def test_parallel_calls_are_one_turn_and_sequential_ones_are_not() -> None:
     tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
     chat = {"gen_ai.operation.name": "chat"}
 
@@ -286,7 +284,7 @@ def test_both_of_tempos_trace_apis_and_both_writings_of_ids_are_read() -> None:
     assert hexadecimal("t61rcWkgMzE=") == "b7ad6b7169203331"
 
 
-def test_a_failed_span_says_what_went_wrong() -> None:
+def test_failed_span_has_its_error() -> None:
     trace = tempo_trace(otlp_span("execute_tool search", 1, 2, error="no such host"))
 
     [span] = read_otlp(trace)

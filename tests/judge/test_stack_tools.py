@@ -73,10 +73,10 @@ async def tools_of() -> AsyncIterator[Clients]:
 
 async def test_a_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
-        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 
-    assert not told.failed
-    assert unquote("metrics", told.content) == {
+    assert not result.failed
+    assert unquote("metrics", result.content) == {
         "series_in_all": 1,
         "series": [
             {
@@ -88,7 +88,7 @@ async def test_a_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> N
     assert server.asked == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
 
 
-async def test_a_range_is_asked_for_in_sixty_points_at_most(tools_of: Clients) -> None:
+async def test_range_query_has_at_most_sixty_points(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, matrix())) as (server, url):
         tool = tools_of(url)[QUERY_METRICS]
         await ask(tool, promql="up", range_minutes=1440, step_seconds=1)
@@ -101,7 +101,7 @@ async def test_a_range_is_asked_for_in_sixty_points_at_most(tools_of: Clients) -
     assert minutes["step"] == "300"
 
 
-async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> None:
+async def test_queries_reach_back_at_most_a_day(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
         tool = tools_of(url)[QUERY_METRICS]
         too_far = await ask(tool, promql="up", range_minutes=1441)
@@ -117,39 +117,39 @@ async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> No
     assert server.asked == []
 
 
-async def test_what_prometheus_says_is_wrong_is_said_to_the_model(tools_of: Clients) -> None:
+async def test_prometheus_error_is_returned_to_the_model(tools_of: Clients) -> None:
     fault = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
     async with serving(lambda path, params: (400, fault)) as (_, url):
-        told = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
+        result = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
 
-    assert told.failed
-    assert told.content.endswith("Prometheus rejected the query: 400 1:4: parse error: unexpected <op:->")
+    assert result.failed
+    assert result.content.endswith("Prometheus rejected the query: 400 1:4: parse error: unexpected <op:->")
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
 async def test_invalid_answer_is_reported_as_an_error(tools_of: Clients, answer: bytes) -> None:
     async with serving(lambda path, params: (200, answer)) as (_, url):
         for tool, arguments in ((QUERY_METRICS, {"promql": "up"}), (GET_TRACE, {"trace_id": TRACE})):
-            told = await ask(tools_of(url)[tool], **arguments)
-            assert told.failed
-            assert "error" in told.content
+            result = await ask(tools_of(url)[tool], **arguments)
+            assert result.failed
+            assert "error" in result.content
 
 
-async def test_nobody_waits_for_a_prometheus_that_says_nothing(tools_of: Clients) -> None:
+async def test_unresponsive_prometheus_times_out(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
         server.silent = True
-        told = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
+        result = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
 
-    assert told.failed
-    assert "did not answer within 0.05 s; continue without" in told.content
+    assert result.failed
+    assert "did not answer within 0.05 s; continue without" in result.content
 
 
 async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
-        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 
-    assert told.failed
-    assert "more than 16 MB; narrow the query" in told.content
+    assert result.failed
+    assert "more than 16 MB; narrow the query" in result.content
 
 
 async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
@@ -157,19 +157,19 @@ async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
     async with serving(lambda path, params: (500, {"error": "broken"})) as (server, url):
         address = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))
         token = StackAddress.parse(url, SecretStr(secret))
-        told = []
+        headers = []
         for where in (address, token):
             [tool] = stack_tools(prometheus=tools_of.prometheus(where), clock=FakeTime())
-            told.append((await ask(tool, promql="up")).content)
-            told.append(repr(where))
+            headers.append((await ask(tool, promql="up")).content)
+            headers.append(repr(where))
 
     assert server.authorization[0].startswith("Basic ")
     assert server.authorization[1] == f"Bearer {secret}"
-    assert not any(secret in text for text in told)
-    assert not any("127.0.0.1" in text for text in told[::2]), "where it is is none of a model's business"
+    assert not any(secret in text for text in headers)
+    assert not any("127.0.0.1" in text for text in headers[::2]), "where it is is none of a model's business"
 
 
-async def test_a_url_that_is_none_is_refused_without_repeating_it() -> None:
+async def test_invalid_url_is_refused_without_repeating_it() -> None:
     for url in ("ftp://ada:hunter2@host", "http://", "http://ada:hunter2@host:port", "http://h?q=hunter2"):
         with pytest.raises(ValueError, match="http") as refusal:
             StackAddress.parse(url)
@@ -179,12 +179,12 @@ async def test_a_url_that_is_none_is_refused_without_repeating_it() -> None:
 async def test_secrets_in_labels_and_spans_are_masked(tools_of: Clients) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwx"
     async with serving(lambda path, params: (200, vector(({"job": f"key {secret}"}, 1.0)))) as (_, url):
-        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
     span = TraceSpan(
         f"say {secret}", 1.0, 2.0, error=f"refused {secret}", attributes={"gen_ai.tool.name": secret}
     )
 
-    assert secret not in told.content
+    assert secret not in result.content
     assert secret not in trace_text(TRACE, [span])
 
 
@@ -197,7 +197,7 @@ async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> No
         with tracer.start_as_current_span("judge_check two"):
             second = await ask(tool, promql="up")
 
-    assert [told.failed for told in first] == [False] * 5 + [True]
+    assert [result.failed for result in first] == [False] * 5 + [True]
     assert first[-1].content.endswith("all 5 queries are used; decide with what you know")
     assert not second.failed
     assert len(server.asked) == 6
@@ -207,36 +207,38 @@ async def test_without_traces_five_look_ups_come_back_after_ten_minutes(tools_of
     time = FakeTime()
     async with serving(lambda path, params: (200, UP)) as (_, url):
         [tool] = stack_tools(prometheus=tools_of.prometheus(url), clock=time)
-        told = [(await ask(tool, promql="up")).failed for _ in range(6)]
+        result = [(await ask(tool, promql="up")).failed for _ in range(6)]
         time.now += 600
-        told.append((await ask(tool, promql="up")).failed)
+        result.append((await ask(tool, promql="up")).failed)
 
-    assert told == [False] * 5 + [True, False]
+    assert result == [False] * 5 + [True, False]
 
 
 async def test_a_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clients) -> None:
     async with serving(
         lambda path, params: (200, loop_trace("researcher", begin=1_799_999_000.0, calls=40))
     ) as (server, url):
-        told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE.upper())
+        result = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE.upper())
 
     assert server.asked == [(f"/api/traces/{TRACE}", {})]
-    shown = unquote("trace", told.content)
-    assert shown is not None
-    assert shown["spans_in_all"] == 80
-    assert shown["left_out"] == 80 - len(shown["spans"])
-    assert shown["spans"][-1]["name"] == "step search_node"
-    assert [span["at"] for span in shown["spans"]] == sorted(span["at"] for span in shown["spans"])
-    assert shown["spans"][-2]["tool.name"] == "search"
-    assert len(told.content) <= MAX_CHARACTERS
+    quoted_data = unquote("trace", result.content)
+    assert quoted_data is not None
+    assert quoted_data["spans_in_all"] == 80
+    assert quoted_data["left_out"] == 80 - len(quoted_data["spans"])
+    assert quoted_data["spans"][-1]["name"] == "step search_node"
+    assert [span["at"] for span in quoted_data["spans"]] == sorted(
+        span["at"] for span in quoted_data["spans"]
+    )
+    assert quoted_data["spans"][-2]["tool.name"] == "search"
+    assert len(result.content) <= MAX_CHARACTERS
 
 
-async def test_a_trace_that_is_not_there_is_no_reason_to_stop(tools_of: Clients) -> None:
+async def test_missing_trace_does_not_end_the_visit(tools_of: Clients) -> None:
     async with serving(lambda path, params: (404, b"trace not found")) as (_, url):
-        told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
+        result = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
         no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
 
-    assert told.content.endswith(f"there is no trace {TRACE}; continue without it")
+    assert result.content.endswith(f"there is no trace {TRACE}; continue without it")
     assert no_id.failed
     assert "trace_id" in no_id.content
 
@@ -259,18 +261,18 @@ async def test_without_tempo_a_trace_comes_from_the_event_log(tmp_path: Path) ->
     )
     [tool] = stack_tools(traces=EventTraces(store), clock=FakeTime())
 
-    told = await ask(tool, trace_id=TRACE)
+    result = await ask(tool, trace_id=TRACE)
     await store.close()
     gone = await ask(tool, trace_id=TRACE)
 
-    shown = unquote("trace", told.content)
-    assert shown is not None
-    assert [span["error"] for span in shown["spans"]] == ["no answer 0", "no answer 2"]
-    assert shown["spans"][0]["tool.name"] == "search"
+    trace = unquote("trace", result.content)
+    assert trace is not None
+    assert [span["error"] for span in trace["spans"]] == ["no answer 0", "no answer 2"]
+    assert trace["spans"][0]["tool.name"] == "search"
     assert gone.failed
 
 
-def test_there_are_tools_only_for_what_there_is() -> None:
+def test_tools_exist_only_for_configured_backends() -> None:
     prometheus = Prometheus(StackAddress.parse("http://127.0.0.1:9090"))
 
     assert stack_tools(clock=FakeTime()) == []
@@ -293,9 +295,9 @@ def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: l
 
     assert len(text) <= MAX_CHARACTERS
     assert text.count("<") == 2
-    shown = unquote("metrics", text)
-    assert shown is not None
-    assert shown["series_in_all"] == len(found)
+    quoted_data = unquote("metrics", text)
+    assert quoted_data is not None
+    assert quoted_data["series_in_all"] == len(found)
 
 
 @given(st.lists(st.builds(TraceSpan, name=texts, start=st.floats(0, 2e9), end=st.none(), error=texts)))

@@ -63,7 +63,7 @@ async def test_a_worker_is_an_agent_on_a_target() -> None:
     ]
 
 
-async def test_two_replicas_of_a_prometheus_tell_of_one_worker() -> None:
+async def test_two_prometheus_replicas_report_one_worker() -> None:
     again = [(labels | {"replica": "b"}, value - 1) for labels, value in HERE]
     calls = [row("tool_calls_total", 30, tool="search", outcome="ok")]
     calls += [(labels | {"replica": "b"}, value - 2) for labels, value in calls]
@@ -94,7 +94,7 @@ async def test_counters_are_added_up_by_tool_and_by_class_of_error() -> None:
     assert one.recent_calls == {"search": (3.3, 3.3)}
 
 
-async def test_a_target_that_is_down_has_its_last_word_and_one_that_is_up_its_present_one() -> None:
+async def test_down_target_has_its_last_value_and_up_target_its_current_one() -> None:
     gone = [
         row("last_activity_timestamp_seconds", NOW - 900),
         row("last_activity_timestamp_seconds", 1, "dead"),
@@ -144,7 +144,7 @@ async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:
     assert other.process_started is None
 
 
-async def test_what_was_never_set_is_not_told_and_who_never_did_anything_is_nobody() -> None:
+async def test_unset_values_are_absent_and_idle_agents_are_no_workers() -> None:
     born = [
         row("last_activity_timestamp_seconds", 0),
         row("last_progress_timestamp_seconds", 0),
@@ -180,10 +180,10 @@ async def test_waits_stalls_and_starts_are_read() -> None:
 
 async def test_a_selector_is_in_every_question() -> None:
     for selector in ('{cluster="eu"}', 'cluster="eu"', ' {cluster="eu",} '):
-        _, asked = await found(selector)
+        _, queries = await found(selector)
 
-        assert len(asked) == 9
-        assert all('",cluster="eu"}' in promql for promql in asked)
+        assert len(queries) == 9
+        assert all('",cluster="eu"}' in promql for promql in queries)
 
 
 async def test_the_time_is_prometheus_own() -> None:

@@ -43,7 +43,7 @@ def test_the_second_look_knows_the_numbers_of_the_first_and_the_change() -> None
     assert trend["new_life_since"] is False
 
 
-def test_another_session_begins_a_trend_of_its_own() -> None:
+def test_different_session_starts_its_own_trend() -> None:
     """B5: a worker that changed its session is looked at for the first time."""
     trends = Trends()
     trends.note(summary(total_steps=47), 0.0, "healthy")
@@ -51,7 +51,7 @@ def test_another_session_begins_a_trend_of_its_own() -> None:
     assert trends.of(summary(session="t", total_steps=3), 120.0) is None
 
 
-def test_a_count_that_went_down_is_no_standstill() -> None:
+def test_decreased_count_is_no_standstill() -> None:
     """B5: fewer steps than before are a new beginning."""
     trends = Trends()
     trends.note(summary(total_steps=47), 0.0, "healthy")
@@ -64,7 +64,7 @@ def test_a_count_that_went_down_is_no_standstill() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, MAX_WORKERS + 20), st.integers(0, 9))))
-def test_what_is_written_is_read_again_and_never_grows_past_its_bound(looks: list[tuple[int, int]]) -> None:
+def test_trend_file_round_trips_within_its_bound(looks: list[tuple[int, int]]) -> None:
     trends = Trends()
     for number, steps in looks:
         trends.note(summary(f"bee-{number}", total_steps=steps), float(steps), "unknown")
@@ -75,7 +75,7 @@ def test_what_is_written_is_read_again_and_never_grows_past_its_bound(looks: lis
     assert not trends.changed
 
 
-def test_the_worker_looked_at_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
+def test_worker_checked_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
     trends = Trends()
     for number in range(MAX_WORKERS):
         trends.note(summary(f"bee-{number}"), 0.0, "healthy")

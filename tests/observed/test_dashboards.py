@@ -15,7 +15,7 @@ from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
 from tools.pictures.answers import Window, in_whole_bars
-from tools.story.told import Story
+from tools.story.recording import Story
 
 WINDOW = "10s"
 """Longer than four scrapes of a second."""
@@ -62,30 +62,30 @@ def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> 
     assert empty == []
 
 
-def test_what_the_story_moves_is_not_always_zero(story: Story, board: Dashboard) -> None:
-    asked = queries(board, variables=variables(story))
+def test_values_moved_by_the_story_are_not_always_zero(story: Story, board: Dashboard) -> None:
+    panel_queries = queries(board, variables=variables(story))
 
-    still = {query.panel for query in asked if not any(values(story, query))}
+    still = {query.panel for query in panel_queries if not any(values(story, query))}
 
     assert still - STILL.keys() == set()
 
 
-def test_what_is_left_still_is_a_panel() -> None:
-    titles = {shown["title"] for name in NAMES for shown in panels(load(name))}
+def test_allowed_constant_panels_still_exist() -> None:
+    titles = {panel["title"] for name in NAMES for panel in panels(load(name))}
 
     assert titles >= STILL.keys()
 
 
-def test_bars_add_up_to_what_happened(story: Story, board: Dashboard) -> None:
+def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
     story = in_whole_bars(story)
     window = Window(story.since, story.until)
     filled = window.variables(bars=True)
-    bars = {"panels": [shown for shown in panels(board) if shown.get("interval")]}
-    asked = queries({**board, **bars}, variables=filled)
+    bars = {"panels": [result for result in panels(board) if result.get("interval")]}
+    panel_queries = queries({**board, **bars}, variables=filled)
     whole = queries({**board, **bars}, variables={**filled, "__rate_interval": filled["__range"]})
     scale = round(window.seconds) / window.bars
 
-    for each, all_of_it in zip(asked, whole, strict=True):
+    for each, all_of_it in zip(panel_queries, whole, strict=True):
         found = {
             _labels(series): sum(float(value) for _, value in series["values"])
             for series in story.range(each.expr, step=window.bars)
@@ -95,8 +95,8 @@ def test_bars_add_up_to_what_happened(story: Story, board: Dashboard) -> None:
         }
         # Both are estimates, of what came before the first scrape and after the last: a busy machine leaves
         # few scrapes in a bar, so that a series of a few events is far off by itself.
-        shown = sum(found.get(labels, 0) for labels in happened)
-        assert shown == pytest.approx(sum(happened.values()), rel=0.45, abs=0.5), each.panel
+        result = sum(found.get(labels, 0) for labels in happened)
+        assert result == pytest.approx(sum(happened.values()), rel=0.45, abs=0.5), each.panel
 
 
 def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -120,10 +120,10 @@ def test_no_name_of_a_metric_is_unknown(story: Story, board: Dashboard) -> None:
 
 
 def test_exemplars_lead_to_traces(story: Story, board: Dashboard) -> None:
-    shown = [panel for panel in board["panels"] if panel["type"] != "row"]
+    all_panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     wanted = {
         query.expr
-        for panel, query in _with_panels(shown, queries(board, variables=variables(story)))
+        for panel, query in _with_panels(all_panels, queries(board, variables=variables(story)))
         if panel["exemplar"]
     }
 
@@ -166,7 +166,7 @@ def test_every_variable_offers_its_choices(story: Story, board: Dashboard, name:
 
 
 def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
-    [shown] = queries(
+    [panel_queries] = queries(
         {
             "panels": [{"title": "state", "targets": [{"expr": state_rank()}]}],
             "templating": load("fleet")["templating"],
@@ -174,7 +174,9 @@ def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
         variables={},
     )
 
-    ranks = {series["metric"]["agent"]: float(series["value"][1]) for series in story.query(shown.expr)}
+    ranks = {
+        series["metric"]["agent"]: float(series["value"][1]) for series in story.query(panel_queries.expr)
+    }
     states = {
         series["metric"]["agent"]: series["metric"]["state"]
         for series in story.query("queenright_agent_state == 1")
@@ -184,7 +186,7 @@ def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
     assert ranks == {agent: STATES[HealthState(state)][0] for agent, state in states.items()}
 
 
-def test_what_never_happened_has_no_age_rather_than_fifty_years(story: Story, board: Dashboard) -> None:
+def test_event_that_never_happened_has_no_age(story: Story, board: Dashboard) -> None:
     ages = [query for query in queries(board, variables=variables(story)) if "time() -" in query.expr]
 
     for query in ages:
@@ -200,7 +202,7 @@ def test_a_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
             assert len(set(rows)) == len(rows), query.expr
 
 
-def test_what_never_went_wrong_is_a_share_of_nothing_rather_than_no_share(story: Story) -> None:
+def test_share_without_events_is_undefined(story: Story) -> None:
     expr = share_of("tool", names.WORKER_TOOL_CALLS, 'outcome="no such outcome"', window=WINDOW)
     for variable in ("$job", "$instance", "$agent"):
         expr = expr.replace(variable, ".+")

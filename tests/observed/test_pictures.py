@@ -10,7 +10,7 @@ from PIL import Image
 from tests.grafana.shown import NAMES, load, panels
 from tools.pictures.__main__ import write
 from tools.pictures.units import written
-from tools.story.told import Story
+from tools.story.recording import Story
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 DRAWN = ("agent", "cost")
@@ -26,7 +26,7 @@ def test_a_picture_has_room_for_the_whole_dashboard(story: Story, tmp_path: Path
 
 def test_the_drawn_dashboards_have_every_kind_of_panel() -> None:
     def kinds(names: tuple[str, ...]) -> set[str]:
-        return {shown["type"] for name in names for shown in panels(load(name))}
+        return {panel["type"] for name in names for panel in panels(load(name))}
 
     assert kinds(DRAWN) == kinds(NAMES)
 
@@ -41,7 +41,7 @@ def test_every_dashboard_has_its_picture_in_the_documentation(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"),
+    ("value", "unit", "expected"),
     [
         (0.0123, "s", "12.3 ms"),
         (90, "s", "1.5 min"),
@@ -52,5 +52,5 @@ def test_every_dashboard_has_its_picture_in_the_documentation(name: str) -> None
         (1, "bool_yes_no", "Yes"),
     ],
 )
-def test_numbers_are_written_in_their_unit(value: float, unit: str, said: str) -> None:
-    assert written(value, unit) == said
+def test_numbers_are_written_in_their_unit(value: float, unit: str, expected: str) -> None:
+    assert written(value, unit) == expected

@@ -11,7 +11,7 @@ from queenright.health.objectives import burning_share
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
-from tools.story.told import Story
+from tools.story.recording import Story
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
@@ -19,14 +19,14 @@ def test_a_question_has_the_answer_that_the_document_promises(story: Story, ques
     assert list(question.faults(story.query(question.query))) == []
 
 
-def test_every_heading_of_the_document_is_a_question_that_is_asked() -> None:
+def test_every_documented_question_is_asked() -> None:
     headings = re.findall(r"^### (.+)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
 
     assert headings == [one.title for one in questions()]
     assert len(headings) == len(set(headings)) >= 32
 
 
-def test_an_answer_that_is_none_would_be_noticed() -> None:
+def test_missing_answer_is_detected() -> None:
     question = Question("How many?", "sum(up)", "{}  2", {"values": [1, 3], "has": [{"job": "bees"}]})
 
     assert list(question.faults([])) == ["there is no answer"]
@@ -35,8 +35,8 @@ def test_an_answer_that_is_none_would_be_noticed() -> None:
     assert "not within 1 to 3" in too_many
 
 
-def test_a_question_asks_for_every_metric_that_is_about_people_or_money() -> None:
-    asked = " ".join(one.query for one in questions())
+def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
+    text = " ".join(one.query for one in questions())
     families = (
         "worker",
         "agent",
@@ -49,7 +49,7 @@ def test_a_question_asks_for_every_metric_that_is_about_people_or_money() -> Non
         "notifications",
     )
 
-    missed = [name for name in names.METRICS if name.split("_")[1] in families and name not in asked]
+    missed = [name for name in names.METRICS if name.split("_")[1] in families and name not in text]
 
     # These are for rules and dashboards: by themselves they answer nothing that a person asks.
     assert set(missed) <= {
@@ -69,18 +69,18 @@ def setting(path: str) -> object:
     return found
 
 
-def test_the_numbers_of_settings_are_those_of_the_settings() -> None:
+def test_numbers_of_settings_equal_the_settings() -> None:
     """A setting is named after its numbers, in the same sentence: ``0.25, `health_monitoring…` ``."""
-    said: dict[str, set[float]] = {}
+    documented: dict[str, set[float]] = {}
     for line in DOCUMENT.read_text("utf-8").splitlines():
         for path in re.findall(r"`((?:health_monitoring|judging)\.[a-z_.]+)`", line):
             default = setting(path)  # every setting that is named is there
             before = line.split(f"`{path}`")[0]
             if before.endswith(", ") and isinstance(default, (int, float)):
                 [*_, number] = re.findall(r"\d+(?:\.\d+)?", before)
-                said.setdefault(path, set()).add(float(number))
-    assert said == {path: {setting(path)} for path in said}
-    assert {path.removeprefix("health_monitoring.") for path in said} >= {
+                documented.setdefault(path, set()).add(float(number))
+    assert documented == {path: {setting(path)} for path in documented}
+    assert {path.removeprefix("health_monitoring.") for path in documented} >= {
         "rules.bad_steps.error_budget",
         "rules.slow_interventions.error_budget",
         "rules.slow_interventions.seconds",
@@ -89,7 +89,7 @@ def test_the_numbers_of_settings_are_those_of_the_settings() -> None:
     }
 
 
-def test_what_is_said_of_objectives_is_what_the_alerts_do() -> None:
+def test_documented_objectives_equal_the_alerts() -> None:
     health = Settings().health_monitoring
     text = {one.title: one for one in questions()}
     readings = DOCUMENT.read_text("utf-8")

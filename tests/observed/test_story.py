@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from queenright.instrumentation import names
-from tools.story.told import Story
+from tools.story.recording import Story
 
 HISTOGRAMS = [
     names.WORKER_STEP_DURATION,
@@ -19,7 +19,7 @@ HISTOGRAMS = [
 """Those whose numbers belong to a trace."""
 
 
-def test_prometheus_has_seen_every_metric_there_is(story: Story) -> None:
+def test_prometheus_has_every_metric(story: Story) -> None:
     known = story.prometheus.get("/label/__name__/values").json()["data"]
 
     suffixes = {"histogram": "_bucket"}
@@ -29,14 +29,14 @@ def test_prometheus_has_seen_every_metric_there_is(story: Story) -> None:
 
 
 @pytest.mark.parametrize("metric", HISTOGRAMS, ids=str)
-def test_a_duration_leads_to_a_trace(story: Story, metric: names.MetricName) -> None:
+def test_duration_exemplar_has_a_trace(story: Story, metric: names.MetricName) -> None:
     found = [one for series in story.exemplars(f"{metric}_bucket") for one in series["exemplars"]]
 
     assert found
     assert all(len(one["labels"]["trace_id"]) == 32 for one in found)
 
 
-def test_the_service_speaks_openmetrics_to_who_asks_for_it_and_plain_text_to_others(story: Story) -> None:
+def test_openmetrics_is_served_only_on_request(story: Story) -> None:
     with httpx.Client(base_url=story.service_url, trust_env=False) as http:
         plain = http.get("/metrics")
         open_ = http.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
@@ -49,7 +49,7 @@ def test_the_service_speaks_openmetrics_to_who_asks_for_it_and_plain_text_to_oth
     assert "queenright_agents" in families
 
 
-def test_what_happened_once_is_an_increase(story: Story) -> None:
+def test_single_event_is_an_increase(story: Story) -> None:
     """A counter that is first seen at 1 would show none: each is there, at 0, before it counts."""
     once = story.query('increase(queenright_triage_total{decision="dismiss"}[1h])')
 

@@ -46,9 +46,9 @@ class Buildah:
     @property
     def environment(self) -> dict[str, str]:
         """Return the environment of every command: the settings of this machine's buildah do not count."""
-        kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        variables = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         own = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "BUILDAH_ISOLATION": "chroot"}
-        return kept | own | {"PATH": os.environ["PATH"]}
+        return variables | own | {"PATH": os.environ["PATH"]}
 
     def run(self, name: str, *arguments: str | Path) -> str:
         """Run a command of buildah and return what it printed."""

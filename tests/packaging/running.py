@@ -30,7 +30,7 @@ from tests.warm import queenright
 
 T = TypeVar("T")
 
-MADE = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
+PREPARED_PATHS = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
 """Folders that pages speak of as if they were there."""
 
 
@@ -86,14 +86,14 @@ class Place:
         service = self.running.service
         worker = service.monitor.get(self.new_worker(times=20))
         assert worker is not None
-        asked = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
-        return str(self.ask(asked).approval_id)
+        request = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
+        return str(self.ask(request).approval_id)
 
     def escalation(self) -> str:
         """Return a question to the orchestrator."""
         path = f"{self.running.url}/api/agents/{self.new_worker()}/escalate"
-        asked = httpx.post(path, json={"reason": "odd"}, trust_env=False)
-        return str(asked.raise_for_status().json()["escalation_id"])
+        response = httpx.post(path, json={"reason": "odd"}, trust_env=False)
+        return str(response.raise_for_status().json()["escalation_id"])
 
     def load(self, agent: str) -> None:
         """Have an agent loaded."""
@@ -113,7 +113,7 @@ def write(folder: Path) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "one.md").write_text("# One\n")
     (folder / "script.json").write_text(json.dumps({"replies": []}))
-    for name in MADE:
+    for name in PREPARED_PATHS:
         (folder / name).mkdir(parents=True)
     (folder / "queenright.yaml").write_text(yaml.safe_dump({"storage": str(folder / ".queenright")}))
     alone = {"storage": str(folder / "alone"), "http": {"port": 0}, "otlp": {"port": 0}}

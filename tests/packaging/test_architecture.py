@@ -33,23 +33,23 @@ def contract(name: str) -> dict[str, Any]:
 def test_package_picture_equals_the_import_linter_layers() -> None:
     layers = [re.split(r"\s*\|\s*", layer) for layer in contract("imports point down")["layers"]]
 
-    shown = [re.match(r"(\w+(?: \| \w+)*)\s", line) for line in block("text").splitlines()]
+    matches = [re.match(r"(\w+(?: \| \w+)*)\s", line) for line in block("text").splitlines()]
 
-    assert [line[1].split(" | ") for line in shown if line] == [
+    assert [line[1].split(" | ") for line in matches if line] == [
         [name.removeprefix("queenright.") for name in layer] for layer in layers
     ]
 
 
 def test_every_package_is_in_the_picture_or_the_table() -> None:
-    shown = set(re.findall(r"^\w+(?: \| \w+)*", block("text"), re.MULTILINE))
-    named = {name for line in shown for name in line.split(" | ")}
+    mentions = set(re.findall(r"^\w+(?: \| \w+)*", block("text"), re.MULTILINE))
+    named = {name for line in mentions for name in line.split(" | ")}
     named |= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 
     assert named == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
-def test_package_in_the_table_imports_what_it_names(row: tuple[str, str]) -> None:
+def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> None:
     name, imports = row
     folder = next(ROOT.glob(f"*/queenright/{name}"))
     found = {

@@ -82,7 +82,7 @@ def of(table: Mapping[str, object], said: str) -> str | None:
     return next((key for key in table if re.fullmatch(key, said)), None)
 
 
-def words(line: str) -> list[str]:
+def split_command(line: str) -> list[str]:
     """Return the words of a command, without shell syntax."""
     found = shlex.split(line, comments=True)
     found = found[found.index("queenright") + 1 :]
@@ -98,7 +98,7 @@ def here(line: str, place: Place) -> list[str]:
         "url": place.running.url,
         "otlp": place.running.otlp_url,
     }
-    found = words(line)
+    found = split_command(line)
     for at, word in enumerate(found):
         for stands, what in REPLACEMENTS.items():
             if matched := re.fullmatch(stands, word):
@@ -130,13 +130,13 @@ def newest_silence(place: Place) -> str:
 def run_until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
     """Run a command until it prints ``said``, press Ctrl-C, and return its exit code."""
     with Talking(*found, cwd=place.folder, env=env) as running:
-        streams, shown, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
-        while said not in shown or not shown:
-            assert time.monotonic() < until, f"{shlex.join(found)}: {shown.decode()}"
+        streams, text, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
+        while said not in text or not text:
+            assert time.monotonic() < until, f"{shlex.join(found)}: {text.decode()}"
             ready = select.select(streams, [], [], 0.2)[0]
             pieces = [os.read(stream.fileno(), 65536) for stream in ready]
-            assert all(pieces), f"{shlex.join(found)} has ended: {shown.decode()}"
-            shown += b"".join(pieces)
+            assert all(pieces), f"{shlex.join(found)} has ended: {text.decode()}"
+            text += b"".join(pieces)
             if not ready:
                 place.stepped()
         running.send_signal(2)
@@ -148,14 +148,14 @@ def run_on_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> i
     ours, theirs = pty.openpty()
     running = Command(*found, cwd=place.folder, env=env, streams=(theirs, theirs, theirs))
     os.close(theirs)
-    shown = b""
+    text = b""
     with contextlib.suppress(OSError):  # the terminal is gone
         while piece := os.read(ours, 65536):
-            if b"researcher" not in shown and b"researcher" in shown + piece:
+            if b"researcher" not in text and b"researcher" in text + piece:
                 os.write(ours, b"q")
-            shown += piece
+            text += piece
     os.close(ours)
-    assert b"researcher" in shown, shown.decode()
+    assert b"researcher" in text, text.decode()
     return running.wait()
 
 
@@ -173,11 +173,11 @@ def wait_for_scrape(place: Place) -> None:
 def test_documented_commands_run(place: Place, page: Path) -> None:
     for line in commands(page):
         found = here(line, place)
-        told = environment(line)
-        said = shlex.join(found)
-        if of(SKIPPED_COMMANDS, shlex.join(words(line))) or f"{told}{said}" in place.seen:
+        result = environment(line)
+        text = shlex.join(found)
+        if of(SKIPPED_COMMANDS, shlex.join(split_command(line))) or f"{result}{text}" in place.seen:
             continue
-        place.seen.add(f"{told}{said}")
+        place.seen.add(f"{result}{text}")
         env = os.environ | {
             "QUEENRIGHT_URL": place.running.url,
             "QUEENRIGHT_HTTP__PORT": "0",
@@ -187,8 +187,8 @@ def test_documented_commands_run(place: Place, page: Path) -> None:
             "HOME": str(place.folder),
             "SHELL": "/bin/bash",
         }
-        env |= {key: value.replace("$PWD", str(place.folder)) for key, value in told.items()}
-        if (entry := of(UNTIL_STOPPED, said)) is not None:
+        env |= {key: value.replace("$PWD", str(place.folder)) for key, value in result.items()}
+        if (entry := of(UNTIL_STOPPED, text)) is not None:
             assert run_until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, f"{name(page)}: {line}"
             continue
         if found[0] == "tui":
@@ -201,7 +201,7 @@ def test_documented_commands_run(place: Place, page: Path) -> None:
         if found[:2] == ["stop-acting", "on"]:
             queenright("stop-acting", "off", cwd=place.folder, env=env)
         about = f"{name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        no = of(FAILING_COMMANDS, said)
+        no = of(FAILING_COMMANDS, text)
         code, why = FAILING_COMMANDS[no] if no is not None else (0, "")
         # On a slow machine the start grace of the looping worker is over by then, and there is a ticket.
         codes = {0, 1} if no is None and found[:2] == ["judge", "once"] else {code}
@@ -211,11 +211,11 @@ def test_documented_commands_run(place: Place, page: Path) -> None:
 
 
 def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
-    said = [shlex.join(words(line)) for page in PAGES for line in commands(page)]
+    text = [shlex.join(split_command(line)) for page in PAGES for line in commands(page)]
 
     for table in (SKIPPED_COMMANDS, UNTIL_STOPPED, FAILING_COMMANDS):
         for key in table:
-            assert any(re.fullmatch(key, one) for one in said), key
+            assert any(re.fullmatch(key, one) for one in text), key
     for reason in SKIPPED_COMMANDS.values():
         assert Path(reason.rpartition(": ")[2]).is_file(), reason
 

@@ -117,20 +117,20 @@ def test_every_port_is_on_loopback(compose: dict[str, Any]) -> None:
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
-def test_everything_mounted_exists(compose: dict[str, Any]) -> None:
+def test_every_mounted_file_exists(compose: dict[str, Any]) -> None:
     found = [source for service in compose["services"].values() for source, _ in mounts(service)]
 
     assert found
     assert [source for source in found if not source.exists()] == []
 
 
-def test_every_service_says_how_it_is(compose: dict[str, Any]) -> None:
+def test_every_service_has_a_health_check(compose: dict[str, Any]) -> None:
     silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
 
     assert silent == WITHOUT_HEALTH_CHECK
 
 
-def test_secrets_are_files_and_none_is_in_the_environment(compose: dict[str, Any]) -> None:
+def test_secrets_are_files_and_not_environment_variables(compose: dict[str, Any]) -> None:
     declared = compose["secrets"]
     used = {secret for service in compose["services"].values() for secret in service.get("secrets", ())}
     variables = [
@@ -223,7 +223,7 @@ def test_prepare_refuses_a_deadman_check_within_the_stack(tmp_path: Path, url: s
     assert "elsewhere" in done.stderr
 
 
-def test_what_is_prepared_is_not_created_as_a_folder_by_the_engine() -> None:
+def test_prepared_files_exist_before_the_engine_mounts_them() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"].values()
     volumes = [volume for service in services for volume in service.get("volumes", ())]
     of_secrets = [volume for volume in volumes if "compose/secrets" in str(volume)]
@@ -253,7 +253,7 @@ def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> N
     checked(program("amtool"), "check-config", folder / "alertmanager.yml")
 
 
-def test_deadman_check_does_not_point_at_what_it_watches(tmp_path: Path) -> None:
+def test_deadman_check_points_outside_the_stack(tmp_path: Path) -> None:
     config = (ROOT / "alerting" / "alertmanager" / "alertmanager.yml").read_text()
     deadman = next(one for one in yaml.safe_load(config)["receivers"] if one["name"] == "deadman")
 

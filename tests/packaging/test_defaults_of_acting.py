@@ -21,7 +21,7 @@ ROWS = re.findall(
 
 
 @pytest.mark.parametrize(("action", "setting", "default", "dry"), ROWS)
-def test_table_of_defaults_says_what_the_settings_are(
+def test_documented_action_defaults_equal_the_settings(
     action: str, setting: str, default: str, dry: str
 ) -> None:
     """The table of defaults has the values of the settings."""

@@ -79,7 +79,7 @@ def understood(line: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_links_of_pages_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -91,7 +91,7 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
-def test_what_a_page_says_to_run_is_known(page: Path) -> None:
+def test_commands_on_pages_are_known(page: Path) -> None:
     for line in commands(page):
         try:
             understood(line)
@@ -99,7 +99,7 @@ def test_what_a_page_says_to_run_is_known(page: Path) -> None:
             pytest.fail(f"{name(page)}: {line}: {error}")
 
 
-def test_the_health_layer_is_documented_with_a_runbook_for_each_thing_that_people_have_to_do() -> None:
+def test_health_layer_has_a_runbook_for_each_manual_task() -> None:
     """002 §11: documentation and runbooks are complete: architecture, configuration, three runbooks."""
     for page in ("health", "interventions", "breakers", "recovery", "settings", "storage", "api"):
         assert (ROOT / "docs" / f"{page}.md").is_file()

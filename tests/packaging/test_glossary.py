@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import re
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ TERMS = (
     *("recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge", "checkpoint"),
     *("circuit breaker", "judge", "queen", "orchestrator", "provider"),
 )
+PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
@@ -65,7 +67,7 @@ def descriptions(document: Any) -> Iterator[str]:
             yield from descriptions(value)
 
 
-def test_the_glossary_has_every_term_with_words_that_must_not_be_used() -> None:
+def test_glossary_terms_list_their_forbidden_words() -> None:
     assert tuple(rows()) == TERMS
     assert all(rows().values())
 
@@ -84,6 +86,26 @@ def test_help_texts_use_the_terms() -> None:
 
     assert len(found) > 50
     assert {words: wrong for words, wrong in found.items() if wrong} == {}
+
+
+def docstrings(file: Path) -> Iterator[str]:
+    """Yield the docstrings of a module, of its classes, functions and attributes."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_use_the_terms(package: str) -> None:
+    files = sorted((ROOT / package / "queenright").rglob("*.py"))
+
+    assert [
+        (str(file), wrong) for file in files for text in docstrings(file) if (wrong := faults(text))
+    ] == []
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)

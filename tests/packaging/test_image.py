@@ -193,7 +193,7 @@ async def healthy(service: Service) -> None:
     await until(answers, "the health check succeeds")
 
 
-def test_image_is_as_the_dockerfile_says(buildah: Buildah) -> None:
+def test_image_config_equals_the_dockerfile(buildah: Buildah) -> None:
     config = buildah.image(IMAGE)
 
     assert config["User"] == str(USER)

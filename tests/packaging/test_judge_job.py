@@ -26,7 +26,7 @@ def understood(words: list[str]) -> dict[str, Any]:
     return options
 
 
-def test_the_cron_job_runs_a_command_that_is_known() -> None:
+def test_cron_job_runs_a_known_command() -> None:
     volume, job = yaml.safe_load_all((ROOT / "compose" / "judge-cronjob.yaml").read_text())
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
@@ -41,7 +41,7 @@ def test_the_cron_job_runs_a_command_that_is_known() -> None:
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_the_compose_file_runs_a_command_that_is_known() -> None:
+def test_compose_file_runs_a_known_command() -> None:
     compose = yaml.safe_load((ROOT / "compose" / "judge-job.yaml").read_text())
     judge = compose["services"]["judge"]
 
@@ -52,7 +52,7 @@ def test_the_compose_file_runs_a_command_that_is_known() -> None:
     assert judge["volumes"] == ["judge-state:/var/lib/queenright"]
 
 
-def test_the_service_in_compose_looks_at_the_stack_beside_it() -> None:
+def test_compose_service_reads_the_stack_beside_it() -> None:
     judging = load_settings(ROOT / "compose" / "queenright.yaml").judging
 
     assert judging.model_dump(mode="json")["prometheus_url"] == "http://prometheus:9090"

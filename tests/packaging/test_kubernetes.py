@@ -50,7 +50,7 @@ def test_the_command_is_known_and_its_settings_are_valid(tmp_path: Path) -> None
     assert str(settings.storage) in [one["mountPath"] for one in CONTAINER["volumeMounts"]]
 
 
-def test_the_monitor_that_is_exported_finds_the_service(exported: dict[str, Any]) -> None:
+def test_exported_monitor_selects_the_service(exported: dict[str, Any]) -> None:
     monitor = exported["servicemonitor.yaml"]["spec"]
     service = OBJECTS["Service"]
 

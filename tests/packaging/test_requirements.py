@@ -70,7 +70,7 @@ def test_every_pin_is_followed_by_a_hash(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_line_says_where_to_download_from(name: str) -> None:
+def test_no_line_has_a_download_location(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
 
     assert "://" not in text
@@ -78,7 +78,7 @@ def test_no_line_says_where_to_download_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_the_project_asks_for_is_pinned_to_a_version_that_satisfies_it(name: str) -> None:
+def test_every_requirement_is_pinned_to_a_matching_version(name: str) -> None:
     pinned = pins(name)
 
     wrong = [

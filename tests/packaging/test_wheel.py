@@ -66,7 +66,7 @@ def test_the_command_runs_from_the_wheel(installed: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_up_finds_what_it_needs_from_the_wheel(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("prometheus", "alertmanager"):
         if (found := find_program(name)) is None:
             raise ProgramNotFoundError(name)
@@ -94,7 +94,7 @@ def test_the_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -
         assert int(count) >= 1
 
 
-def test_what_other_stacks_take_comes_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     archive = tmp_path / "mixin.tar.gz"
     words = ("rules", "export", "--format", "mixin", "--output", str(archive))
 
@@ -127,7 +127,7 @@ def test_a_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_p
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_room_says_that_it_is_typed(wheel: Path, room: str) -> None:
+def test_every_package_is_marked_as_typed(wheel: Path, room: str) -> None:
     assert f"queenright/{room}/py.typed" in ZipFile(wheel).namelist()
 
 

@@ -34,12 +34,12 @@ from queenright.runtime.storage.session_store import Session, SessionStatus, Ses
 from queenright.runtime.tooling.tools import Tool
 from queenright.server.guards import health_guard
 
-LOOKS = 6
+PLACES = 6
 NEVER = 10**9
 THREADS = {"plan": "plan", "look": "look", "sum": "plan"}
 
 
-class Look(BaseModel):
+class Place(BaseModel):
     n: int
 
 
@@ -62,7 +62,7 @@ class Bee:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         await asyncio.sleep(0)
-        said = {m.content for m in messages}
+        contents = {m.content for m in messages}
         made = sum(len(m.tool_calls) for m in messages)
 
         def calling(*calls: tuple[str, dict[str, Any]]) -> ModelReply:
@@ -78,18 +78,18 @@ class Bee:
 
         match messages[0].content:
             case "Plan.":
-                if "bees" in said:
+                if "bees" in contents:
                     return calling(("set_output", {"topic": "bees"}))
                 return calling(("ask_user", {"question": "Which topic?"}))
             case "Look.":
                 # Exceed the context limit, so that early observations are in a summary.
-                missing = [n for n in range(LOOKS) if not any(f"saw {n}" in words for words in said)]
+                missing = [n for n in range(PLACES) if not any(f"saw {n}" in words for words in contents)]
                 if 0 not in missing and 4 in missing and self._busy(len(messages)):
                     raise TransientModelError("the hive is busy")
                 if missing:
                     return calling(*(("look", {"n": n}) for n in missing[:2]))
-                again = any("Again." in words for words in said)
-                return calling(("set_output", {"seen": str(LOOKS) if again else "?"}))
+                again = any("Again." in words for words in contents)
+                return calling(("set_output", {"seen": str(PLACES) if again else "?"}))
             case "Note.":
                 return calling(("set_output", {"noted": "yes"}))
             case _:
@@ -117,7 +117,7 @@ def graph() -> GraphSpec:
     )
 
 
-def beside() -> GraphSpec:
+def second_graph() -> GraphSpec:
     """Another graph in the same session."""
     node = NodeSpec(id="note", system_prompt="Note.", output_keys=("noted",))
     entry = EntryPointSpec(id="start", node_id="note", isolation_level="shared")
@@ -134,7 +134,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     """Run one life: start or resume the run, and answer its question."""
     effects = folder / "effects"
 
-    async def look(given: Look) -> str:
+    async def look(given: Place) -> str:
         with effects.open("a") as file:
             file.write(f"{given.n}\n")
         await asyncio.sleep(0)
@@ -150,13 +150,13 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     runtime.add_graph(
         graph(),
         model=Bee(),
-        tools=[Tool("look", "Look.", Look, look)],
+        tools=[Tool("look", "Look.", Place, look)],
         functions={"count": lambda: 3},
         judges={"strict": FunctionJudge(strict)},
         agent_id="bee",
         primary=True,
     )
-    runtime.add_graph(beside(), model=Bee(), agent_id="drone")
+    runtime.add_graph(second_graph(), model=Bee(), agent_id="drone")
     kill(runtime)
     await runtime.start()
     store = runtime.session_store("hive")
@@ -179,15 +179,15 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
 
 async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -> str | None:
     """Start or resume a graph's run; return None if it has ended."""
-    begun = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
-    if begun is None:
+    result = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
+    if result is None:
         return await runtime.trigger("start", {"message": "go"}, graph_id=graph_id, session_id=session)
-    if begun.status is SessionStatus.COMPLETED:
+    if result.status is SessionStatus.COMPLETED:
         return None
     return await runtime.resume(session, graph_id)
 
 
-def life(folder: Path, step: int, write: int) -> None:
+def run_until_killed(folder: Path, step: int, write: int) -> None:
     """Run a life that is killed at a given loop step, after dumping its memory, or at a given disk write."""
     runtimes: list[AgentRuntime] = []
     loop = asyncio.new_event_loop()
@@ -264,7 +264,7 @@ def conversation(session: Session, name: str) -> Conversation:
     return opened
 
 
-def was_kept(entries: list[dict[str, Any]], opened: Conversation) -> list[dict[str, Any]]:
+def starts_with_entries(entries: list[dict[str, Any]], opened: Conversation) -> list[dict[str, Any]]:
     """Drop what a summary, written during the kill, has replaced from the state in memory."""
     first = opened.entries[0] if opened.entries else None
     if first is None or first.kind is not EntryKind.SUMMARY or first.to_dict() in entries:
@@ -282,9 +282,9 @@ def check_kill(folder: Path) -> None:
         assert found is not None
         node_id, was = row["node"], NodeCursor.from_dict(row["cursor"])
         opened = conversation(found[1], THREADS[node_id])
-        kept = was_kept(row["entries"], opened)
-        on_disk = [e.to_dict() for e in opened.entries if e.seq >= kept[0]["seq"]] if kept else []
-        assert on_disk[: len(kept)] == kept, f"{node_id}: the conversation is another"
+        result = starts_with_entries(row["entries"], opened)
+        on_disk = [e.to_dict() for e in opened.entries if e.seq >= result[0]["seq"]] if result else []
+        assert on_disk[: len(result)] == result, f"{node_id}: the conversation is another"
         path = found[1].conversations / node_id / "cursor.json"
         now = NodeCursor.from_dict(read_json(path)) if path.exists() else NodeCursor(visit_id=was.visit_id)
         if now.visit_id != was.visit_id:
@@ -313,8 +313,8 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
     assert found is not None
     store, session = found
     state = store.read_state(session.id)
-    run, beside = state.executions["hive::start"], state.executions["side::start"]
-    assert (run.status, beside.status) == (SessionStatus.COMPLETED, SessionStatus.COMPLETED)
+    run, second_graph = state.executions["hive::start"], state.executions["side::start"]
+    assert (run.status, second_graph.status) == (SessionStatus.COMPLETED, SessionStatus.COMPLETED)
     assert not run.pending
     result: dict[str, Any] = {"memory": state.memory, "outputs": run.outputs, "visits": run.visits}
     side = NodeCursor.from_dict(
@@ -327,9 +327,9 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
         # The last node runs alone again, in the thread that the first one started.
         thread = conversation(session, THREADS[name])
         entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]
-        asked = [c.id for e in entries for c in e.message.tool_calls]
+        call_ids = [c.id for e in entries for c in e.message.tool_calls]
         answered = [e.message.tool_call_id for e in entries if e.kind is EntryKind.TOOL]
-        assert sorted(asked) == sorted(answered), f"{name}: calls and answers do not match"
+        assert sorted(call_ids) == sorted(answered), f"{name}: calls and answers do not match"
         turns = sum(e.kind is EntryKind.ASSISTANT for e in entries)
         if name == "look":
             assert turns < cursor.iteration, "the conversation was never shortened"
@@ -347,9 +347,9 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
         # After a kill the question may be repeated, or an answer given twice, but not more often.
         assert len(users) <= 1 + kills if name == "plan" else not users
     effects = sorted({int(line) for line in (folder / "effects").read_text().split()})
-    assert effects == list(range(LOOKS))
+    assert effects == list(range(PLACES))
     times = len((folder / "effects").read_text().split())
-    assert times <= LOOKS + 2 * kills, f"{times} calls after {kills} kills"
+    assert times <= PLACES + 2 * kills, f"{times} calls after {kills} kills"
     return result
 
 
@@ -358,7 +358,7 @@ def main(folder: Path, seed: int, rounds: int) -> int:
     dice = random.Random(seed)
     calm = folder / "calm"
     calm.mkdir(parents=True)
-    assert not fork(life, calm, NEVER, NEVER)
+    assert not fork(run_until_killed, calm, NEVER, NEVER)
     wanted = check_end(calm, 0)
     steps, writes = json.loads((calm / "counts.json").read_text())
     kills_in_all = 0
@@ -374,13 +374,13 @@ def main(folder: Path, seed: int, rounds: int) -> int:
                 by_step = dice.random() < 0.6
                 at = (1 + int(share * steps), NEVER) if by_step else (NEVER, 1 + int(share * writes))
                 script.append(at)
-                if not fork(life, here, *at):
+                if not fork(run_until_killed, here, *at):
                     break
                 kills += 1
                 check_kill(here)
             else:
                 script.append((NEVER, NEVER))
-                assert not fork(life, here, NEVER, NEVER)
+                assert not fork(run_until_killed, here, NEVER, NEVER)
             came = check_end(here, kills)
             assert came == wanted, f"{came} is not {wanted}"
         except AssertionError as error:

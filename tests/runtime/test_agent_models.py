@@ -26,9 +26,9 @@ def test_the_rules_of_judge_and_queen_are_no_model_of_an_agent(tmp_path: Path) -
 
 
 def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
-    [said] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
+    [result] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
 
-    assert said == (
+    assert result == (
         "litellm knows no provider for the model 'antropic/claude-sonnet-4-5': did you mean anthropic?"
     )
 
@@ -52,7 +52,7 @@ async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) 
         "github_copilot/gpt-4o",
     ],
 )
-def test_models_of_known_providers_are_let_through(name: str) -> None:
+def test_models_of_known_providers_are_accepted(name: str) -> None:
     LiteLlmProvider(name).check()
 
 

@@ -72,7 +72,7 @@ async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) 
     await runtime.stop()
 
 
-async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
+async def test_run_longer_than_its_interval_skips_and_counts_ticks(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
@@ -165,9 +165,7 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
     await runtime.stop()
 
 
-async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fake_time: FakeTime) -> None:
     """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
     bus = EventBus()
     seen: list[AgentEvent] = []
@@ -187,7 +185,7 @@ async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     await runtime.stop()
 
 
-async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
     """B63: runs of one process share an incarnation; another process has its own."""
     seen: list[AgentEvent] = []
     for _ in range(2):
@@ -210,19 +208,19 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
 ) -> None:
     """B54: the same session has the same conversation."""
     ids = []
-    shown: list[list[str]] = []
+    prompts: list[list[str]] = []
     for message in ("first check", "second check"):
         model = ScriptedModel([ModelReply(text=f"did the {message}")])
         runtime = runtime_on(EventBus(), tmp_path, fake_time)
         runtime.add_graph(graph(), model=model)
         await runtime.start()
         ids.append((await run(runtime, message)).session_id)
-        shown.append([m.content for m in model.requests[0]])
+        prompts.append([m.content for m in model.requests[0]])
         await runtime.stop()
         fake_time.now += 60
 
     assert ids[0] == ids[1]
-    assert shown[1] == ["Judge.", "first check", "did the first check", "second check"]
+    assert prompts[1] == ["Judge.", "first check", "did the first check", "second check"]
 
 
 async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -349,11 +347,11 @@ async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: Fak
 
 async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
     """A run resumed in another process continues its step count in events and step log."""
-    told: list[AgentEvent] = []
+    steps: list[AgentEvent] = []
     session = ""
     for _ in range(2):
         bus = EventBus()
-        bus.subscribe(told.append, name="reader", types={EventType.STEP_COMPLETED})
+        bus.subscribe(steps.append, name="reader", types={EventType.STEP_COMPLETED})
         runtime = runtime_on(bus, tmp_path, fake_time)
         runtime.add_graph(asking_graph(), model=Asking(), agent_id="bee", primary=True)
         await runtime.start()
@@ -371,7 +369,7 @@ async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: F
         await runtime.stop()
     logged = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
 
-    assert [event.data["index"] for event in told] == [0, 1, 2]
+    assert [event.data["index"] for event in steps] == [0, 1, 2]
     assert [row["step_index"] for row in logged] == [0, 1, 2]
 
 
@@ -382,13 +380,13 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     """003: a hook approves tool calls; what it does not approve is not run, and the model is told."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     found: list[str] = []
-    asked: list[tuple[str, str, str, list[str | None]]] = []
+    approvals: list[tuple[str, str, str, list[str | None]]] = []
     waits: list[str | None] = []
     runtime.subscribe_to_events({EventType.WORKER_WAITING}, lambda e: waits.append(e.data["reason"]))
 
     async def approve(request: ApprovalRequest) -> bool:
         await fake_time.sleep(3600)
-        asked.append((request.tool, request.arguments, request.node_id, list(waits)))
+        approvals.append((request.tool, request.arguments, request.node_id, list(waits)))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -415,9 +413,9 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     await runtime.stop()
 
     assert (result.outputs, found) == ({"done": "yes"}, ran)
-    assert asked == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
-    told = model.requests[1][-1].content
-    assert told == "here" if ran else "fetch was not run" in told
+    assert approvals == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
+    text = model.requests[1][-1].content
+    assert text == "here" if ran else "fetch was not run" in text
 
 
 async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -503,7 +501,7 @@ async def test_a_graph_added_before_the_start_behaves_as_one_added_after(
     await runtime.stop()
 
 
-async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_subscription(
+async def test_graph_removed_during_a_tick_leaves_no_task_or_subscription(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B57: also when its model hangs."""
@@ -578,7 +576,7 @@ async def test_failing_event_log_does_not_fail_the_run(
     await runtime.stop()
 
 
-async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_stopped_runtime_starts_again(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
 
@@ -624,7 +622,7 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel"])
-async def test_function_node_that_is_ended_from_outside_has_not_failed(
+async def test_function_node_cancelled_from_outside_has_not_failed(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
     """B103: a paused node is no failed one."""
@@ -779,7 +777,7 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
     await runtime.stop()
 
 
-async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: input reaches the right one of two graphs with the same node id."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
@@ -817,11 +815,11 @@ async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_ti
 async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: routing is by graph and node."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    heard: list[AgentEvent] = []
+    events: list[AgentEvent] = []
     for name in ("left", "right"):
         runtime.add_graph(graph(name), model=ScriptedModel())
     subscription = runtime.subscribe_to_events(
-        {EventType.STEP_COMPLETED}, heard.append, filter_graph="left", filter_node="judge"
+        {EventType.STEP_COMPLETED}, events.append, filter_graph="left", filter_node="judge"
     )
     await runtime.start()
 
@@ -829,7 +827,7 @@ async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeT
     await run(runtime, "x", graph_id="right")
     await runtime.bus.drain()
 
-    assert [e.graph_id for e in heard] == ["left"]
+    assert [e.graph_id for e in events] == ["left"]
     subscription.cancel()
     await runtime.stop()
 
@@ -856,8 +854,8 @@ async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
         runtime.add_graph(sharer("side"), model=ScriptedModel(replies[life:]), agent_id="drone")
         await runtime.start()
         if life == 0:
-            begun = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
-            sessions.append(begun.session_id)
+            outcome = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+            sessions.append(outcome.session_id)
             await runtime.trigger("e", graph_id="side")
             await fake_time.settle()
             assert [w.session_id for w in runtime.waiting_nodes()] == sessions
@@ -911,7 +909,7 @@ async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time: FakeTime) -> None:
     bus = EventBus()
     done: list[AgentEvent] = []
     bus.subscribe(done.append, name="reader", types={EventType.EXECUTION_COMPLETED})

@@ -85,7 +85,7 @@ class Bench:
         assert self.registry is not None
         return self.registry.status(name).failures
 
-    def told(self) -> list[str]:
+    def tool_messages(self) -> list[str]:
         """Return the tool results that the model received."""
         return [message.content for message in self.model.requests[-1] if message.role == "tool"]
 
@@ -116,7 +116,7 @@ def searches(times: int) -> list[ModelReply]:
     return [calls("search", "{}", f"c{n}") for n in range(times)]
 
 
-async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) -> None:
+async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: Bench) -> None:
     ran = 0
 
     def broken(_: Nothing) -> str:
@@ -136,12 +136,12 @@ async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) ->
         "row, the last: OSError: no route). Retry in 60 s, or reset it. "
         "Do something else meanwhile."
     )
-    assert bench.told()[3:] == [refusal] * 2
+    assert bench.tool_messages()[3:] == [refusal] * 2
     ended = [e.data for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED]
     assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpenError"]
 
 
-async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench) -> None:
+async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
     assert bench.registry is not None
     for _ in range(3):
         bench.registry.get("tool_execution", "wasp", "search").admit().failed("x")
@@ -150,7 +150,7 @@ async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench)
 
     await bench.run()
 
-    assert bench.told() == ["found"]
+    assert bench.tool_messages() == ["found"]
 
 
 async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
@@ -169,7 +169,7 @@ async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
 
     await bench.run()
 
-    assert bench.told()[-1] == "found"
+    assert bench.tool_messages()[-1] == "found"
     assert bench.states()["tool_execution:bee:search"] == "closed"
 
 
@@ -192,7 +192,7 @@ async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
     assert bench.failures("tool_execution:bee:search") == 0
 
 
-async def test_a_tool_whose_server_is_away_and_one_that_never_answers_have_failed(bench: Bench) -> None:
+async def test_unavailable_server_and_unanswered_call_are_tool_failures(bench: Bench) -> None:
     async def away(_: Nothing) -> str:
         raise ToolUnavailableError("the MCP server 'maps' cannot be reached")
 
@@ -231,7 +231,7 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
     assert breaker.state is CLOSED
 
 
-async def test_the_service_s_own_graphs_use_their_tools_whatever_happens(bench: Bench) -> None:
+async def test_internal_graphs_use_tools_despite_open_breakers(bench: Bench) -> None:
     def broken(_: Nothing) -> str:
         raise OSError("no route")
 
@@ -239,7 +239,7 @@ async def test_the_service_s_own_graphs_use_their_tools_whatever_happens(bench: 
 
     await bench.run()
 
-    assert bench.told() == ["error: search failed: OSError: no route"] * 5
+    assert bench.tool_messages() == ["error: search failed: OSError: no route"] * 5
     assert bench.states() == {"external_api::scripted": "closed"}
 
 
@@ -363,9 +363,9 @@ async def test_unwritable_checkpoint_is_queued_and_run_continues(
     result = await bench.runtime.wait(execution)
 
     assert result.succeeded
-    kept = bench.checkpoints(result).list_checkpoints()
-    assert [checkpoint.node_id for checkpoint in kept] == ["n3", "n2", "n1", "n0"]
-    assert [checkpoint.execution.path for checkpoint in kept][-1] == ["n0"]  # as it was then
+    actual = bench.checkpoints(result).list_checkpoints()
+    assert [checkpoint.node_id for checkpoint in actual] == ["n3", "n2", "n1", "n0"]
+    assert [checkpoint.execution.path for checkpoint in actual][-1] == ["n0"]  # as it was then
     assert bench.count(EventType.CHECKPOINT_SAVED) == 4
     assert caplog.text.count("could not save a checkpoint") == 1
     assert bench.failures("checkpoint_write:bee") == 0
@@ -398,8 +398,8 @@ async def test_queued_checkpoints_are_retried_on_close(bench: Bench) -> None:
 
     result = await bench.runtime.wait(execution)
 
-    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == ["n4", "n3", "n2", "n1", "n0"]
+    node_ids = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert node_ids == ["n4", "n3", "n2", "n1", "n0"]
 
 
 async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
@@ -409,8 +409,8 @@ async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
 
     result = await bench.runtime.wait(execution)
 
-    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
+    node_ids = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert node_ids == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
 
 
 async def test_lost_checkpoints_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -100,7 +100,7 @@ async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -
     kinds=st.lists(st.sampled_from([DELTA, TICKET, EventType.AGENT_HEARTBEAT]), max_size=60),
     capacity=st.integers(min_value=1, max_value=20),
 )
-def test_order_is_kept_and_no_alert_is_lost(kinds: list[EventType], capacity: int) -> None:
+def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacity: int) -> None:
     """B58: for any mix of events and any queue size."""
 
     async def scenario() -> tuple[list[int], int]:
@@ -176,7 +176,7 @@ async def test_failing_handler_is_logged_without_on_error(caplog: pytest.LogCapt
     assert "no such bee" in caplog.text
 
 
-async def test_events_of_two_graphs_with_one_node_id_go_where_they_belong() -> None:
+async def test_events_of_graphs_with_equal_node_ids_are_routed_separately() -> None:
     """B62: routing is by graph and node."""
     bus = EventBus()
     left: list[AgentEvent] = []
@@ -211,7 +211,7 @@ async def test_filters_on_type_agent_and_stream_all_hold_at_once() -> None:
     assert [e.node_id for e in seen] == ["yes"]
 
 
-async def test_events_are_durable_before_anyone_sees_them() -> None:
+async def test_events_are_durable_before_delivery() -> None:
     log = ListLog()
     bus = EventBus(log=log)
     durable: list[int] = []
@@ -239,14 +239,14 @@ async def test_unlogged_event_is_not_delivered() -> None:
     assert seen == []
 
 
-async def test_everything_fanned_out_is_shown_to_on_publish() -> None:
-    shown: list[AgentEvent] = []
-    bus = EventBus(on_publish=shown.extend)
+async def test_on_publish_receives_every_event() -> None:
+    published: list[AgentEvent] = []
+    bus = EventBus(on_publish=published.extend)
 
     await bus.publish(event(), event(TICKET))
     bus.fan_out(event())
 
-    assert [e.type for e in shown] == [DELTA, TICKET, DELTA]
+    assert [e.type for e in published] == [DELTA, TICKET, DELTA]
 
 
 async def test_cancelled_subscription_leaves_no_task() -> None:
@@ -412,7 +412,7 @@ async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
     assert [e.node_id for e in gate.seen if e.type is TICKET] == [str(n) for n in range(1000)]
 
 
-async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
+async def test_event_keeps_its_graph_through_the_bus() -> None:
     """B63: unchanged for subscribers, in the log and over the wire."""
     log = ListLog()
     bus = EventBus(log=log)
@@ -460,7 +460,7 @@ async def test_expectation_catches_event_before_await() -> None:
         assert await expected.within(5) is found
 
 
-async def test_an_event_is_awaited_once_it_is_durable() -> None:
+async def test_awaited_event_is_durable() -> None:
     log = ListLog()
     bus = EventBus(log=log)
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, DELTA, timeout=None))

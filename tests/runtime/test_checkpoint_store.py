@@ -168,7 +168,7 @@ def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, 
 
 @settings(max_examples=40, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 7), damages), keep=st.integers(1, 9))
-def test_pruning_never_removes_the_newest_whole_ones(broken: dict[int, str], keep: int) -> None:
+def test_pruning_keeps_the_newest_valid_checkpoints(broken: dict[int, str], keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = store_at(path)
@@ -185,7 +185,7 @@ def test_pruning_never_removes_the_newest_whole_ones(broken: dict[int, str], kee
         assert store.prune(keep) == 0
 
 
-def test_pruning_to_none_is_refused(tmp_path: Path) -> None:
+def test_pruning_to_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         store_at(tmp_path).prune(0)
 

@@ -158,7 +158,7 @@ JSON = st.recursive(
 
 
 @given(memory=st.dictionaries(st.sampled_from(["a", "b", "len"]), JSON, max_size=3), other=JSON)
-def test_equality_means_what_it_means_in_python(memory: dict[str, Any], other: Any) -> None:
+def test_equality_follows_python(memory: dict[str, Any], other: Any) -> None:
     """Values are compared as they are, without conversion or deep search."""
     literal = json.dumps(other) if isinstance(other, str) else repr(other)
     for key, value in memory.items():

@@ -40,7 +40,7 @@ def answer(call_id: str, text: str = "seen") -> Draft:
     return Draft(kind=EntryKind.TOOL, message=Message(role="tool", content=text, tool_call_id=call_id))
 
 
-def told(entries: Sequence[Entry]) -> str:
+def summarise(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} gone"
 
 
@@ -90,7 +90,7 @@ async def test_entry_equals_its_stored_form(tmp_path: Path) -> None:
     assert live.at == 1_000.0
 
 
-async def test_entries_added_side_by_side_are_all_kept_in_one_order(tmp_path: Path) -> None:
+async def test_concurrent_entries_are_all_stored_in_one_order(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
 
     await asyncio.gather(*(conversation.append(say(str(n)), say(f"{n}b")) for n in range(20)))
@@ -145,7 +145,7 @@ async def test_unreadable_draft_is_rejected(tmp_path: Path, draft: Draft) -> Non
     assert conversation.last_seq == 0
 
 
-async def test_answers_are_shown_directly_behind_their_calls_however_they_came(tmp_path: Path) -> None:
+async def test_answers_follow_their_calls_in_any_arrival_order(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     drafts = [ask("1", "2"), answer("2", "b"), say("meanwhile"), answer("1", "a"), answer("1", "twice")]
 
@@ -193,7 +193,7 @@ async def test_conversation_within_limits_is_not_compacted(tmp_path: Path) -> No
     conversation = open_at(tmp_path)
     await conversation.append(*(say("x" * 40) for _ in range(4)))
 
-    assert await conversation.compact(max_tokens=56, keep_messages=4, summary=told) == 0
+    assert await conversation.compact(max_tokens=56, keep_messages=4, summary=summarise) == 0
     assert len(conversation.entries) == 4
 
 
@@ -202,7 +202,7 @@ async def test_compaction_replaces_oldest_entries_on_disk(tmp_path: Path) -> Non
     conversation = open_at(tmp_path)
     await conversation.append(*(say(f"{n}" * 396) for n in range(10)))
 
-    gone = await conversation.compact(max_tokens=1000, summary=told)
+    gone = await conversation.compact(max_tokens=1000, summary=summarise)
 
     assert gone == 7
     assert texts(conversation) == texts(open_at(tmp_path)) == ["7 gone", "7" * 396, "8" * 396, "9" * 396]
@@ -216,7 +216,7 @@ async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     for n in range(100):
         await conversation.append(say(str(n)))
-        await conversation.compact(max_tokens=10_000, keep_messages=4, summary=told)
+        await conversation.compact(max_tokens=10_000, keep_messages=4, summary=summarise)
 
         assert len(conversation.messages) <= 4
         assert texts(conversation)[-1] == str(n)
@@ -240,14 +240,14 @@ async def test_a_summary_of_a_summary_is_given_the_first_one(tmp_path: Path) -> 
     assert texts(conversation) == ["summary 2", "5"]
 
 
-async def test_one_entry_longer_than_everything_is_clipped(tmp_path: Path) -> None:
+async def test_oversized_entry_is_clipped(tmp_path: Path) -> None:
     """B53: one long message included."""
     conversation = open_at(tmp_path)
     await conversation.append(
         say("a"), ask("1", arguments='{"text": "' + "\\" * 9000 + '"}'), answer("1", "x" * 9000)
     )
 
-    await conversation.compact(max_tokens=400, summary=told)
+    await conversation.compact(max_tokens=400, summary=summarise)
 
     assert estimated_tokens(conversation.messages) <= 400
     assert texts(conversation)[-1].startswith("xxx")
@@ -259,7 +259,7 @@ async def test_unanswered_calls_survive_compaction(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     await conversation.append(*(say("x" * 100) for _ in range(9)), ask("1", "2"), answer("1"), say("y" * 100))
 
-    await conversation.compact(max_tokens=100, summary=told)
+    await conversation.compact(max_tokens=100, summary=summarise)
     await conversation.append(answer("2"))
 
     assert texts(conversation)[1:4] == ["", "seen", "seen"]
@@ -286,7 +286,7 @@ async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), litter=st.booleans())
-def test_valid_entries_are_read_beside_any_garbage(broken: dict[int, str], litter: bool) -> None:
+def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         run(open_at(path).append(*(say(str(n)) for n in range(1, 9))))
@@ -339,7 +339,7 @@ async def test_a_full_disk_while_shortening_changes_nothing(
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
         with pytest.raises(OSError, match="full"):
-            await conversation.compact(max_tokens=100, summary=told)
+            await conversation.compact(max_tokens=100, summary=summarise)
 
     assert conversation.entries == open_at(tmp_path).entries == before
     assert len(parts(tmp_path)) == 9
@@ -356,7 +356,7 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
         listings.append(names)
         if len(listings) == 1:
             # Between the reader's listing and reading of the files.
-            run(writer.compact(max_tokens=1000, keep_messages=4, summary=told))
+            run(writer.compact(max_tokens=1000, keep_messages=4, summary=summarise))
         return names
 
     with monkeypatch.context() as patched:
@@ -368,17 +368,17 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
 
 
 def test_tokens_are_a_quarter_of_the_characters_and_four_a_message() -> None:
-    asked = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
+    result = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 
     assert estimated_tokens([]) == 0
     assert estimated_tokens([Message(role="user", content="12345")]) == 6
-    assert estimated_tokens([asked]) == 8
+    assert estimated_tokens([result]) == 8
 
 
 words = st.text(max_size=300)
 
 
-class Talk(RuleBasedStateMachine):
+class ConversationMachine(RuleBasedStateMachine):
     """Append, repair, compact, clear and reopen in any order, with kills in between."""
 
     def __init__(self) -> None:
@@ -424,8 +424,8 @@ class Talk(RuleBasedStateMachine):
         self.newest = None
 
         entries = self.conversation.entries
-        shown = self.conversation.messages
-        assert all(e.message in shown for e in entries if e.kind is EntryKind.ASSISTANT)
+        messages = self.conversation.messages
+        assert all(e.message in messages for e in entries if e.kind is EntryKind.ASSISTANT)
 
     @rule(
         max_tokens=st.integers(200, 600),
@@ -491,5 +491,5 @@ class Talk(RuleBasedStateMachine):
         assert_well_formed(self.conversation.messages)
 
 
-TestTalk = Talk.TestCase
-TestTalk.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestConversation = ConversationMachine.TestCase
+TestConversation.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

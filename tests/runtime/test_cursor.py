@@ -15,7 +15,7 @@ def entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data:
     return Entry.of(Draft(kind=kind, message=message, visit_id=visit, data=data), seq=seq, at=float(seq))
 
 
-def said(seq: int, *calls: str, text: str = "", visit: str = "v", **data: Any) -> Entry:
+def assistant_entry(seq: int, *calls: str, text: str = "", visit: str = "v", **data: Any) -> Entry:
     made = tuple(ToolCall(f"{seq}-{n}", name, "{}") for n, name in enumerate(calls))
     return entry(
         seq, EntryKind.ASSISTANT, Message(role="assistant", content=text, tool_calls=made), visit, **data
@@ -30,7 +30,7 @@ def standing(cursor: NodeCursor) -> tuple[str, str | None, int]:
     return cursor.awaiting, cursor.question, cursor.user_interaction_count
 
 
-def told(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
+def entry_of(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
     return entry(seq, kind, Message(role="user", content=text), visit, **data)
 
 
@@ -42,10 +42,12 @@ def folded(*entries: Entry) -> NodeCursor:
 
 
 def test_a_turn_is_followed_to_its_verdict() -> None:
-    cursor = folded(told(1, EntryKind.INPUT))
+    cursor = folded(entry_of(1, EntryKind.INPUT))
     assert cursor.awaiting == "model"
 
-    cursor.fold(said(2, "look", "set_output", text="I look.", input_tokens=7, output_tokens=3, cost=0.5))
+    cursor.fold(
+        assistant_entry(2, "look", "set_output", text="I look.", input_tokens=7, output_tokens=3, cost=0.5)
+    )
     assert (cursor.awaiting, cursor.unanswered) == ("tools", ["2-0", "2-1"])
     cursor.fold(answered(3, "2-1", outputs={"a": 1}))
     assert (cursor.awaiting, cursor.outputs, cursor.outputs_set) == ("tools", {"a": 1}, True)
@@ -65,9 +67,9 @@ def test_a_turn_is_followed_to_its_verdict() -> None:
 
 def test_text_turn_awaits_verdict() -> None:
     cursor = folded(
-        told(1, EntryKind.INPUT),
-        said(2, text="Well."),
-        told(3, EntryKind.FEEDBACK, "More.", source="judge", verdict="RETRY"),
+        entry_of(1, EntryKind.INPUT),
+        assistant_entry(2, text="Well."),
+        entry_of(3, EntryKind.FEEDBACK, "More.", source="judge", verdict="RETRY"),
     )
 
     assert (cursor.awaiting, cursor.retries, cursor.verdicts, cursor.text) == ("model", 1, ["RETRY"], "Well.")
@@ -79,11 +81,13 @@ def test_text_turn_awaits_verdict() -> None:
 
 
 def test_question_is_kept_until_the_user_answers() -> None:
-    cursor = folded(told(1, EntryKind.INPUT), said(2, "ask_user"), answered(3, "2-0", question="Which?"))
+    cursor = folded(
+        entry_of(1, EntryKind.INPUT), assistant_entry(2, "ask_user"), answered(3, "2-0", question="Which?")
+    )
     assert (cursor.asked, cursor.awaiting) == (["Which?"], "verdict")
     cursor.awaiting, cursor.question = "user", "Which?"
 
-    cursor.fold(told(4, EntryKind.USER, inbox="i1"))
+    cursor.fold(entry_of(4, EntryKind.USER, inbox="i1"))
 
     assert standing(cursor) == ("model", None, 1)
     assert cursor.taken == ["i1"]
@@ -91,10 +95,10 @@ def test_question_is_kept_until_the_user_answers() -> None:
 
 def test_entries_of_other_visits_only_advance_seq() -> None:
     cursor = folded(
-        told(1, EntryKind.INPUT, visit="w"),
-        said(2, "look", visit="w"),
+        entry_of(1, EntryKind.INPUT, visit="w"),
+        assistant_entry(2, "look", visit="w"),
         answered(3, "2-0", visit="w", outputs={"a": 1}),
-        told(4, EntryKind.USER, visit="w", inbox="i1"),
+        entry_of(4, EntryKind.USER, visit="w", inbox="i1"),
     )
 
     assert cursor == NodeCursor(visit_id="v", seq=4, taken=["i1"])
@@ -102,8 +106,8 @@ def test_entries_of_other_visits_only_advance_seq() -> None:
 
 def test_a_repaired_call_counts_as_one() -> None:
     cursor = folded(
-        told(1, EntryKind.INPUT),
-        said(2, "look"),
+        entry_of(1, EntryKind.INPUT),
+        assistant_entry(2, "look"),
         answered(3, "2-0", tool="look", call_id="2-0", outcome="error", error_type="interrupted", turn=1),
     )
 
@@ -112,7 +116,7 @@ def test_a_repaired_call_counts_as_one() -> None:
 
 
 def test_guard_history_is_bounded_and_counted() -> None:
-    cursor = folded(told(1, EntryKind.INPUT))
+    cursor = folded(entry_of(1, EntryKind.INPUT))
     for _ in range(GUARD_ROWS + 10):
         cursor.record_model_failure({"error_type": "TransientModelError"}, 1.0)
 
@@ -127,23 +131,27 @@ def test_invalid_cursor_is_a_value_error(row: object) -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
-    entries: list[Entry] = [told(1, EntryKind.INPUT)]
+    entries: list[Entry] = [entry_of(1, EntryKind.INPUT)]
     for _ in range(draw(st.integers(0, 8))):
         seq = len(entries) + 1
         visit = draw(st.sampled_from(["v", "v", "v", "w"]))
         match draw(st.integers(0, 4)):
             case 0 | 1:
                 calls = draw(st.lists(st.sampled_from(["look", "set_output"]), max_size=2))
-                entries.append(said(seq, *calls, visit=visit, cost=0.25))
+                entries.append(assistant_entry(seq, *calls, visit=visit, cost=0.25))
                 for n, name in enumerate(calls):
                     data = {"outputs": {"a": seq}} if name == "set_output" else {"args_hash": "h"}
                     entries.append(answered(len(entries) + 1, f"{seq}-{n}", visit, tool=name, **data))
             case 2:
-                entries.append(told(seq, EntryKind.USER, visit=visit, inbox=f"i{seq}"))
+                entries.append(entry_of(seq, EntryKind.USER, visit=visit, inbox=f"i{seq}"))
             case 3:
-                entries.append(told(seq, EntryKind.FEEDBACK, visit=visit, source="judge", verdict="RETRY"))
+                entries.append(
+                    entry_of(seq, EntryKind.FEEDBACK, visit=visit, source="judge", verdict="RETRY")
+                )
             case _:
-                entries.append(told(seq, EntryKind.FEEDBACK, visit=visit, source="guard", finding=f"k{seq}"))
+                entries.append(
+                    entry_of(seq, EntryKind.FEEDBACK, visit=visit, source="guard", finding=f"k{seq}")
+                )
     return entries
 
 

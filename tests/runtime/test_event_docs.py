@@ -82,10 +82,10 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
     runtime.add_graph(GRAPH, model=model, functions={"count": lambda: 3}, goal=GOAL, agent_id="bee")
     await runtime.start()
 
-    with bus.expect(EventType.CLIENT_INPUT_REQUESTED) as asked:
+    with bus.expect(EventType.CLIENT_INPUT_REQUESTED) as question:
         execution = await runtime.trigger("start", {"message": "hello"})
         await fake_time.advance(120)
-        await asked
+        await question
         await fake_time.settle()
         await runtime.inject_input("ask", "Bees and wax, please.")
         await fake_time.advance(1)

@@ -25,7 +25,7 @@ from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import Bench, Place, reply, sets
 
 
-async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
 
@@ -46,7 +46,7 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "expected"),
     [
         ("look", '{"place": "nowhere"}', "error: look: there is no nowhere; try the hive"),
         ("look", '{"place": "void"}', "error: look failed: OSError: void"),
@@ -62,7 +62,7 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
     ],
 )
 async def test_invalid_call_is_explained_to_the_model(
-    tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, told: str
+    tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, expected: str
 ) -> None:
     model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
@@ -70,7 +70,7 @@ async def test_invalid_call_is_explained_to_the_model(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
-    assert model.requests[1][-1].content.startswith(told)
+    assert model.requests[1][-1].content.startswith(expected)
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
@@ -153,7 +153,7 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected"),
     [
         (Broken(leave_with(SystemExit(3))), "SystemExit: 3"),
         (Broken(leave_with(KeyboardInterrupt())), "KeyboardInterrupt: "),
@@ -166,7 +166,7 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
     ],
 )
 async def test_misbehaving_provider_fails_only_its_visit(
-    model: Broken, said: str, tmp_path: Path, fake_time: FakeTime
+    model: Broken, expected: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -176,13 +176,11 @@ async def test_misbehaving_provider_fails_only_its_visit(
     gc.collect()
     await asyncio.sleep(0)
 
-    assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", said)
+    assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", expected)
     assert complaints == []
 
 
-async def test_after_no_answer_the_same_visit_can_be_taken_up_again(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_visit_without_an_answer_can_be_resumed(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([RuntimeError("a bug")]), fake_time)
     assert (await bench.run()).error == "RuntimeError: a bug"
 
@@ -255,7 +253,7 @@ async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake
     assert [row["type"] for row in bench.cursor.guard] == ["llm_call_completed"] * 3
 
 
-async def test_text_is_handed_out_as_it_comes(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_text_is_streamed_as_it_arrives(tmp_path: Path, fake_time: FakeTime) -> None:
     class Streaming(ScriptedModel):
         async def complete(
             self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -383,7 +381,7 @@ async def test_a_long_conversation_is_shortened_and_keeps_the_task(
 
     assert (result.outcome, result.turns, result.tool_calls) == ("done", 21, 21)
     assert "Find the queen." in model.requests[-1][1].content
-    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.requests)
+    assert all(sum(len(m.content) for m in message) < 4 * 600 for message in model.requests)
 
 
 # -- tools ------------------------------------------------------------------------------------------
@@ -419,7 +417,7 @@ async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: Fa
     assert answers == {"c0": "looked at a", "call_1_2": "looked at b"}
 
 
-async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fake_time: FakeTime) -> None:
     """B21: observers know how long a call may be silent."""
 
     async def dig(given: Place) -> str:
@@ -441,8 +439,8 @@ async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_
     assert started == {"dig": 2400, "look": 7, "set_output": None}
     [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
     assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
-    [told] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
-    assert told.startswith("error: dig: no answer within 2400 s; it may still be running")
+    [text] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
+    assert text.startswith("error: dig: no answer within 2400 s; it may still be running")
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -469,9 +467,7 @@ async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, f
     assert [end - 1_000_000 for end in ends] == [60 * n for n in range(1, 16)]
 
 
-async def test_cancelled_among_its_tools_the_node_leaves_none_running(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, fake_time: FakeTime) -> None:
     ended: list[str] = []
 
     async def dig(given: Place) -> str:
@@ -596,9 +592,9 @@ async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) 
     bench = Bench(tmp_path, model, fake_time, guard=Counting())
 
     assert (await bench.run()).outcome == "done"
-    told = [text for kind, text in bench.contents() if kind == "feedback"]
-    assert told == ["You may be going in circles: 2 calls. Try something else."]
-    assert model.requests[2][-1].content == told[0]
+    feedback = [text for kind, text in bench.contents() if kind == "feedback"]
+    assert feedback == ["You may be going in circles: 2 calls. Try something else."]
+    assert model.requests[2][-1].content == feedback[0]
 
 
 async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -629,12 +625,12 @@ async def test_held_visit_calls_no_model_and_continues_with_a_note(
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    asked = len(model.requests)
+    requests = len(model.requests)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
     await bench.node.send_note(note)
     result = await run
 
-    assert asked == 3
+    assert requests == 3
     assert (result.outcome, result.turns) == ("done", 5)
     assert model.requests[3][-1].content == "REMINDER"
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
@@ -665,11 +661,11 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
     second = asyncio.create_task(again.run())
     await fake_time.advance(599)
-    asked = len(model.requests)
+    requests = len(model.requests)
     await again.node.inject("Stop looking.")
     result = await second
 
-    assert asked == 0
+    assert requests == 0
     assert result.outcome == "done"
 
 
@@ -726,8 +722,8 @@ async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime
     result = await again.run()
 
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
-    shown = [(e.type, e.time, dict(e.data)) for e in second.events]
-    assert shown[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
+    event_facts = [(e.type, e.time, dict(e.data)) for e in second.events]
+    assert event_facts[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
 
 
 async def test_failing_guard_is_ignored(
@@ -828,13 +824,13 @@ async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_t
     bench = Bench(tmp_path, HangsAtLast([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()
-    kept = file.read_bytes()
+    result = file.read_bytes()
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    file.write_bytes(kept)
+    file.write_bytes(result)
     (tmp_path / "inbox" / "torn.json").write_text('{"content": ')
     again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
     await again.run()

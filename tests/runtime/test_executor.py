@@ -175,21 +175,21 @@ async def test_failure_edge_continues_the_run(bench: Bench) -> None:
     def fail() -> None:
         raise ValueError("no nectar")
 
-    heard: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     await bench.load(
         function("a"),
         function("b"),
         edge_specs=(EdgeSpec(source="a", target="b", when="failure"),),
-        functions={"a": fail, "b": lambda **given: heard.append(given)},
+        functions={"a": fail, "b": lambda **given: events.append(given)},
     )
 
     result = await bench.run()
 
     assert result.succeeded
-    assert heard == [{"error": "no nectar", "outcome": "failed"}]
+    assert events == [{"error": "no nectar", "outcome": "failed"}]
 
 
-async def test_a_loop_goes_on_until_its_condition_holds(bench: Bench) -> None:
+async def test_loop_repeats_until_its_condition_holds(bench: Bench) -> None:
     """Each iteration is a visit of its own."""
     again = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
     await bench.load(
@@ -284,7 +284,7 @@ async def test_missing_input_is_named(bench: Bench) -> None:
     assert "node 'b' failed: input 'x' is not set; the memory has: message" in result.error
 
 
-async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:
+async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
     await bench.load(
         function("a", gives="x"),
         function("b", "y", "z"),
@@ -320,7 +320,7 @@ async def test_function_receives_declared_context_parameters(bench: Bench) -> No
     assert (bench.folder(result) / "artifacts" / "report.txt").read_text() == "all well"
 
 
-async def test_each_node_that_is_done_is_a_checkpoint_in_a_chain(bench: Bench) -> None:
+async def test_each_finished_node_is_a_checkpoint_in_a_chain(bench: Bench) -> None:
     await bench.load(
         function("a", gives="x"),
         function("b", gives="y"),
@@ -351,7 +351,7 @@ async def test_graph_without_agent_id_saves_no_checkpoints(bench: Bench) -> None
     assert not (bench.folder(result) / "checkpoints").exists()
 
 
-async def test_progress_towards_the_goal_is_told_as_it_is_made(bench: Bench) -> None:
+async def test_goal_progress_is_published_as_it_changes(bench: Bench) -> None:
     goal = Goal(
         id="honey",
         name="Honey",
@@ -428,7 +428,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
     assert json.loads(second[-1].content) == {"x": "honey"}
 
 
-async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
+async def test_run_events_cover_the_whole_run(bench: Bench) -> None:
     """B19, B63: starts are published before ends, and each event carries its origin."""
     await bench.load(NodeSpec(id="a", system_prompt="Find."))
     bench.model.replies = [ModelReply(text="found")]
@@ -450,7 +450,7 @@ async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
     assert {(e.agent_id, e.session_id, e.graph_id) for e in bench.events} == {("bee", result.session_id, "g")}
 
 
-async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_ended(bench: Bench) -> None:
+async def test_session_stays_claimed_until_the_thread_of_a_cancelled_run_ends(bench: Bench) -> None:
     """A thread cannot be killed: the run ends at once, but its session stays locked."""
     going, may_end = threading.Event(), threading.Event()
 
@@ -491,7 +491,7 @@ class SlowDisk(Disk):
 
 
 @pytest.mark.parametrize("how", ["cancel", "stop"])
-async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
+async def test_run_stopped_while_ending_keeps_its_outcome(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
     """Its end is recorded and reported once, despite late cancellations."""
@@ -550,9 +550,9 @@ async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Benc
 
     assert second.outputs == {"y": "second answer"}
     assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
-    shown = [m.content for m in bench.model.requests[2]]
+    text = [m.content for m in bench.model.requests[2]]
     assert bench.model.requests[2] == bench.model.requests[1]
-    assert not any("first answer" in content for content in shown)
+    assert not any("first answer" in content for content in text)
 
 
 async def test_missing_checkpoint_is_named(bench: Bench) -> None:
@@ -648,7 +648,7 @@ async def test_function_timeout_fails_the_node(bench: Bench) -> None:
     assert "no answer within 5 s" in result.error
 
 
-async def test_a_graph_of_functions_needs_no_model_and_any_other_says_so(bench: Bench) -> None:
+async def test_graph_of_functions_needs_no_model_and_others_require_one(bench: Bench) -> None:
     bench.model = None  # type: ignore[assignment]
     await bench.load(function("a", gives="x"), functions={"a": lambda: 1})
     assert (await bench.run()).outputs == {"x": 1}

@@ -103,7 +103,7 @@ def test_a_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path:
         read_json(tmp_path / "folder" / "x.json")
 
 
-def test_on_a_full_disk_none_of_the_files_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     write_files({first: b"old", second: b"old"})
     synced: list[int] = []
@@ -148,7 +148,7 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
         max_size=30,
     )
 )
-def test_valid_lines_are_read_between_torn_ones(rows: list[dict[str, str] | bytes]) -> None:
+def test_valid_lines_are_read_between_corrupt_ones(rows: list[dict[str, str] | bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "logs" / "x.jsonl"
         path.parent.mkdir()
@@ -163,7 +163,7 @@ def test_valid_lines_are_read_between_torn_ones(rows: list[dict[str, str] | byte
         assert list(newest_lines(path))[::-1] == [row for row in rows if isinstance(row, dict)]
 
 
-def test_a_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
+def test_line_longer_than_the_read_size_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     rows = [{"n": n, "text": "x" * 50_000 * n} for n in range(5)]
     for row in rows:
@@ -178,7 +178,7 @@ def test_no_file_is_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
         list(newest_lines(tmp_path))
 
 
-def test_a_row_that_is_no_json_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_unserializable_row_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     append_line(path, {"a": 1})
 
@@ -211,7 +211,7 @@ def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path)
         pass
 
 
-def test_a_lock_whose_file_was_replaced_meanwhile_is_taken_on_the_new_one(tmp_path: Path) -> None:
+def test_lock_of_a_replaced_file_is_acquired_on_the_new_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with lock_file(path, wait=True):
         path.unlink()
@@ -219,7 +219,7 @@ def test_a_lock_whose_file_was_replaced_meanwhile_is_taken_on_the_new_one(tmp_pa
             pass
 
 
-def test_a_lock_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_lock_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), lock_file(tmp_path / "none" / "lock", wait=True):
         pass
 
@@ -287,7 +287,7 @@ async def test_disk_work_does_not_hold_up_the_loop() -> None:
     assert disk.pending == 0
 
 
-async def test_disk_work_that_fails_raises_what_it_raised() -> None:
+async def test_exception_of_disk_work_is_raised() -> None:
     disk = Disk()
 
     with pytest.raises(ZeroDivisionError):
@@ -319,7 +319,7 @@ async def test_cancelled_disk_work_is_waited_for(caplog: pytest.LogCaptureFixtur
     assert "full" in caplog.text
 
 
-def test_json_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
+def test_json_line_contains_no_line_break(tmp_path: Path) -> None:
     append_line(tmp_path / "x", {"a": "1\n2\u2028\r", "ö": "\ud800"})
 
     data = (tmp_path / "x").read_bytes()

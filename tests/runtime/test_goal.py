@@ -22,7 +22,7 @@ def soft(expression: str, name: str = "s") -> Constraint:
     return Constraint(id=name, expression=expression, kind="soft")
 
 
-def test_progress_is_the_weight_of_what_is_met() -> None:
+def test_progress_is_the_weight_of_met_criteria() -> None:
     criteria = (
         SuccessCriterion(id="found", expression="len(sources) >= 3", weight=3),
         SuccessCriterion(id="written", expression="report != ''"),
@@ -116,7 +116,7 @@ def test_all_goal_problems_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), 1e9])
-def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+def test_invalid_weight_is_refused(weight: float) -> None:
     with pytest.raises(ValidationError, match="weight"):
         SuccessCriterion(id="c", weight=weight)
 

@@ -84,9 +84,9 @@ def faults(**fields: Any) -> list[str]:
 def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
-    [said] = faults(entry_points=[entry])
+    [result] = faults(entry_points=[entry])
 
-    assert said.startswith(f"entry point 'e': {fault}")
+    assert result.startswith(f"entry point 'e': {fault}")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def router(**fields: Any) -> NodeSpec:
 
 
 @pytest.mark.parametrize(
-    ("node", "edge", "said"),
+    ("node", "edge", "expected"),
     [
         (worker("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
         (worker("a"), {"when": "expression"}, ["requires an expression"]),
@@ -256,20 +256,22 @@ def router(**fields: Any) -> NodeSpec:
         ),
     ],
 )
-def test_edge_and_router_problems_are_named(node: NodeSpec, edge: dict[str, Any], said: list[str]) -> None:
+def test_edge_and_router_problems_are_named(
+    node: NodeSpec, edge: dict[str, Any], expected: list[str]
+) -> None:
     found = faults(
         nodes=[node, worker("b")],
         edges=[{"source": "a", "target": "b", **edge}],
         entry_points=[{"id": "e", "node_id": "a"}],
     )
 
-    assert len(found) == len(said)
-    for line, part in zip(found, said, strict=True):
+    assert len(found) == len(expected)
+    for line, part in zip(found, expected, strict=True):
         assert part in line
         assert line.startswith(("edge 'a-b': ", "node 'a': "))
 
 
-def test_an_edge_maps_only_to_what_its_target_takes() -> None:
+def test_edge_maps_only_inputs_of_its_target() -> None:
     edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
 
     assert faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges) == [
@@ -310,7 +312,7 @@ def test_an_empty_graph_is_refused() -> None:
     ]
 
 
-def test_an_edge_that_is_there_twice_is_refused() -> None:
+def test_duplicate_edge_is_refused() -> None:
     edge = {"source": "judge", "target": "b"}
 
     assert faults(nodes=[NODE, worker("b")], edges=[edge, edge]) == [
@@ -327,7 +329,7 @@ def test_ids_that_cannot_be_folder_names_are_refused(bad: str) -> None:
         worker(bad)
 
 
-def test_edges_without_a_name_are_named_after_where_they_lead() -> None:
+def test_unnamed_edges_are_named_after_their_target() -> None:
     graph = chain(
         ("a", "b"),
         EdgeSpec(source="a", target="b", when="failure"),
@@ -370,7 +372,7 @@ def test_a_node_is_found_by_its_id() -> None:
         graph.node("queen")
 
 
-def test_edges_are_looked_at_from_the_highest_priority_down() -> None:
+def test_edges_are_evaluated_by_descending_priority() -> None:
     graph = chain(
         EdgeSpec(source="a", target="b"),
         EdgeSpec(source="a", target="c", priority=5),
@@ -391,7 +393,7 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edges", "said"),
+    ("edges", "expected"),
     [
         ([("a", "a")], "'a' -> 'a'"),
         ([("a", "b"), ("b", "c"), ("c", "b")], "'b' -> 'c' -> 'b'"),
@@ -399,10 +401,10 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
     ],
 )
 def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
-    edges: list[tuple[str, str] | EdgeSpec], said: str
+    edges: list[tuple[str, str] | EdgeSpec], expected: str
 ) -> None:
     with pytest.raises(
-        ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"
+        ValidationError, match=f"nodes form an endless cycle: {expected}; give one of them an edge"
     ):
         chain(*edges)
 
@@ -423,7 +425,7 @@ def test_a_limit_to_its_visits_ends_a_cycle() -> None:
     assert chain(("a", "a"), a=worker("a", max_node_visits=3)).reachable("a") == {"a"}
 
 
-def test_a_router_that_only_leads_back_is_no_exit() -> None:
+def test_router_that_only_loops_back_is_no_exit() -> None:
     with pytest.raises(ValidationError, match="'a' -> 'b' -> 'a'"):
         chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=router())
 

@@ -58,7 +58,7 @@ GRAPH_EXAMPLES = {block["id"]: GraphSpec.model_validate(block) for block in EXAM
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_every_field_is_on_the_page_in_order_with_its_default_and_nothing_else_is(
+def test_page_lists_exactly_the_fields_in_order_with_defaults(
     spec: type[BaseModel],
 ) -> None:
     fields = {
@@ -68,10 +68,10 @@ def test_every_field_is_on_the_page_in_order_with_its_default_and_nothing_else_i
         for name, field in spec.model_fields.items()
     }
 
-    said = defaults(table(section(GRAPHS, spec.__name__)))
+    result = defaults(table(section(GRAPHS, spec.__name__)))
 
-    assert said == fields
-    assert list(said) == list(fields)
+    assert result == fields
+    assert list(result) == list(fields)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -92,7 +92,7 @@ def test_every_example_is_a_graph_or_a_goal() -> None:
     assert {constraint.kind for constraint in goal.constraints} == {"soft"}
 
 
-def test_the_examples_show_what_newcomers_look_for() -> None:
+def test_examples_cover_common_features() -> None:
     entries = [entry for graph in GRAPH_EXAMPLES.values() for entry in graph.entry_points]
     edges = [edge for graph in GRAPH_EXAMPLES.values() for edge in graph.edges]
     nodes = [node for graph in GRAPH_EXAMPLES.values() for node in graph.nodes]
@@ -105,7 +105,7 @@ def test_the_examples_show_what_newcomers_look_for() -> None:
     assert {edge.route for edge in edges if edge.when == "route"} == {"order", "other"}
 
 
-def test_the_router_of_the_page_may_have_a_function_in_place_of_its_prompt() -> None:
+def test_documented_router_accepts_a_function_instead_of_a_prompt() -> None:
     [block] = [block for block in EXAMPLES if block["id"] == "desk"]
     del block["nodes"][0]["system_prompt"]
     block["nodes"][0]["function"] = "choose"
@@ -149,7 +149,7 @@ def test_the_page_knows_a_reply_and_a_script() -> None:
     }
 
 
-async def test_the_script_of_the_page_is_one_and_says_what_the_page_says(tmp_path: Path) -> None:
+async def test_documented_script_is_valid_and_described_correctly(tmp_path: Path) -> None:
     script, *_ = blocks(MODELS)
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(script), encoding="utf-8")
@@ -165,7 +165,7 @@ async def test_the_script_of_the_page_is_one_and_says_what_the_page_says(tmp_pat
     assert [call.name for reply in replies for call in reply.tool_calls] == ["search", "set_output"]
 
 
-def test_a_script_with_another_key_is_refused(tmp_path: Path) -> None:
+def test_script_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "replies.json"
     file.write_text('{"replies": [{"txt": "hm"}]}', encoding="utf-8")
 

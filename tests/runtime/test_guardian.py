@@ -152,18 +152,18 @@ async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> No
     store = house.runtime.session_store("coder")
     memory = store.read_state(event.session_id).memory
     assert memory["sorted"] == ["a", "b"]
-    asked = json.loads(house.guardian.requests[0][1].content)
-    assert asked["inbox"] == ["b", "a"]
-    assert asked["event"]["graph_id"] == "email_agent"
-    assert "TypeError" in asked["event"]["data"]["error_type"]
+    requests = json.loads(house.guardian.requests[0][1].content)
+    assert requests["inbox"] == ["b", "a"]
+    assert requests["event"]["graph_id"] == "email_agent"
+    assert "TypeError" in requests["event"]["data"]["error_type"]
 
 
 async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
     bus = house.runtime.bus
     await house.runtime.inject_input("code", "hello")
-    with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+    with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
         await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
-        event = await asked.within(20)
+        event = await question.within(20)
     assert event.data["question"] == "email_agent fails. What now?"
 
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as done:
@@ -243,7 +243,7 @@ async def test_guardian_is_in_the_session_of_the_run_that_failed(
     assert store.base == watched.session_store(graph_id).base
 
 
-async def test_guardian_is_in_no_session_that_is_kept_to_an_entry_point(watched: AgentRuntime) -> None:
+async def test_guardian_is_not_in_sessions_of_an_entry_point(watched: AgentRuntime) -> None:
     await watched.wait(await watched.trigger("default", {"inbox": [2, 1]}, graph_id="main"))
     with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
         failed = await watched.trigger("default", {"inbox": [1, "a"]}, graph_id="kept")

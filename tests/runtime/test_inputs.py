@@ -99,7 +99,7 @@ def endless() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "why"), [(endless(), "Circular"), (object(), "object"), (float("nan"), "Out of range")]
 )
-async def test_input_that_is_no_json_is_refused(tmp_path: Path, value: Any, why: str) -> None:
+async def test_non_json_input_is_refused(tmp_path: Path, value: Any, why: str) -> None:
     def take(value: dict[str, Any]) -> None: ...
 
     with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{why}") as refused:

@@ -105,7 +105,7 @@ async def test_the_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, 
     assert asyncio.all_tasks() == before
 
 
-async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, tmp_path: Path) -> None:
+async def test_input_may_be_a_json_string(keeper: Keeper, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
 
@@ -118,7 +118,7 @@ async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, 
         )
 
 
-async def test_a_restart_takes_up_what_was_changed_on_disk(keeper: Keeper, tmp_path: Path) -> None:
+async def test_restart_loads_changed_files(keeper: Keeper, tmp_path: Path) -> None:
     path = adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text("def add(a, b):\n    return a * b\n", encoding="utf-8")
@@ -136,15 +136,15 @@ async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: 
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text(broken, encoding="utf-8")
 
-    said = await keeper("restart_agent", graph_id="adder")
+    reply = await keeper("restart_agent", graph_id="adder")
     result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 1, "b": 2}))
 
-    assert said.startswith("error: restart_agent: ")
-    assert "functions.py" in said
+    assert reply.startswith("error: restart_agent: ")
+    assert "functions.py" in reply
     assert result.outputs == {"sum": 3}
 
 
-async def test_unloading_pauses_what_runs(keeper: Keeper, tmp_path: Path) -> None:
+async def test_unloading_pauses_running_work(keeper: Keeper, tmp_path: Path) -> None:
     chatter(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     started = await keeper("start_agent", graph_id="chatter")
@@ -179,7 +179,7 @@ async def test_an_agent_can_neither_unload_restart_nor_start_itself(keeper: Keep
     assert row["you"] is True
 
 
-async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keeper, tmp_path: Path) -> None:
+async def test_graphs_not_loaded_by_a_tool_are_not_changed(keeper: Keeper, tmp_path: Path) -> None:
     from queenright.runtime.agents.runner import AgentRunner
 
     other = AgentRunner.load(adder(tmp_path / "elsewhere"))
@@ -197,8 +197,8 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
     (tmp_path / "agents" / "link").symlink_to(outside)
 
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
-        said = await keeper("load_agent", agent_path=path)
-        assert said == (
+        result = await keeper("load_agent", agent_path=path)
+        assert result == (
             f"error: load_agent: there is no agent {path!r}; "
             f"agents can be loaded from folders below: {tmp_path / 'agents'}"
         )

@@ -54,7 +54,7 @@ NOW = 1_800_000_000.0
 MODEL = "openai/gpt-4o-mini"
 KEY = "bees-keep-this-one"
 """Of no shape by which a key could be known."""
-ASKED = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 HELLO = Answer(text=["Hel", "lo", " bees"])
 CALLS = Answer(
@@ -92,17 +92,17 @@ def provider(**given: Any) -> LiteLlmProvider:
 async def refused(serving: Any, *replies: Reply) -> ModelError:
     async with serving(*replies) as server:
         with pytest.raises(ModelError) as caught:
-            await provider().complete(ASKED, TOOLS)
+            await provider().complete(CONVERSATION, TOOLS)
         assert len(server.requests) == len(replies)
     return caught.value
 
 
 async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
-    heard: list[str] = []
+    pieces: list[str] = []
     async with serving(HELLO) as server:
-        reply = await provider().complete(ASKED, TOOLS, heard.append)
+        reply = await provider().complete(CONVERSATION, TOOLS, pieces.append)
 
-    assert heard == ["Hel", "lo", " bees"]
+    assert pieces == ["Hel", "lo", " bees"]
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("Hello bees", (), "stop")
     [request] = server.requests
     assert request.path == "/v1/chat/completions"
@@ -112,9 +112,9 @@ async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
     assert request.body["tools"][0]["function"]["name"] == "look"
 
 
-async def test_tokens_and_dollars_are_what_the_provider_counts_and_asks(serving: Any) -> None:
+async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
     async with serving(replace(HELLO, usage=(1_000_000, 500_000))):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.input_tokens, reply.output_tokens) == (1_000_000, 500_000)
     assert reply.cost == pytest.approx(0.15 + 0.30)
@@ -122,14 +122,14 @@ async def test_tokens_and_dollars_are_what_the_provider_counts_and_asks(serving:
 
 async def test_a_model_without_a_price_costs_nothing(serving: Any) -> None:
     async with serving(replace(HELLO, model="beespoke-1")):
-        reply = await LiteLlmProvider("openai/beespoke-1").complete(ASKED, [])
+        reply = await LiteLlmProvider("openai/beespoke-1").complete(CONVERSATION, [])
 
     assert (reply.text, reply.input_tokens, reply.cost) == ("Hello bees", 12, 0.0)
 
 
 async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serving: Any) -> None:
     async with serving(CALLS):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (
         ToolCall("c1", "look", '{"place": "hive"}'),
@@ -138,22 +138,22 @@ async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serv
     assert (reply.text, reply.finish_reason) == ("Let me see.", "tool_calls")
 
 
-async def test_malformed_arguments_come_as_the_model_wrote_them(serving: Any) -> None:
+async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
     async with serving(Answer(tool_calls=[("c1", "look", '{"place": ')])):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (ToolCall("c1", "look", '{"place": '),)
 
 
 @pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
 async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, written: str) -> None:
-    said = [
-        *ASKED,
+    result = [
+        *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
         Message(role="tool", content="error: no JSON", tool_call_id="c1"),
     ]
     async with serving(HELLO) as server:
-        await provider().complete(said, TOOLS)
+        await provider().complete(result, TOOLS)
 
     [request] = server.requests
     _, _, call, answer = request.body["messages"]
@@ -172,7 +172,7 @@ async def test_lone_surrogates_are_replaced(serving: Any) -> None:
 
 async def test_an_empty_answer_is_an_answer(serving: Any) -> None:
     async with serving(Answer()):
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("", (), "stop")
 
@@ -184,16 +184,16 @@ async def test_filtered_answer_is_an_error(serving: Any) -> None:
     assert "content filter" in str(error)
 
 
-async def test_a_server_that_does_not_stream_is_asked_for_the_whole_from_then_on(serving: Any) -> None:
-    heard: list[str] = []
+async def test_non_streaming_server_is_called_without_streaming_afterwards(serving: Any) -> None:
+    pieces: list[str] = []
     async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
         model = provider()
-        first = await model.complete(ASKED, TOOLS, heard.append)
-        second = await model.complete(ASKED, TOOLS, heard.append)
+        first = await model.complete(CONVERSATION, TOOLS, pieces.append)
+        second = await model.complete(CONVERSATION, TOOLS, pieces.append)
 
     assert [call.id for call in first.tool_calls] == ["c1", "c2"]
     assert second.text == "Hello bees"
-    assert heard == ["Let me see.", "Hello bees"]
+    assert pieces == ["Let me see.", "Hello bees"]
     assert (second.input_tokens, second.output_tokens) == (12, 3)
     assert second.cost > 0
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
@@ -202,7 +202,7 @@ async def test_a_server_that_does_not_stream_is_asked_for_the_whole_from_then_on
 async def test_model_without_streaming_is_called_without_it(serving: Any) -> None:
     no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
     async with serving(no, HELLO) as server:
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
     assert len(server.requests) == 2
@@ -221,7 +221,7 @@ async def test_a_provider_without_a_streaming_interface_still_works(
     monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "hum", "custom_handler": Whole()}])
     litellm.utils.custom_llm_setup()
 
-    reply = await LiteLlmProvider("hum/one").complete(ASKED, TOOLS)
+    reply = await LiteLlmProvider("hum/one").complete(CONVERSATION, TOOLS)
 
     assert (reply.text, reply.input_tokens, reply.output_tokens) == ("hum", 2, 1)
 
@@ -264,11 +264,13 @@ async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any)
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("expected", "seconds"),
     [("7", 7.0), (format_datetime(datetime.fromtimestamp(NOW + 90, UTC), usegmt=True), 90.0)],
 )
-async def test_retry_after_is_read_in_seconds_and_as_a_date(serving: Any, said: str, seconds: float) -> None:
-    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": said}))
+async def test_retry_after_is_read_in_seconds_and_as_a_date(
+    serving: Any, expected: str, seconds: float
+) -> None:
+    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": expected}))
 
     assert isinstance(error, TransientModelError)
     assert error.retry_after == seconds
@@ -287,7 +289,7 @@ async def test_retry_after_is_read_in_seconds_and_as_a_date(serving: Any, said: 
         ({"retry-after": "Fri, 15 Jan 2027 08:00:05 -0000"}, 5.0),
     ],
 )
-def test_retry_after_that_says_nothing_usable_is_none(headers: dict[str, str], seconds: float | None) -> None:
+def test_unusable_retry_after_is_ignored(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, now=NOW) == seconds
 
 
@@ -317,8 +319,8 @@ async def test_interrupted_stream_is_transient(serving: Any, cut: Stream) -> Non
     async with serving(cut, HELLO) as server:
         model = provider()
         with pytest.raises(TransientModelError):
-            await model.complete(ASKED, TOOLS)
-        reply = await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
+        reply = await model.complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, True]
@@ -330,45 +332,45 @@ async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_API_BASE", server.url)
 
     with pytest.raises(TransientModelError, match="onnection"):
-        await provider().complete(ASKED, TOOLS)
+        await provider().complete(CONVERSATION, TOOLS)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: FakeTime, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        asked = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
+        task = asyncio.ensure_future(within(60, provider().complete(CONVERSATION, TOOLS), fake_time.sleep))
         await arrives(server.held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
-            await asked
+            await task
         await arrives(server.gone)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_cancelled_request_closes_the_connection(serving: Any, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
         await arrives(server.held)
-        asked.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await task
         await arrives(server.gone)
 
 
 async def test_held_reply_continues_after_release(serving: Any) -> None:
     events = HELLO.events()
     async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
-        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
         await arrives(server.held)
         server.released.set()
 
-        assert (await asked).text == "Hello bees"
+        assert (await task).text == "Hello bees"
 
 
 async def test_provider_timeout_is_transient(serving: Any) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True)):
         with pytest.raises(TransientModelError, match=r"(?i)time"):
-            await provider(timeout_seconds=0.05).complete(ASKED, TOOLS)
+            await provider(timeout_seconds=0.05).complete(CONVERSATION, TOOLS)
 
 
 async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
@@ -377,7 +379,7 @@ async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
 
     async with serving(HELLO):
         with pytest.raises(ZeroDivisionError):
-            await provider().complete(ASKED, TOOLS, deaf)
+            await provider().complete(CONVERSATION, TOOLS, deaf)
 
 
 @pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
@@ -390,18 +392,18 @@ async def test_key_repeated_by_provider_is_masked(serving: Any, shape: str) -> N
     assert KEY not in repr(provider())
 
 
-async def test_without_a_key_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
-        await provider().complete(ASKED, TOOLS)
+        await provider().complete(CONVERSATION, TOOLS)
 
     assert not isinstance(caught.value, TransientModelError)
 
 
 async def test_a_provider_that_litellm_does_not_know_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as caught:
-        await LiteLlmProvider("honeycomb/x").complete(ASKED, [])
+        await LiteLlmProvider("honeycomb/x").complete(CONVERSATION, [])
 
     assert not isinstance(caught.value, TransientModelError)
 
@@ -440,7 +442,7 @@ CLAUDE = (
 )
 
 
-async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
+async def test_provider_with_its_own_protocol_is_read_equally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -448,14 +450,14 @@ async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
     async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), slow) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
-        heard: list[str] = []
-        reply = await model.complete(ASKED, TOOLS, heard.append)
+        pieces: list[str] = []
+        reply = await model.complete(CONVERSATION, TOOLS, pieces.append)
         with pytest.raises(TransientModelError, match="interrupted"):
-            await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
         with pytest.raises(TransientModelError) as limited:
-            await model.complete(ASKED, TOOLS)
+            await model.complete(CONVERSATION, TOOLS)
 
-    assert (reply.text, heard) == ("Let me see.", ["Let me see."])
+    assert (reply.text, pieces) == ("Let me see.", ["Let me see."])
     assert reply.tool_calls == (ToolCall("t1", "look", '{"place": "hive"}'),)
     assert (reply.input_tokens, reply.output_tokens) == (25, 15)
     assert reply.cost > 0
@@ -465,7 +467,7 @@ async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
 async def test_concurrent_requests_do_not_mix(serving: Any) -> None:
     answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
     async with serving(*answers):
-        replies = await asyncio.gather(*(provider().complete(ASKED, TOOLS) for _ in answers))
+        replies = await asyncio.gather(*(provider().complete(CONVERSATION, TOOLS) for _ in answers))
 
     assert sorted(reply.text for reply in replies) == sorted("".join(answer.text) for answer in answers)
 
@@ -488,7 +490,7 @@ def gather(*chunks: SimpleNamespace) -> ModelReply:
     return gathered.reply(0.0)
 
 
-def test_calls_that_a_server_all_numbers_zero_are_told_apart_by_their_ids() -> None:
+def test_calls_with_equal_indexes_are_distinguished_by_id() -> None:
     reply = gather(
         chunk(piece(0, "a", "look", '{"x":')),
         chunk(piece(0, "a", "look", "1}")),
@@ -541,7 +543,7 @@ async def test_script_can_be_the_agents_model(tmp_path: Path) -> None:
     model = load_provider(f"scripted:{path}", timeout_seconds=5)
 
     assert isinstance(model, ScriptedProvider)
-    assert (await model.complete(ASKED, TOOLS)).text == "hum"
+    assert (await model.complete(CONVERSATION, TOOLS)).text == "hum"
 
 
 @pytest.mark.parametrize(
@@ -622,9 +624,9 @@ async def arrives(happened: asyncio.Event) -> None:
 
 async def test_must_call_forces_a_tool_call(serving: Any) -> None:
     async with serving(CALLS, HELLO, HELLO) as server:
-        await provider().complete(ASKED, TOOLS, must_call=True)
-        await provider().complete(ASKED, TOOLS)
-        await provider().complete(ASKED, [], must_call=True)
+        await provider().complete(CONVERSATION, TOOLS, must_call=True)
+        await provider().complete(CONVERSATION, TOOLS)
+        await provider().complete(CONVERSATION, [], must_call=True)
 
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
@@ -640,8 +642,8 @@ async def test_must_call_forces_a_tool_call(serving: Any) -> None:
 async def test_provider_rejecting_tool_choice_is_called_without_it(serving: Any, message: str) -> None:
     model = provider()
     async with serving(Refusal(status=400, message=message), CALLS, CALLS) as server:
-        first = await model.complete(ASKED, TOOLS, must_call=True)
-        await model.complete(ASKED, TOOLS, must_call=True)
+        first = await model.complete(CONVERSATION, TOOLS, must_call=True)
+        await model.complete(CONVERSATION, TOOLS, must_call=True)
 
     assert first.tool_calls
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
@@ -652,8 +654,8 @@ async def test_rejection_of_both_requests_changes_no_setting(serving: Any) -> No
     refusal = Refusal(status=400, message="bad tool_choice, bad everything")
     async with serving(refusal, refusal, CALLS) as server:
         with pytest.raises(ModelError, match="bad everything"):
-            await model.complete(ASKED, TOOLS, must_call=True)
-        await model.complete(ASKED, TOOLS, must_call=True)
+            await model.complete(CONVERSATION, TOOLS, must_call=True)
+        await model.complete(CONVERSATION, TOOLS, must_call=True)
 
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, "required"]
 
@@ -662,7 +664,7 @@ async def test_server_without_streaming_or_tool_choice_still_works(serving: Any)
     unstreamed = Refusal(status=400, message="stream is not supported")
     unforced = Refusal(status=400, message="tool_choice is not supported")
     async with serving(unstreamed, unforced, unstreamed, CALLS) as server:
-        reply = await provider().complete(ASKED, TOOLS, must_call=True)
+        reply = await provider().complete(CONVERSATION, TOOLS, must_call=True)
 
     assert len(reply.tool_calls) == 2
     assert len(server.requests) == 4
@@ -692,10 +694,14 @@ CACHED = (
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    said = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
+    result = [
+        *CONVERSATION,
+        Message(role="assistant", content="Well."),
+        Message(role="user", content="And now?"),
+    ]
     async with openai_server(Stream(events=CACHED)) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
-        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(said, TOOLS, must_call=True)
+        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(result, TOOLS, must_call=True)
 
     [body] = [request.body for request in server.requests]
     mark = {"type": "ephemeral"}
@@ -713,7 +719,7 @@ async def test_openai_gets_no_markers_and_reports_cached_tokens(serving: Any) ->
     chunk = json.loads(usage.removeprefix(b"data: "))
     chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
     async with serving(Stream(events=[*events, event(chunk)])) as server:
-        reply = await provider().complete(ASKED, TOOLS)
+        reply = await provider().complete(CONVERSATION, TOOLS)
 
     assert reply.cached_tokens == 9
     assert "cache_control" not in json.dumps(server.requests[0].body)

@@ -107,7 +107,7 @@ async def test_tool_name_is_sanitized_and_still_works(
         assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
-async def test_annotations_of_a_server_tell_what_its_tools_do(tmp_path: Path) -> None:
+async def test_server_annotations_determine_tool_effects(tmp_path: Path) -> None:
     """They are better than a guess from the name; without them the name counts."""
     async with closing(stdio_transport(tmp_path)) as tools:
         effects = {name: tool.effect for name in tools.names if (tool := tools.get(name))}
@@ -134,7 +134,7 @@ async def test_server_gets_only_its_own_environment(tmp_path: Path, monkeypatch:
         assert await call(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
 
 
-async def test_the_server_runs_in_its_folder_and_its_stderr_goes_to_its_log(
+async def test_server_runs_in_its_folder_and_logs_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sub").mkdir()
@@ -186,7 +186,7 @@ async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> 
     assert "not today" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
 
 
-async def test_nothing_is_left_running_when_a_server_is_closed(tmp_path: Path) -> None:
+async def test_closed_server_leaves_no_process(tmp_path: Path) -> None:
     async with closing(stdio_transport(tmp_path)):
         assert len(children(tmp_path)) == 1
 
@@ -293,7 +293,7 @@ async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
         assert SECRET not in repr(each._spec)
 
 
-async def test_a_variable_that_is_not_set_is_named_before_anything_is_started(tmp_path: Path) -> None:
+async def test_unset_variable_is_named_before_the_start(tmp_path: Path) -> None:
     server = stdio_transport(tmp_path, env={"A": "${NOT_THERE} and ${TOKEN}"})
 
     with pytest.raises(
@@ -314,7 +314,7 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "expected"),
     [
         ({}, "set either command (a program) or url"),
         ({"command": "x", "url": "http://x"}, "set either command"),
@@ -325,14 +325,14 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
         ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: no such field"),
     ],
 )
-def test_a_faulty_file_says_where_without_the_values(tmp_path: Path, server: Any, said: str) -> None:
+def test_invalid_file_error_has_the_place_without_values(tmp_path: Path, server: Any, expected: str) -> None:
     path = tmp_path / "mcp_servers.json"
     path.write_text(json.dumps({"servers": {"a": server}}), encoding="utf-8")
 
     with pytest.raises(AgentLoadError) as raised:
         read_mcp_servers(path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert SECRET not in str(raised.value)
 
@@ -397,9 +397,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_server_that_hangs_does_not_outlive_a_client_that_is_killed(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_hanging_server_is_killed_with_its_client(tmp_path: Path, number: signal.Signals) -> None:
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CLIENT, str(tmp_path), str(HANGING), stdout=asyncio.subprocess.PIPE
     )

@@ -40,7 +40,7 @@ def test_value_that_is_not_json_is_rejected(value: object) -> None:
     assert memory.read_all() == {"kept": 1}
 
 
-def test_a_view_shows_only_what_is_asked_for_and_set() -> None:
+def test_view_shows_only_requested_and_set_values() -> None:
     memory = SharedMemory({"a": 1, "b": 2})
 
     assert memory.view(("b", "c")) == {"b": 2}

@@ -52,11 +52,11 @@ class Thinking:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         await asyncio.sleep(0)
-        told = [m.content for m in messages if m.role == "tool"]
-        unseen = [place for place in ("a", "b") if f"looked at {place}" not in told]
+        tool_results = [m.content for m in messages if m.role == "tool"]
+        unseen = [place for place in ("a", "b") if f"looked at {place}" not in tool_results]
         if unseen:
             return reply(*(("look", json.dumps({"place": place})) for place in unseen))
-        if '{"part": "p"}' not in told:
+        if '{"part": "p"}' not in tool_results:
             return reply(("set_output", '{"part": "p"}'))
         if WORDS not in [m.content for m in messages]:
             return reply(("ask_user", json.dumps({"question": QUESTION})))
@@ -158,8 +158,8 @@ def check_same_end(one: Bench, result: NodeResult | None, reference: Bench, want
         assert story(one) == story(reference)
         assert standing(cursor) == standing(reference.cursor)
         assert result == wanted
-    said = {e.message.content for e in one.conversation.entries if "interrupted" not in e.message.content}
-    assert said == {e.message.content for e in reference.conversation.entries}
+    contents = {e.message.content for e in one.conversation.entries if "interrupted" not in e.message.content}
+    assert contents == {e.message.content for e in reference.conversation.entries}
     return repaired
 
 
@@ -219,9 +219,7 @@ class Keeping(InlineDisk):
         return result
 
 
-async def test_killed_between_any_two_writes_it_comes_to_the_same_end(
-    folders: Path, fake_time: FakeTime
-) -> None:
+async def test_kill_between_any_two_writes_gives_the_same_result(folders: Path, fake_time: FakeTime) -> None:
     reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
     disk = Keeping(folders / "first", folders / "copies")
     await drive(bench(folders / "first", fake_time, disk))

@@ -40,15 +40,17 @@ def taken(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
         ("failure", False, True),
     ],
 )
-def test_an_edge_is_taken_by_how_its_node_ended(when: Any, succeeded: bool, is_taken: bool) -> None:
+def test_edge_condition_depends_on_the_outcome_of_its_node(
+    when: Any, succeeded: bool, is_taken: bool
+) -> None:
     assert bool(taken(graph(edge("a", "b", when=when)), succeeded=succeeded)) is is_taken
 
 
-def test_edges_of_one_priority_are_taken_side_by_side() -> None:
+def test_edges_of_equal_priority_run_in_parallel() -> None:
     assert taken(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
 
 
-def test_an_edge_of_lower_priority_is_for_when_none_above_it_holds() -> None:
+def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
     g = graph(
         edge("a", "b", when="expression", expression="score > 5", priority=1),
         edge("a", "c", when="always"),
@@ -78,7 +80,7 @@ def starting(g: GraphSpec, waiting: str, running: str = "") -> str:
     return "".join(n.node_id for n in ready_nodes(g, nodes, set(running)))
 
 
-def test_branches_of_different_length_come_together_where_they_meet() -> None:
+def test_branches_of_different_length_join_where_they_meet() -> None:
     g = graph(edge("a", "b"), edge("a", "c"), edge("b", "e"), edge("c", "d"), edge("d", "e"))
 
     assert starting(g, "bc") == "bc"

@@ -88,7 +88,7 @@ async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
 def facts(event: AgentEvent) -> tuple[Any, ...]:
     # A row of the step log has no model, and so no price.
     left_out = ("duration", "model", "cost_usd")
-    kept = {key: value for key, value in event.data.items() if key not in left_out}
+    data = {key: value for key, value in event.data.items() if key not in left_out}
     of_model = event.type is EventType.LLM_CALL_COMPLETED
     return (
         event.type,
@@ -101,7 +101,7 @@ def facts(event: AgentEvent) -> tuple[Any, ...]:
         event.node_id,
         event.trace_id,
         event.span_id if not of_model else "",
-        kept,
+        data,
     )
 
 
@@ -146,16 +146,16 @@ async def test_vitals_agree_between_bus_and_telemetry(
     assert signs(logged)["steps_total"] == 5
 
 
-async def test_the_ids_are_those_of_the_spans(
+async def test_reported_ids_are_those_of_the_spans(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
 ) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)
     telemetry.close()
 
     spans = {f"{span.get_span_context().span_id:016x}": span.name for span in memory.spans}
-    told = {event.span_id: event.type for event in bench.events if event.span_id}
-    assert {spans[span_id].split()[0] for span_id in told} == {"step", "chat", "execute_tool"}
-    assert len(told) == 5 + 5 + 8
+    events = {event.span_id: event.type for event in bench.events if event.span_id}
+    assert {spans[span_id].split()[0] for span_id in events} == {"step", "chat", "execute_tool"}
+    assert len(events) == 5 + 5 + 8
     started = {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_STARTED}
     assert started == {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED}
 

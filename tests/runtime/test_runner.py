@@ -68,7 +68,7 @@ async def test_an_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
     assert (tmp_path / "storage" / "sessions" / result.session_id / "state.json").is_file()
 
 
-async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_beside_the_agent(
+async def test_tools_are_public_functions_of_tools_py_and_a_script_is_found_beside_the_agent(
     tmp_path: Path,
 ) -> None:
     async with loaded(talker(tmp_path / "agent"), tmp_path) as runner:
@@ -93,7 +93,7 @@ async def test_script_restarts_for_each_run(
     assert [run.outputs for run in (one, other, third)] == [{"answer": "42"}] * 3
 
 
-async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_beside_it(tmp_path: Path) -> None:
+async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT_PY, encoding="utf-8")
@@ -112,10 +112,10 @@ async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_besi
 
 async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None:
     model = ScriptedProvider([ModelReply(text="", tool_calls=())] * 9, name="mine")
-    asked: list[str] = []
+    models: list[str] = []
 
     def providers(name: str) -> ScriptedProvider:
-        asked.append(name)
+        models.append(name)
         return model
 
     path = talker(tmp_path / "agent")
@@ -124,7 +124,7 @@ async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None
     async with loaded(path, tmp_path, model=model) as runner:
         assert runner.info().models == ("mine",)
 
-    assert asked == ["mine/x"]
+    assert models == ["mine/x"]
 
 
 def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "expected"),
     [
         ("agent.json", "{\n  bad\n}", "agent.json, line 2: is not JSON"),
         ("agent.json", "[]", "it must be an object"),
@@ -168,7 +168,7 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
         ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: set either command"),
     ],
 )
-def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, said: str) -> None:
+def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, expected: str) -> None:
     path = adder(tmp_path / "agent")
     (path / "tools.py").write_text("1 / 0\n" if "import tools" in text else "", encoding="utf-8")
     (path / file).write_text(text, encoding="utf-8")
@@ -176,19 +176,19 @@ def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: s
     with pytest.raises(AgentLoadError) as raised:
         AgentRunner.load(path, storage=tmp_path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert SECRET not in str(raised.value)
 
 
-def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_said(tmp_path: Path) -> None:
+def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "latin").mkdir()
     (tmp_path / "latin" / "agent.json").write_bytes(b'{"name": "\xe9"}')
     (tmp_path / "folder" / "agent.json").mkdir(parents=True)
     both = adder(tmp_path / "both")
     (both / "agent.py").write_text("", encoding="utf-8")
 
-    for name, said in (
+    for name, expected_error in (
         ("latin", "is not UTF-8 (byte 10)"),
         ("folder", "has no agent.json or agent.py"),
         ("both", "has both agent.json and agent.py"),
@@ -196,11 +196,11 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
     ):
         with pytest.raises(AgentLoadError) as raised:
             AgentRunner.load(tmp_path / name)
-        assert said in str(raised.value)
+        assert expected_error in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("x = 1\n", "has no `agent`"),
         ("agent = 3\n", "`agent` is a int"),
@@ -208,19 +208,19 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
         (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "it must match the pattern"),
     ],
 )
-def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
 
     with pytest.raises(AgentLoadError) as raised:
         AgentRunner.load(tmp_path)
 
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert "agent.py" in str(raised.value)
     assert SECRET not in str(raised.value)
 
 
-def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) -> None:
+def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None:
     spec = {
         "name": "needy",
         "model": "anthropic/claude-sonnet-4-5",
@@ -288,12 +288,12 @@ async def test_a_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
     assert result.outputs == {"answer": "43"}
 
 
-async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
+async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
     path = chatter(tmp_path / "agent")
     async with loaded(path, tmp_path) as runner:
         runtime = await runner.start()
         running = asyncio.create_task(runner.run())
-        asked = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+        question = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -301,7 +301,7 @@ async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(t
     model = ScriptedProvider([ModelReply(text="So you are Ada."), *chat_replies()])
     async with loaded(path, tmp_path, model=model) as runner:
         runtime = await runner.start()
-        resumed = asyncio.create_task(runner.resume(asked.session_id))
+        resumed = asyncio.create_task(runner.resume(question.session_id))
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         assert await runtime.inject_input("chat", "Ada")
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
@@ -309,7 +309,7 @@ async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(t
         result = await resumed
 
     assert result.outputs == {"name": "Ada"}
-    assert result.session_id == asked.session_id
+    assert result.session_id == question.session_id
 
 
 def chat_replies() -> list[ModelReply]:
@@ -318,7 +318,7 @@ def chat_replies() -> list[ModelReply]:
     return [ModelReply(text="Thanks.", tool_calls=(ToolCall("c", "set_output", '{"name": "Ada"}'),))]
 
 
-async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: Path) -> None:
+async def test_agent_joins_another_runtime_under_a_new_name(tmp_path: Path) -> None:
     bus = EventBus()
     runtime = AgentRuntime(bus=bus, storage=tmp_path / "shared")
     await runtime.start()
@@ -339,7 +339,7 @@ async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: 
     assert runtime.get_stream("start", graph_id="two")._graph.agent_id == "adder"
 
 
-async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_ends_with_the_agent(
+async def test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent(
     tmp_path: Path,
 ) -> None:
     replies = [
@@ -371,7 +371,7 @@ async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_en
     assert "a line on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
 
 
-async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server_behind(
+async def test_unoffered_tool_stops_the_start_and_leaves_no_server(
     tmp_path: Path,
 ) -> None:
     path = folder_of(tmp_path / "agent", TALKER, TALKS)
@@ -454,22 +454,22 @@ async def test_credential_in_an_error_is_masked_everywhere(
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     telemetry = Telemetry(tracer_provider=tracers, records=False)
-    said: list[str] = []
+    lines: list[str] = []
 
     async def hear(event: AgentEvent) -> None:
-        said.append(repr(event))
+        lines.append(repr(event))
 
     async with loaded(path, tmp_path, telemetry=telemetry) as runner:
         (await runner.start()).bus.subscribe(hear, name="ear")
         result = await runner.run()
 
-    said += [span.to_json() for span in spans.get_finished_spans()]
-    said += written(tmp_path / "storage")
-    said += [caplog.text, repr(result)]
+    lines += [span.to_json() for span in spans.get_finished_spans()]
+    lines += written(tmp_path / "storage")
+    lines += [caplog.text, repr(result)]
     assert result.status is SessionStatus.FAILED
-    assert "door [redacted] is shut" in "".join(said)
+    assert "door [redacted] is shut" in "".join(lines)
     for words in ("sesame", window):
-        assert [text for text in said if words in text] == []
+        assert [text for text in lines if words in text] == []
 
 
 async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
@@ -506,17 +506,15 @@ def modes(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     "functions", ["    return 'x' * (1 << 20)\n", "    return {'sum': ['é' * (1 << 19)]}\n"]
 )
-async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
-    tmp_path: Path, functions: str
-) -> None:
+async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, functions: str) -> None:
     path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
     async with loaded(path, tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
-        [kept] = (tmp_path / "storage").rglob("state.json")
+        [state_files] = (tmp_path / "storage").rglob("state.json")
 
     assert result.status is SessionStatus.FAILED
     assert "output 'sum' has 1.0 MiB as JSON, but the limit is 1 MiB; write it" in result.error
-    assert kept.stat().st_size < 10_000
+    assert state_files.stat().st_size < 10_000
 
 
 async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def visit(node_id: str, number: int) -> VisitRow:
     )
 
 
-def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
+def test_summary_has_the_status_of_executions(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
 
     logger.log_execution(ended("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
@@ -113,7 +113,7 @@ def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> No
     assert logger.summary()["executions"] == []
 
 
-def test_visits_are_told_newest_last(tmp_path: Path) -> None:
+def test_visits_are_listed_newest_last(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     for number in range(4):
         logger.log_visit(visit("a" if number % 2 else "b", number))
@@ -125,7 +125,7 @@ def test_visits_are_told_newest_last(tmp_path: Path) -> None:
     assert VisitRow.model_validate(logger.details()[0]) == visit("b", 0)
 
 
-def test_steps_are_read_from_the_step_log_past_what_is_torn(tmp_path: Path) -> None:
+def test_steps_are_read_despite_corrupt_lines(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     path = step_log_path(tmp_path, "s")
     log = StepLog(path)

@@ -19,7 +19,7 @@ from queenright.runtime.llm.model import (
 )
 from queenright.runtime.llm.scripted_provider import ScriptedProvider, ScriptError
 
-ASKED = [Message(role="user", content="How is it?")]
+CONVERSATION = [Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object"})]
 
 
@@ -33,37 +33,37 @@ async def test_replies_come_in_order_and_requests_are_recorded() -> None:
     provider = ScriptedProvider([ModelReply(text="one"), ModelReply(text="two")])
     model: LLMProvider = provider
 
-    texts = [(await model.complete(ASKED, TOOLS)).text, (await model.complete([], [])).text]
+    texts = [(await model.complete(CONVERSATION, TOOLS)).text, (await model.complete([], [])).text]
 
     assert texts == ["one", "two"]
-    assert [request.messages for request in provider.requests] == [tuple(ASKED), ()]
+    assert [request.messages for request in provider.requests] == [tuple(CONVERSATION), ()]
     assert provider.requests[0].tools == tuple(TOOLS)
     assert model.name == "scripted"
 
 
 async def test_after_the_last_reply_there_is_no_answer() -> None:
     provider = ScriptedProvider([ModelReply()])
-    await provider.complete(ASKED, [])
+    await provider.complete(CONVERSATION, [])
 
     for _ in range(2):
         with pytest.raises(ModelError, match="exhausted, replies given: 1"):
-            await provider.complete(ASKED, [])
+            await provider.complete(CONVERSATION, [])
 
 
 async def test_an_exception_is_raised_and_the_next_reply_follows() -> None:
     provider = ScriptedProvider([TransientModelError("full", retry_after=3), ModelReply(text="now")])
 
     with pytest.raises(TransientModelError, match="full"):
-        await provider.complete(ASKED, [])
+        await provider.complete(CONVERSATION, [])
 
-    assert (await provider.complete(ASKED, [])).text == "now"
+    assert (await provider.complete(CONVERSATION, [])).text == "now"
 
 
 async def test_rule_computes_reply_from_request() -> None:
     def echo(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         return ModelReply(text=f"{messages[-1].content} {tools[0].name}")
 
-    assert (await ScriptedProvider([echo]).complete(ASKED, TOOLS)).text == "How is it? look"
+    assert (await ScriptedProvider([echo]).complete(CONVERSATION, TOOLS)).text == "How is it? look"
 
 
 async def test_rule_can_be_async() -> None:
@@ -73,22 +73,22 @@ async def test_rule_can_be_async() -> None:
         await let.wait()
         return ModelReply(text="at last")
 
-    asked = asyncio.ensure_future(ScriptedProvider([slow]).complete(ASKED, TOOLS))
+    task = asyncio.ensure_future(ScriptedProvider([slow]).complete(CONVERSATION, TOOLS))
     await asyncio.sleep(0)
-    assert not asked.done()
+    assert not task.done()
     let.set()
 
-    assert (await asked).text == "at last"
+    assert (await task).text == "at last"
 
 
 @given(st.text())
 def test_the_pieces_are_the_text(text: str) -> None:
-    heard: list[str] = []
+    pieces: list[str] = []
 
-    asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(ASKED, [], heard.append))
+    asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(CONVERSATION, [], pieces.append))
 
-    assert "".join(heard) == text
-    assert all(heard)
+    assert "".join(pieces) == text
+    assert all(pieces)
 
 
 async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
     )
     provider = ScriptedProvider.load(path)
 
-    first = await provider.complete(ASKED, [])
+    first = await provider.complete(CONVERSATION, [])
     with pytest.raises(TransientModelError, match="full") as full:
-        await provider.complete(ASKED, [])
+        await provider.complete(CONVERSATION, [])
     with pytest.raises(ModelError, match="refused") as refused:
-        await provider.complete(ASKED, [])
-    last = await provider.complete(ASKED, [])
+        await provider.complete(CONVERSATION, [])
+    last = await provider.complete(CONVERSATION, [])
 
     assert first.tool_calls == (
         ToolCall("call_1", "look", '{"place": "hive"}'),

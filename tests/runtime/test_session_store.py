@@ -95,7 +95,7 @@ def test_default_session_id_ends_in_eight_hex_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "../x", "a\0b", "x" * 201, "ä" * 200])
-def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
+def test_invalid_session_id_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
     """B8: a session id with a path separator or `..` is rejected everywhere with a clear error."""
     store = store_at(tmp_path / "base")
 
@@ -112,7 +112,7 @@ def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Pa
 
 
 @pytest.mark.parametrize("graph_id", ["", "..", "a/b", "../../x"])
-def test_a_graph_id_that_is_no_folder_name_is_refused(tmp_path: Path, graph_id: str) -> None:
+def test_invalid_graph_id_is_refused(tmp_path: Path, graph_id: str) -> None:
     store = store_at(tmp_path)
 
     with pytest.raises(ValueError, match="pattern"):
@@ -129,7 +129,7 @@ def test_a_session_is_made_once(tmp_path: Path) -> None:
             made(store, session_id)
 
 
-def test_the_folder_of_a_step_log_is_no_session_until_it_is_made_one(tmp_path: Path) -> None:
+def test_step_log_folder_is_no_session_until_created(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     (tmp_path / "sessions" / "mine" / "logs").mkdir(parents=True)
 
@@ -142,7 +142,7 @@ def test_the_folder_of_a_step_log_is_no_session_until_it_is_made_one(tmp_path: P
     assert store.open("mine").id == "mine"
 
 
-def test_a_graph_that_shares_a_session_has_its_own_folder_and_the_same_state(tmp_path: Path) -> None:
+def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
 
@@ -164,7 +164,7 @@ def test_an_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
     assert store.get_or_create("h", "tick") not in (first, store.get_or_create("g", "other"))
 
 
-def test_an_entry_point_whose_state_is_broken_gets_a_new_session(tmp_path: Path) -> None:
+def test_entry_point_with_a_broken_state_gets_a_new_session(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     first = store.get_or_create("g", "tick")
     damage(first.root / "state.json", "torn")
@@ -260,7 +260,7 @@ def test_status_of_another_version_is_unknown(word: object) -> None:
     assert ExecutionState.model_validate(row).status is SessionStatus.UNKNOWN
 
 
-def test_a_state_that_a_newer_version_wrote_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_state_of_a_newer_version_is_refused_unchanged(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     path = session.root / "state.json"
@@ -312,7 +312,7 @@ def test_no_folder_is_no_sessions(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 5), damages), litter=st.booleans())
-def test_valid_sessions_are_listed_beside_any_garbage(broken: dict[int, str], litter: bool) -> None:
+def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = store_at(Path(folder))
         for number in range(6):
@@ -399,7 +399,7 @@ def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
     assert not session.root.exists()
 
 
-def test_a_session_is_not_deleted_while_anybody_writes_in_it(tmp_path: Path) -> None:
+def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     for writing in (session, store.shared_view(session, "judge")):

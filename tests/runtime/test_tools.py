@@ -52,7 +52,7 @@ async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
 
 
-async def test_an_async_function_runs_on_the_loop_and_a_parameter_may_be_called_anything() -> None:
+async def test_async_function_runs_on_the_loop_with_any_parameter_name() -> None:
     class Hive(BaseModel):
         bees: int
 
@@ -102,7 +102,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ('{"place": "hive", "more": [1]}', '{"place": "hive", "more": [1]}'),
         ("", "{}"),
@@ -111,13 +111,11 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
         ("[" * 100_000, "error: raw: arguments: it is not valid JSON"),
     ],
 )
-async def test_a_raw_schema_is_shown_as_it_is_and_only_an_object_is_asked_for(
-    arguments: str, told: str
-) -> None:
+async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, expected: str) -> None:
     tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
 
     assert tool.spec.parameters is SCHEMA
-    assert (await call(tool, arguments)).startswith(told)
+    assert (await call(tool, arguments)).startswith(expected)
 
 
 class Weight(BaseModel):
@@ -143,7 +141,7 @@ async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -
     assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
 
 
-class Odd(BaseException):
+class UnexpectedError(BaseException):
     """A failure that is not an Exception, and whose message fails."""
 
     def __str__(self) -> str:
@@ -157,7 +155,7 @@ FAILURES = [
     asyncio.CancelledError(),
     StopIteration(),
     OSError("gone"),
-    Odd(),
+    UnexpectedError(),
     BaseExceptionGroup("two", [SystemExit(1), OSError("gone")]),
 ]
 
@@ -199,11 +197,11 @@ async def test_a_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else
 
 async def test_outer_cancellation_reaches_tool_and_caller() -> None:
     stopped: list[str] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def wait(given: object) -> str:
         try:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
@@ -211,7 +209,7 @@ async def test_outer_cancellation_reaches_tool_and_caller() -> None:
         return ""
 
     call_ = asyncio.create_task(Tool("wait", "Wait.", {}, wait).call("{}"))
-    await begun.wait()
+    await started.wait()
     call_.cancel()
     await asyncio.wait([call_])
 
@@ -228,7 +226,7 @@ async def test_approval_refusal_reaches_the_model() -> None:
     assert (result.content, type(result.error)) == ("error: refuse: not today", ToolError)
 
 
-async def test_a_threaded_tool_runs_beside_the_loop_in_the_callers_context() -> None:
+async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> None:
     loop_thread = threading.get_ident()
 
     def look(given: object) -> list[bool]:
@@ -238,17 +236,17 @@ async def test_a_threaded_tool_runs_beside_the_loop_in_the_callers_context() -> 
 
 
 async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def dig(given: object) -> str:
-        begun.set()
+        started.set()
         go.wait(10)
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
     work = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
     task = asyncio.create_task(work)
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(started.wait, 10)
 
     task.cancel()
     await asyncio.wait([task])
@@ -329,7 +327,7 @@ def test_a_tool_is_registered_once() -> None:
         ToolRegistry([tool]).merge([tool])
 
 
-def test_a_registry_has_what_it_was_given() -> None:
+def test_registry_contains_the_registered_tools() -> None:
     one, two = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
     registry = ToolRegistry([one]).merge([two])
 

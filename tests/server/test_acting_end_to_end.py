@@ -47,8 +47,8 @@ class Digger:
         self.shown.append(list(messages))
         if messages[0].content == "Gather.":
             return sets(nectar="sweet")
-        said = self.words()
-        if "REMINDER" in said or "Recovery, attempt" in said:
+        result = self.words()
+        if "REMINDER" in result or "Recovery, attempt" in result:
             return sets(honey="gold")
         await self.free.wait()
         return reply(text="Where was I?")
@@ -87,7 +87,7 @@ def done(events: Sequence[AgentEvent]) -> list[str]:
     return [f"{event.data['kind']} {event.data['outcome']}" for event in events]
 
 
-async def test_a_worker_that_hangs_is_nudged_reacts_and_is_left_alone(service: Service) -> None:
+async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service: Service) -> None:
     """002 §11: it is found stuck, spoken to, reads it before its next turn, and ends its task itself."""
     model, did = Digger(), list[AgentEvent]()
     bus = service.bus
@@ -123,23 +123,23 @@ async def test_one_that_never_reacts_is_escalated_stopped_and_brought_back_from_
         bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed,
     ):
         await begin(service, model)
-        asked = await escalated.within(SECONDS)
+        result = await escalated.within(SECONDS)
         ended = await terminated.within(SECONDS)
-        begun = await initiated.within(SECONDS)
+        recovery_started = await initiated.within(SECONDS)
         finished = await completed.within(SECONDS)
     await service.interventions.settled()
     await bus.drain()
 
     assert done(did) == ["nudge done", "escalate done", "terminate done", "recover done"]
-    assert asked.session_id == ended.session_id == finished.session_id
+    assert result.session_id == ended.session_id == finished.session_id
     assert ended.data["confirmed"] is True
     assert ended.data["signature"]
-    assert begun.data["from_checkpoint"] == ended.data["checkpoint_id"] is not None
+    assert recovery_started.data["from_checkpoint"] == ended.data["checkpoint_id"] is not None
     assert finished.incarnation_id != ended.incarnation_id
-    assert [shown[0].content for shown in model.shown].count("Gather.") == 1
+    assert [message[0].content for message in model.shown].count("Gather.") == 1
     assert "Recovery, attempt 1" in model.words()
     store = service.runtime.session_store("hive")
     session = store.open(finished.session_id)
     assert store.read_state(finished.session_id).memory["honey"] == "gold"
-    kept = CheckpointStore(session.checkpoints, clock=service.clock, ids=str).list_checkpoints()
-    assert ended.data["checkpoint_id"] in {checkpoint.checkpoint_id for checkpoint in kept}
+    checkpoints = CheckpointStore(session.checkpoints, clock=service.clock, ids=str).list_checkpoints()
+    assert ended.data["checkpoint_id"] in {checkpoint.checkpoint_id for checkpoint in checkpoints}

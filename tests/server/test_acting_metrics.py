@@ -93,7 +93,7 @@ def test_fetched_nudge_is_counted_once_by_its_outcome(page: Page) -> None:
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 1
 
 
-def test_the_time_to_intervention_is_that_of_the_first_thing_done_about_a_trouble(page: Page) -> None:
+def test_time_to_intervention_ends_at_the_first_action(page: Page) -> None:
     page.acted(ActionKind.NUDGE, Outcome.UNREACHABLE, since=40.0, at=100.0)
     page.acted(ActionKind.NUDGE, Outcome.DONE, since=40.0, at=130.0)
     page.acted(ActionKind.ESCALATE, Outcome.DONE, since=40.0, at=900.0)
@@ -199,7 +199,7 @@ def test_a_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page)
     assert page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open") == 1
 
 
-def test_past_the_limit_only_breakers_that_are_not_closed_have_series(page: Page) -> None:
+def test_beyond_the_limit_only_breakers_that_are_not_closed_have_series(page: Page) -> None:
     page.breakers = [Breaker(f"external_api:a{n}") for n in range(BREAKER_LIMIT)]
     page.breakers.append(Breaker("external_api:z", "open"))
 
@@ -225,7 +225,7 @@ def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -
     assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
 
 
-def test_a_breaker_shows_its_failures_and_when_it_is_open_when_it_lets_a_call_through(page: Page) -> None:
+def test_breaker_series_has_failures_and_retry_time(page: Page) -> None:
     page.breakers = [
         Breaker("llm:bee", failures=2),
         Breaker("tool:bee", "open", failures=3, half_open_at=160.0),
@@ -241,7 +241,7 @@ def test_a_breaker_shows_its_failures_and_when_it_is_open_when_it_lets_a_call_th
     assert opens == [None, 160.0, None]
 
 
-def test_recoveries_that_have_not_ended_are_counted_as_they_are_now() -> None:
+def test_unfinished_recoveries_are_counted_by_current_state() -> None:
     registry, active = CollectorRegistry(), ["one", "two"]
     ServiceMetrics(registry, list, recovering=lambda: len(active))
 

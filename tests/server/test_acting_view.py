@@ -27,7 +27,7 @@ expect.set_options(timeout=60_000)  # a busy machine may need it
 
 __all__ = ["page"]
 
-SAID: list[tuple[EventType, dict[str, Any], str]] = [
+SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.NUDGE_SENT,
         {"attempt": 2, "delivery": "injected", "by": "ladder"},
@@ -130,18 +130,18 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-@pytest.mark.parametrize(("kind", "data", "said"), SAID)
-def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("kind", "data", "expected"), SENTENCES)
+def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], expected: str) -> None:
     line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 
-    assert said in line.text
+    assert expected in line.text
     assert line.kind
 
 
 def test_line_names_its_worker_once() -> None:
     target = Target(agent_id="bee", session_id="s", incarnation_id="i")
     detail = f"nobody can reach worker {target}: it fetches no instructions"
-    said = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
+    record = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
 
     line = event_line(
         AgentEvent(
@@ -150,7 +150,7 @@ def test_line_names_its_worker_once() -> None:
             agent_id="bee",
             session_id="s",
             incarnation_id="i",
-            data=said,
+            data=record,
         )
     )
 
@@ -158,13 +158,13 @@ def test_line_names_its_worker_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "attempt", "shown"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
+    ("kind", "attempt", "expected"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
 )
-def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, shown: bool) -> None:
+def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, expected: bool) -> None:
     data = {"kind": kind, "outcome": "unreachable", "attempt": attempt}
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data=data)
 
-    assert has_feed_line(event.type, event.data) is shown
+    assert has_feed_line(event.type, event.data) is expected
 
 
 @pytest.mark.parametrize("agent", ["w" * 255, "bee"])
@@ -195,7 +195,7 @@ def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str,
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_intervention_record_has_a_line_unless_it_has_an_event(outcome: Outcome) -> None:
+def test_intervention_record_without_an_event_has_a_line(outcome: Outcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})
 
     assert has_feed_line(event.type, event.data) is (outcome not in (Outcome.DONE, Outcome.QUEUED))
@@ -299,7 +299,7 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
     [question] = service.interventions.ledger.pending.values()
     [ladder] = service.interventions.ledger.ladders.values()
 
-    shown = acting_view(
+    pending_requests = acting_view(
         stop=Switch(),
         storm=service.remediation.storm,
         budget=service.interventions.budget,
@@ -312,8 +312,8 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
         now=question.deadline + 1,
     )
 
-    assert shown.escalations[0].when == "waits its turn"
-    assert shown.ladders[0].when == "waits its turn"
+    assert pending_requests.escalations[0].when == "waits its turn"
+    assert pending_requests.ladders[0].when == "waits its turn"
 
 
 async def test_page_shows_the_emergency_stop_first(running: Running, page: Page) -> None:
@@ -328,9 +328,7 @@ async def test_page_shows_the_emergency_stop_first(running: Running, page: Page)
     ("delivered", "dry_run", "what"),
     [(True, False, "nudge 1 sent"), (False, False, "nudge 1 not done"), (True, True, "nudge 1 (dry run)")],
 )
-def test_the_badge_of_a_ladder_says_what_became_of_its_nudge(
-    delivered: bool, dry_run: bool, what: str
-) -> None:
+def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: bool, what: str) -> None:
     ladder = Ladder(
         agent_id="bee",
         session_id="s",
@@ -340,7 +338,7 @@ def test_the_badge_of_a_ladder_says_what_became_of_its_nudge(
         acted_at=5.0,
         delivered=delivered,
     )
-    shown = acting_view(
+    pending_requests = acting_view(
         stop=Switch(),
         storm=StormWatch(HealthSettings().intervention.storm, ids=lambda: "storm"),
         budget=ActionBudget(10),
@@ -353,4 +351,4 @@ def test_the_badge_of_a_ladder_says_what_became_of_its_nudge(
         now=9.0,
     )
 
-    assert [row.what for row in shown.ladders] == [what]
+    assert [row.what for row in pending_requests.ladders] == [what]

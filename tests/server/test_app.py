@@ -26,7 +26,7 @@ async def ticket_on(running: Running, **looper: Any) -> str:
     return service.tickets.open_tickets()[0].ticket_id
 
 
-async def test_a_loop_that_comes_in_becomes_a_triaged_ticket(running: Running) -> None:
+async def test_incoming_loop_becomes_a_triaged_ticket(running: Running) -> None:
     ticket_id = await ticket_on(running)
 
     ticket = running.service.tickets.get(ticket_id)
@@ -37,7 +37,7 @@ async def test_a_loop_that_comes_in_becomes_a_triaged_ticket(running: Running) -
 
 
 @pytest.mark.parametrize("ended", [EventType.AGENT_TERMINATED, EventType.EXECUTION_FAILED])
-async def test_worker_whose_recovery_was_given_up_is_failing_everywhere(
+async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
     running: Running, http: httpx.AsyncClient, ended: EventType
 ) -> None:
     """B102: list, status, health and Prometheus say the same, until a person has settled it."""
@@ -75,7 +75,7 @@ async def test_worker_whose_recovery_was_given_up_is_failing_everywhere(
     assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 
-async def test_the_api_tells_agents_and_tickets(running: Running, http: httpx.AsyncClient) -> None:
+async def test_api_lists_agents_and_tickets(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     agents = (await http.get("/api/agents")).json()["agents"]
@@ -104,7 +104,7 @@ async def test_reading_moves_no_clock(running: Running, http: httpx.AsyncClient)
 @pytest.mark.parametrize(
     "path", ["/api/agents/nobody/health", "/api/tickets/none", "/tickets/none", "/runbooks/None"]
 )
-async def test_what_is_not_there_is_a_404_that_says_so(http: httpx.AsyncClient, path: str) -> None:
+async def test_missing_resource_is_404_with_a_message(http: httpx.AsyncClient, path: str) -> None:
     response = await http.get(path)
 
     assert response.status_code == 404
@@ -112,7 +112,7 @@ async def test_what_is_not_there_is_a_404_that_says_so(http: httpx.AsyncClient, 
     assert "no" in response.json()["title"]
 
 
-async def test_an_acknowledged_ticket_says_so_and_a_closed_one_refuses(
+async def test_acknowledged_ticket_shows_it_and_closed_ticket_refuses(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -127,7 +127,7 @@ async def test_an_acknowledged_ticket_says_so_and_a_closed_one_refuses(
     assert again.status_code == 409
 
 
-async def test_whoever_acknowledges_may_say_who_it_is(running: Running, http: httpx.AsyncClient) -> None:
+async def test_acknowledgement_may_name_its_sender(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     nobody = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
@@ -173,9 +173,7 @@ async def test_a_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
     assert (later["counts"]["failing"], later["agents"]) == (0, [])
 
 
-async def test_what_a_person_has_settled_is_resolved_by_hand(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_ticket_settled_by_a_person_is_resolved(running: Running, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await lost_ticket_on(running)}/resolve"
 
     silent = await http.post(path, json={"by": "ada"})
@@ -230,7 +228,7 @@ async def test_a_malformed_webhook_is_a_400_with_the_reason(http: httpx.AsyncCli
     assert response.json()["title"]
 
 
-async def test_what_a_worker_wrote_is_text_on_the_page(running: Running, http: httpx.AsyncClient) -> None:
+async def test_worker_text_is_escaped_on_the_page(running: Running, http: httpx.AsyncClient) -> None:
     await ticket_on(running, agent="<script>alert(1)</script>")
 
     page = (await http.get("/")).text
@@ -239,7 +237,7 @@ async def test_what_a_worker_wrote_is_text_on_the_page(running: Running, http: h
     assert "&lt;script&gt;alert(1)" in page
 
 
-async def test_the_ticket_page_tells_its_story(running: Running, http: httpx.AsyncClient) -> None:
+async def test_ticket_page_has_its_timeline(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     page = (await http.get(f"/tickets/{ticket_id}")).text

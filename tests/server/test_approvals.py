@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def asked(running: Running, reason: str = "It loops.") -> Approval:
+async def request_for_looper(running: Running, reason: str = "It loops.") -> Approval:
     """Let the queen ask about a worker that she has told the operator of, and that fetches."""
     service = running.service
     ticket_id = await ticket_on(running)
@@ -52,14 +52,14 @@ async def suggested(service: Service) -> str:
 async def stop_on_request(running: Running) -> None:
     """Be the worker that fetches, stops and says so."""
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
 
-async def test_the_notification_says_how_to_approve_until_it_is_answered(running: Running) -> None:
-    approval = await asked(running)
+async def test_notification_has_the_approve_command_until_answered(running: Running) -> None:
+    approval = await request_for_looper(running)
 
     assert f"queenright approvals approve {approval.approval_id}" in await suggested(running.service)
     await running.service.approvals.deny(approval.approval_id, by="ada")
@@ -72,7 +72,7 @@ async def test_approval_request_renotifies_with_its_deadline_in_the_title(runnin
     service = running.service
     await ticket_on(running)
     [before] = await service.store.read(read_active)
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     await until(lambda: service.tickets.open_tickets()[0].requests == 1, "it is brought up")
 
     [now] = [one for one in await service.store.read(read_active) if one.ends_at is None]
@@ -94,7 +94,7 @@ async def test_approval_request_renotifies_with_its_deadline_in_the_title(runnin
     assert "Approve or deny" not in now.annotations["summary"]
 
 
-async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(running: Running) -> None:
+async def test_pending_request_is_in_the_first_notification(running: Running) -> None:
     service = running.service
     ticket_id = await ticket_on(running)
     ticket = service.tickets.get(ticket_id)
@@ -108,8 +108,8 @@ async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(r
     assert "The queen asks to stop this worker: It loops." in await suggested(service)
 
 
-async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Running) -> None:
-    approval = await asked(running)
+async def test_page_lists_pending_approvals_and_feed_lists_answers(running: Running) -> None:
+    approval = await request_for_looper(running)
 
     [row] = status(running.service).acting.approvals
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
@@ -122,10 +122,8 @@ async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Run
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_approved_over_http_it_stops_and_that_is_signed(
-    running: Running, http: httpx.AsyncClient
-) -> None:
-    approval = await asked(running)
+async def test_termination_approved_over_http_is_signed(running: Running, http: httpx.AsyncClient) -> None:
+    approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
     path = f"/api/approvals/{approval.approval_id}"
@@ -147,7 +145,7 @@ async def of(running: Running, type_: EventType) -> list[AgentEvent]:
 
 
 async def test_the_list_is_newest_first_in_pages(running: Running, http: httpx.AsyncClient) -> None:
-    first = await asked(running)
+    first = await request_for_looper(running)
     await running.service.approvals.deny(first.approval_id, by="ada")
 
     everything = (await http.get("/api/approvals")).json()["approvals"]
@@ -167,7 +165,7 @@ async def test_the_list_is_newest_first_in_pages(running: Running, http: httpx.A
         ("none/approve", {"decision": "yes"}, 422),
     ],
 )
-async def test_what_cannot_be_answered_is_an_error_in_words(
+async def test_unanswerable_request_is_an_error_with_a_reason(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], code: int
 ) -> None:
     response = await http.post(f"/api/approvals/{path}", json=body)
@@ -178,7 +176,7 @@ async def test_what_cannot_be_answered_is_an_error_in_words(
 
 async def test_the_command_line_lists_approves_and_denies(running: Running) -> None:
     none = await queenright(running, "approvals")
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     listed = await queenright(running, "approvals")
     plain = await queenright(running, "approvals", "--json")
     denied = await queenright(running, "approvals", "deny", approval.approval_id, "--by", "ada")
@@ -196,8 +194,8 @@ async def test_the_command_line_lists_approves_and_denies(running: Running) -> N
     assert "denied" in over.out
 
 
-async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
-    approval = await asked(running)
+async def test_approval_on_the_command_line_terminates(running: Running) -> None:
+    approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
     done = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
@@ -208,7 +206,7 @@ async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
 
 async def test_a_ticket_that_closes_takes_the_request_along(running: Running) -> None:
     service = running.service
-    await asked(running)
+    await request_for_looper(running)
     over = AgentEvent(
         type=EventType.EXECUTION_COMPLETED, time=service.clock(), agent_id="looper", data={}, **WORKER
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from queenright.server.up import Running
+from tests.server.test_concurrent_permissions import OF_A_SUBAGENT, call_of
 from tests.server.test_hooks import HOOK, calls
 from tests.server.test_permissions import client_of, waiting_of
-from tests.server.test_permissions_at_once import OF_A_SUBAGENT, call_of
 
 
 async def test_session_waits_for_its_person_once_its_background_subagent_has_ended(running: Running) -> None:

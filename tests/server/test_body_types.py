@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from queenright.server import app as _  # noqa: F401  # every route, with its bodies
 from queenright.server.routes.params import Body
 
-OTHERS: dict[str, list[Any]] = {
+VALUES_OF_OTHER_TYPES: dict[str, list[Any]] = {
     "boolean": [0, 1, "true"],
     "number": ["60", True],
     "integer": ["60", True],
@@ -25,13 +25,13 @@ def bodies(kind: type[Body]) -> Iterator[type[Body]]:
         yield from bodies(body)
 
 
-def test_a_value_of_another_type_is_refused_in_every_body() -> None:
+def test_wrong_type_is_refused_in_every_body() -> None:
     """0 is not false and "60" is not 60, as the document says."""
     looked_at = set[str]()
     for body in bodies(Body):
         for name, schema in body.model_json_schema()["properties"].items():
             kind = schema.get("type")
-            for value in OTHERS.get(kind, []):
+            for value in VALUES_OF_OTHER_TYPES.get(kind, []):
                 with pytest.raises(ValidationError) as refused:
                     body.model_validate({name: value})
                 assert name in {fault["loc"][0] for fault in refused.value.errors()}, (body, name, value)

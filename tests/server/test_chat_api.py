@@ -49,7 +49,7 @@ async def test_a_question_has_its_answer_and_both_stay(running: Running, http: h
     assert later == [answer.json()]
 
 
-async def test_what_is_said_is_in_the_feed_and_in_the_audit_trail(
+async def test_chat_messages_are_in_the_feed_and_audit_trail(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -72,7 +72,7 @@ async def test_what_is_said_is_in_the_feed_and_in_the_audit_trail(
         ({"message": "nul \0"}, "message"),
     ],
 )
-async def test_what_is_no_question_is_refused_by_name(
+async def test_invalid_question_is_refused_by_field(
     running: Running, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
 ) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
@@ -85,7 +85,7 @@ async def test_what_is_no_question_is_refused_by_name(
     assert (await http.get(path)).json() == {"messages": []}
 
 
-async def test_what_is_not_there_is_not_found(running: Running, http: httpx.AsyncClient) -> None:
+async def test_chat_of_an_unknown_ticket_is_404(running: Running, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
     assert (await http.post("/api/tickets/none/chat", json={"message": "what?"})).status_code == 404
@@ -122,14 +122,14 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
         capture_output=True,
         check=False,
     )
-    said = await texts_after_start(settings, ticket.ticket_id)
+    result = await texts_after_start(settings, ticket.ticket_id)
     again = await texts_after_start(settings, ticket.ticket_id)
 
     assert died.returncode == -9, died.stderr
-    assert [one["role"] for one in said] == ["operator", "queen"]
-    assert "`nudge it: TEXT`" in said[1]["text"]
-    assert said[1]["question_id"] == said[0]["id"]
-    assert again == said
+    assert [one["role"] for one in result] == ["operator", "queen"]
+    assert "`nudge it: TEXT`" in result[1]["text"]
+    assert result[1]["question_id"] == result[0]["id"]
+    assert again == result
 
 
 async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
@@ -137,12 +137,13 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
     await service.start()
     try:
         for _ in range(3000):
-            said = await service.judging.chat.history(ticket_id)
-            if len(said) > 1:
+            messages = await service.judging.chat.history(ticket_id)
+            if len(messages) > 1:
                 break
             await asyncio.sleep(0.02)
         return [
-            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id} for one in said
+            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id}
+            for one in messages
         ]
     finally:
         await service.stop()
@@ -190,7 +191,7 @@ async def test_without_a_terminal_every_line_is_a_question(running: Running) -> 
     assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
 
 
-async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
+async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
     ticket_id = await ticket_on(running)
 
     unknown = await queenright(running, "nothing", "--say", "what?")
@@ -221,7 +222,7 @@ class Typed:
         return {"role": "queen", "by": "queen", "at": 60.0, "text": self.answer}
 
 
-def test_in_a_terminal_the_history_comes_first_and_nothing_moves_the_cursor() -> None:
+def test_terminal_chat_shows_history_first_without_control_characters() -> None:
     out = io.StringIO()
     talk = Typed("It is [red]stuck[/red].\x1b[2J\x07")
     typed = iter(["  ", "what is wrong?"])
@@ -242,9 +243,9 @@ def test_in_a_terminal_the_history_comes_first_and_nothing_moves_the_cursor() ->
 
     converse(Console(file=out, width=100), ticket, talk, read=read)
 
-    shown = out.getvalue()
+    text = out.getvalue()
     assert talk.asked == ["what is wrong?"]
-    assert "high, doom loop, intervening, 3 min" in shown
-    assert "round and round [/]" in shown
-    assert shown.index("[bold]is it[/bold] alive?") < shown.index("It is [red]stuck[/red].")
-    assert not {"\x1b", "\x07"} & set(shown)
+    assert "high, doom loop, intervening, 3 min" in text
+    assert "round and round [/]" in text
+    assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
+    assert not {"\x1b", "\x07"} & set(text)

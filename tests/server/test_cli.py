@@ -37,7 +37,7 @@ def test_evaluate_prints_one_object_a_run(tmp_path: Path) -> None:
     assert result["findings"][0]["kind"] == "doom_loop"
 
 
-def test_evaluate_prints_what_a_terminal_may_be_given(tmp_path: Path) -> None:
+def test_evaluate_escapes_control_characters(tmp_path: Path) -> None:
     step = {"kind": "tool", "name": "b\x1b[2J\udc80\n", "args": "x", "result_excerpt": "y"}
     file = tmp_path / "runs.jsonl"
     file.write_text(json.dumps({"dataset": "d", "run_id": "\x1b]0;r", "steps": [step] * 3}))
@@ -51,7 +51,7 @@ def test_evaluate_prints_what_a_terminal_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{bad", b"[1, 2]", b"\x1f\x8bgarbage", b"\xff\xfe"])
-def test_evaluate_says_where_a_file_is_broken(tmp_path: Path, content: bytes) -> None:
+def test_evaluate_names_the_broken_line_of_a_file(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / ("runs.jsonl.gz" if content.startswith(b"\x1f") else "runs.jsonl")
     file.write_bytes(content)
 
@@ -62,7 +62,7 @@ def test_evaluate_says_where_a_file_is_broken(tmp_path: Path, content: bytes) ->
     assert file.name in done.stderr
 
 
-def test_evaluate_of_a_file_that_is_not_there_is_misuse(tmp_path: Path) -> None:
+def test_evaluate_of_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     done = queenright("evaluate", "nowhere.jsonl", cwd=tmp_path)
 
     assert done.returncode == 2
@@ -79,14 +79,14 @@ def test_config_check_answers_with_its_exit_code(tmp_path: Path) -> None:
     assert "htp: no such setting. Did you mean http?" in bad.stderr
 
 
-def test_nobody_there_is_said_with_the_way_out(tmp_path: Path) -> None:
+def test_unreachable_service_error_has_a_remedy(tmp_path: Path) -> None:
     done = queenright("list", "--url", "http://127.0.0.1:9", cwd=tmp_path)
 
     assert done.returncode == 1
     assert "Start one with `queenright up`" in done.stderr
 
 
-def test_audit_verify_of_no_log_is_misuse_and_says_where_it_looked(tmp_path: Path) -> None:
+def test_audit_verify_without_a_log_is_a_usage_error_with_the_path(tmp_path: Path) -> None:
     done = queenright("audit", "verify", cwd=tmp_path)
 
     assert done.returncode == 2
@@ -97,7 +97,7 @@ CLI = (".app", ".command_table", ".lazy_group")
 """What the program imports to show its help."""
 
 
-def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
+def test_commands_import_lazily(tmp_path: Path) -> None:
     script = (
         "import sys, queenright.cli; print(*(m for m in sys.modules if m.startswith(('queenright.', 'mcp'))))"
     )
@@ -138,7 +138,7 @@ def test_each_part_of_the_commands_can_be_the_first_to_be_imported() -> None:
     assert {f"queenright.cli{part}" for part in CLI} < set(done.stdout.split())
 
 
-def test_a_command_that_imports_all_it_needs_says_the_same(tmp_path: Path) -> None:
+def test_command_with_all_imports_gives_the_same_output(tmp_path: Path) -> None:
     """As people start it; other tests fork it from a process that has imported everything."""
     for arguments in (["list", "--url", "http://127.0.0.1:9"], ["config", "show"], ["run", "nowhere"]):
         cold = subprocess.run(
@@ -149,7 +149,7 @@ def test_a_command_that_imports_all_it_needs_says_the_same(tmp_path: Path) -> No
         assert (cold.returncode, cold.stdout, cold.stderr) == (warm.returncode, warm.stdout, warm.stderr)
 
 
-def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:
+def test_run_shows_progress_and_outcome(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
     done = queenright(
@@ -157,14 +157,14 @@ def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> Non
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    begun, *middle, kept = done.stdout.splitlines()
+    output, *middle, result = done.stdout.splitlines()
     assert middle == ["add: done", "completed", "  sum: 3"]
-    session = begun.removeprefix("session ")
-    assert kept == f"Session {session} in here/sessions/{session}"
+    session = output.removeprefix("session ")
+    assert result == f"Session {session} in here/sessions/{session}"
     assert (tmp_path / "here" / "sessions" / session / "state.json").is_file()
 
 
-def test_run_prints_json_alone_on_stdout(tmp_path: Path) -> None:
+def test_run_prints_only_json_on_stdout(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "given.json").write_text('{"a": 40, "b": 2}', encoding="utf-8")
 
@@ -177,7 +177,7 @@ def test_run_prints_json_alone_on_stdout(tmp_path: Path) -> None:
     assert "add: done" in done.stderr
 
 
-def test_a_run_that_fails_says_why_and_how_to_try_again(tmp_path: Path) -> None:
+def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
     arguments = ("run", "agent", "--storage", "here")
 
@@ -193,7 +193,7 @@ def test_a_run_that_fails_says_why_and_how_to_try_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["nowhere"], "There is no agent at nowhere"),
         (["agent", "--input", "{"], "--input is not JSON"),
@@ -216,7 +216,7 @@ def test_a_run_that_fails_says_why_and_how_to_try_again(tmp_path: Path) -> None:
         (["agent", "--resume", "b", "--input", "{}"], "are for a new run"),
     ],
 )
-def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
     adder(tmp_path / "agent")
     for name, depth in (("deep", 900), ("deeper", 100_000)):
         (tmp_path / f"{name}.json").write_text('{"a":' * depth + "1" + "}" * depth, encoding="utf-8")
@@ -224,12 +224,12 @@ def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], said: 
     done = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "here").exists()
 
 
-def test_run_of_what_is_no_agent_or_of_no_session_is_exit_code_1(tmp_path: Path) -> None:
+def test_run_of_an_unknown_agent_or_session_exits_with_1(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "empty").mkdir()
 
@@ -242,11 +242,11 @@ def test_run_of_what_is_no_agent_or_of_no_session_is_exit_code_1(tmp_path: Path)
 
 @pytest.mark.parametrize("option", ["--resume", "--session"])
 @pytest.mark.parametrize(
-    ("session", "said"),
+    ("session", "expected"),
     [("session_x", "There is no session 'session_x'"), ("../x", "Session id '../x' is refused")],
 )
-def test_a_session_that_is_not_there_is_one_line_and_no_way_on(
-    tmp_path: Path, option: str, session: str, said: str
+def test_unknown_session_is_one_line_without_a_resume_command(
+    tmp_path: Path, option: str, session: str, expected: str
 ) -> None:
     adder(tmp_path / "agent")
 
@@ -254,10 +254,10 @@ def test_a_session_that_is_not_there_is_one_line_and_no_way_on(
 
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"queenright: {said}")
+    assert line.startswith(f"queenright: {expected}")
 
 
-def test_what_a_client_facing_node_says_is_shown_and_what_is_typed_is_its_answer(tmp_path: Path) -> None:
+def test_client_facing_node_prints_messages_and_reads_answers(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
     done = queenright("run", "agent", "--storage", "here", cwd=tmp_path, typed="Ada\n")
@@ -267,7 +267,7 @@ def test_what_a_client_facing_node_says_is_shown_and_what_is_typed_is_its_answer
     assert "  name: Ada\n" in done.stdout
 
 
-def test_nobody_to_answer_pauses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
     paused = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
@@ -286,9 +286,9 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     command = ("run", "agent", "--storage", "here", "--json")
     with Talking(*command, cwd=tmp_path) as running:
-        shown = b""
-        while not shown.endswith(b"> "):
-            shown += os.read(running.stderr.fileno(), 4096)
+        text = b""
+        while not text.endswith(b"> "):
+            text += os.read(running.stderr.fileno(), 4096)
         running.send_signal(signal.SIGINT)
         rest, result = running.stderr.read().decode(), json.loads(running.stdout.read())
         code = running.wait()
@@ -309,8 +309,8 @@ def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Pat
     with Talking(*command, cwd=tmp_path) as running:
         pid = (path / "pid").read_text(encoding="utf-8")
         running.send_signal(signal.SIGINT)
-        said = running.stderr.read().decode()
+        output = running.stderr.read().decode()
 
     assert running.wait() == 1
-    assert said == "queenright: Stopped before the agent started; nothing was run.\n"
+    assert output == "queenright: Stopped before the agent started; nothing was run.\n"
     assert not Path(f"/proc/{pid}").exists()

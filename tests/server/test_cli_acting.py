@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -43,9 +43,9 @@ class Done:
         return json.loads(self.out)
 
 
-async def queenright(running: Running, *arguments: str) -> Done:
+async def queenright(running: Running, *arguments: str) -> CommandResult:
     done = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 async def looper(running: Running, *, asks: bool = True) -> None:
@@ -55,7 +55,7 @@ async def looper(running: Running, *, asks: bool = True) -> None:
             await http.get("/api/agents/looper/instructions", params=WORKER)
 
 
-async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
+async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> None:
     await looper(running, asks=False)
     unreached = await queenright(running, "nudge", "looper")
     await looper(running)
@@ -71,7 +71,7 @@ async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
     ]
 
 
-async def test_json_is_what_the_service_said(running: Running) -> None:
+async def test_json_output_is_the_response_of_the_service(running: Running) -> None:
     await looper(running)
 
     done = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
@@ -81,12 +81,12 @@ async def test_json_is_what_the_service_said(running: Running) -> None:
     assert [(one["kind"], one["by"]) for one in listed.json] == [("nudge", "ada")]
 
 
-async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(running: Running) -> None:
+async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
@@ -95,7 +95,7 @@ async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(ru
     assert (done.code, done.out) == (0, "Terminated. Its state is in checkpoint cp-7.\n")
 
 
-async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
+async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
     await looper(running)
     waiting = AgentEvent(
         type=EventType.WORKER_WAITING,
@@ -117,12 +117,12 @@ async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
     assert "queenright list" in unknown.err
 
 
-async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Running) -> None:
+async def test_unconfirmed_termination_has_the_next_command(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
-        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
-        [instruction] = told.json()["instructions"]
+        instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = instructions.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "failed", "detail": "busy"})
 
@@ -136,7 +136,7 @@ async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Run
     assert "stop its process yourself" in recovered.err
 
 
-async def test_the_list_has_what_other_commands_ask_for(running: Running) -> None:
+async def test_list_has_the_ids_that_other_commands_need(running: Running) -> None:
     long = "a-session-with-a-name-of-its-own-that-is-long"
     started = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -166,7 +166,7 @@ async def test_the_list_has_what_other_commands_ask_for(running: Running) -> Non
     ]
 
 
-async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(running: Running) -> None:
+async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) -> None:
     service = running.service
     now = service.clock()
     for number in range(6):
@@ -175,9 +175,9 @@ async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(ru
         service.interventions.budget.spend(now)
 
     listed = await queenright(running, "list")
-    asked = await queenright(running, "escalations")
+    result = await queenright(running, "escalations")
 
-    for done in (listed, asked):
+    for done in (listed, result):
         storm, budget = done.err.splitlines()
         assert storm.startswith("A storm since ")
         assert "6 workers" in storm
@@ -187,7 +187,7 @@ async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(ru
 @pytest.mark.parametrize(
     ("named", "who"), [({"USER": "ada"}, "ada"), ({"LOGNAME": "bob"}, "bob"), ({}, None)]
 )
-def test_who_asks_is_who_is_logged_in(
+def test_requester_is_the_logged_in_user(
     monkeypatch: pytest.MonkeyPatch, named: dict[str, str], who: str | None
 ) -> None:
     for name in ("USER", "LOGNAME"):
@@ -202,8 +202,8 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
-        asked = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
-    escalation = asked.json()["escalation_id"]
+        response = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
+    escalation = response.json()["escalation_id"]
 
     listed = await queenright(running, "escalations", "list")
     bare = await queenright(running, "escalations")
@@ -211,7 +211,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
         running, "escalations", "decide", escalation, "more_time", "--minutes", "30", "--reason", "slow"
     )
     again = await queenright(running, "escalations", "decide", escalation, "terminate")
-    kept = await queenright(running, "escalations", "list", "--all", "--json")
+    result = await queenright(running, "escalations", "list", "--all", "--json")
 
     assert none.out == "No pending escalations.\n"
     assert listed.out.split()[0] == escalation
@@ -220,7 +220,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     assert (decided.code, decided.out) == (0, "looper: more time.\n")
     assert again.code == 1
     assert "more_time" in again.err
-    assert kept.json[0]["more_time_seconds"] == 1800
+    assert result.json[0]["more_time_seconds"] == 1800
 
 
 async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
@@ -266,7 +266,7 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     assert (off.code, queued.code) == (0, 0)
 
 
-async def test_a_long_name_is_cut_in_a_list_of_tickets_unless_all_of_it_is_asked_for(
+async def test_long_name_is_shortened_in_lists_unless_wide(
     running: Running,
 ) -> None:
     long = "a-name-" * 30
@@ -291,7 +291,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
         running, "tickets", "resolve", ticket, "--reason", "written by hand", "--by", "ada"
     )
     left = await queenright(running, "tickets")
-    kept = await queenright(running, "tickets", "--all", "--json")
+    result = await queenright(running, "tickets", "--all", "--json")
     listed = await queenright(running, "tickets", "list", "--all", "--json")
 
     assert plain.out.split()[-1] == ticket
@@ -300,7 +300,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
     assert "ada acknowledged it already" in again.err
     assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
     assert left.out == "No open tickets.\n"
-    assert [(t["status"], t["closed_reason"]) for t in kept.json] == [("resolved", "ada: written by hand")]
+    assert [(t["status"], t["closed_reason"]) for t in result.json] == [("resolved", "ada: written by hand")]
     assert [t["ticket_id"] for t in listed.json] == [ticket]
 
 
@@ -341,7 +341,7 @@ def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> N
     assert done.stdout == ""
 
 
-async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(running: Running) -> None:
+async def test_list_has_current_findings_and_numbers(running: Running) -> None:
     service = running.service
     # Lately: on a slow machine nothing else must be the matter by the time it is listed.
     events = list(looping(service.clock() + 40, times=4))

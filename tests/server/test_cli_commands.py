@@ -34,32 +34,32 @@ def called(found: tuple[tuple[str, ...], Any]) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_says_what_a_command_says_of_itself(name: str) -> None:
+def test_command_table_equals_the_help_texts(name: str) -> None:
     [command] = [command for words, command in ALL if words == (name,)]
 
     assert first_sentence(command) == f"{COMMANDS[name].help.rstrip('.')}."
 
 
 @pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
-def test_a_command_has_help_and_an_example_that_it_understands(words: tuple[str, ...], command: Any) -> None:
-    said = example(command)
+def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: Any) -> None:
+    result = example(command)
 
     assert command.help
-    assert said.startswith(f"queenright {' '.join(words)}"), said
-    command.make_context(words[-1], shlex.split(said)[1 + len(words) :])
+    assert result.startswith(f"queenright {' '.join(words)}"), result
+    command.make_context(words[-1], shlex.split(result)[1 + len(words) :])
     for parameter in command.params:
         assert getattr(parameter, "help", ""), f"{parameter.name} has no help"
 
 
 @pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
-def test_what_prints_data_prints_it_as_json_too(words: tuple[str, ...], command: Any) -> None:
+def test_data_commands_have_json_output(words: tuple[str, ...], command: Any) -> None:
     has = any("--json" in parameter.opts for parameter in command.params)
 
     assert has == (" ".join(words) not in NO_JSON)
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
-def test_an_option_that_is_none_is_misuse(words: tuple[str, ...], command: Any) -> None:
+def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
     done = CliRunner().invoke(app, [*words, "--no-such-option"])
 
     assert done.exit_code == 2
@@ -67,7 +67,7 @@ def test_an_option_that_is_none_is_misuse(words: tuple[str, ...], command: Any) 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["rules", "check", "--service-selector", "x("], "--service-selector"),
         (["rules", "export", "-o", "-", "--format", "kubernetes"], "standard output"),
@@ -84,8 +84,8 @@ def test_an_option_that_is_none_is_misuse(words: tuple[str, ...], command: Any) 
         (["list", "--url", f"http://{'x' * 100}"], "is not a URL"),
     ],
 )
-def test_what_makes_no_sense_is_exit_code_2(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_invalid_combination_exits_with_2(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from queenright.cli import main
 
@@ -95,7 +95,7 @@ def test_what_makes_no_sense_is_exit_code_2(
         main()
 
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_help_imports_no_command() -> None:
         ("--model", "queenright/rules", "use a litellm model"),
     ],
 )
-def test_up_refuses_what_its_demo_cannot_use_before_anything_starts(
+def test_up_refuses_unusable_demo_settings_before_starting(
     tmp_path: Path, option: str, value: str, words: str
 ) -> None:
     command = [str(Path(sys.executable).with_name("queenright")), "up", "--storage", "db", option, value]

@@ -80,12 +80,12 @@ def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("queenright nudge 'w", []),
     ],
 )
-def test_what_is_proposed(line: str, words: list[str]) -> None:
+def test_completion_proposes_names(line: str, words: list[str]) -> None:
     assert [word for word, _ in proposals(line)] == words
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
-def test_without_a_service_names_are_not_proposed_and_nothing_is_said(address: str) -> None:
+def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
     assert list(proposals(f"queenright nudge --url '{address}' ")) == []
 
 
@@ -133,19 +133,19 @@ def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> Non
     env = {**os.environ, "SHELL": f"/bin/{shell}", "HOME": str(tmp_path)}
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
 
-    shown = queenright("--show-completion", cwd=tmp_path, env=env)
+    result = queenright("--show-completion", cwd=tmp_path, env=env)
     first, second = (queenright("--install-completion", cwd=tmp_path, env=env) for _ in range(2))
 
-    assert shown.stdout == SCRIPTS[shell].strip() + "\n"
-    assert (shown.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
+    assert result.stdout == SCRIPTS[shell].strip() + "\n"
+    assert (result.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
     file = Path(first.stdout.split(f"completion for {shell} in ")[1].partition(";")[0])
-    assert file.read_text() == shown.stdout
+    assert file.read_text() == result.stdout
     if shell != "fish":
         startup = (tmp_path / f".{shell}rc").read_text()
         assert startup.count("# queenright") == 1
         assert startup.startswith("alias ll" if shell == "bash" else "fpath")
 
 
-def test_a_shell_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_shell_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(QueenrightError, match=r"no completion for 'csh'; available for: bash, zsh, fish"):
         install("csh", tmp_path)

@@ -44,14 +44,14 @@ def hook(*words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = N
 @contextmanager
 def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
     """Serve one connection with an answer, or with none at all; yield where, and what was asked."""
-    asked: list[bytes] = []
+    calls: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         over = threading.Event()
 
         def serve() -> None:
             connection = listener.accept()[0]
             with connection:
-                asked.append(connection.recv(1 << 16))
+                calls.append(connection.recv(1 << 16))
                 if answer is None:
                     over.wait(60)
                 else:
@@ -60,7 +60,7 @@ def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", calls
         finally:
             over.set()
             thread.join(60)
@@ -93,13 +93,13 @@ async def test_a_call_reaches_the_service(running: Running, client: str, path: s
 def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("honey\n")
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, calls):
         out, _ = hook("codex", "--otlp-url", f"{url}/base/", "--token-file", token, call=b'{"a": 1}')
 
     assert json.loads(out) == {"continue": False}
-    assert asked[0].startswith(b"POST /base/hooks/codex?user=")
-    assert b"\r\nAuthorization: Bearer honey\r\n" in asked[0]
-    assert asked[0].endswith(b'\r\n\r\n{"a": 1}')
+    assert calls[0].startswith(b"POST /base/hooks/codex?user=")
+    assert b"\r\nAuthorization: Bearer honey\r\n" in calls[0]
+    assert calls[0].endswith(b'\r\n\r\n{"a": 1}')
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
         "HTTP/1.1 200 OK\r\n\r\n{}",
     ],
 )
-def test_a_service_that_is_confused_changes_nothing(answer: str | None) -> None:
+def test_confused_service_does_not_affect_the_agent(answer: str | None) -> None:
     """Hooks fail open: the agent gets no answer, no error, and waits no longer than its limit."""
     with answering(answer) as (url, _):
         out, seconds = hook("codex", "--otlp-url", url)
@@ -154,7 +154,7 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", BEGUN])
-def test_service_that_is_away_is_not_waited_for(answer: str | None) -> None:
+def test_unavailable_service_is_not_waited_for(answer: str | None) -> None:
     """B91: without the begin of an answer the agent goes on within a second, and at an early end, too."""
     with answering(answer) as (url, _):
         out, seconds = hook("codex", "--otlp-url", url, "--wait", "60")
@@ -194,7 +194,7 @@ def test_input_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> Non
         process.stdin.close()
 
 
-def test_it_imports_the_standard_library_only() -> None:
+def test_hook_command_imports_only_the_standard_library() -> None:
     """It is started at each tool call of an agent."""
     code = (
         "import sys; before = set(sys.modules)\n"

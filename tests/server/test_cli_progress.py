@@ -22,7 +22,7 @@ def read_to_end(terminal: int) -> Iterator[bytes]:
             return
 
 
-def test_a_bar_is_shown_on_a_terminal_while_stdout_stays_as_it_is(tmp_path: Path) -> None:
+def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text((json.dumps(RUN) + "\n") * 3)
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
@@ -34,10 +34,10 @@ def test_a_bar_is_shown_on_a_terminal_while_stdout_stays_as_it_is(tmp_path: Path
         printed = out.read()
 
     os.close(theirs)
-    shown = b"".join(read_to_end(ours))
+    text = b"".join(read_to_end(ours))
     os.close(ours)
     assert code == 0
-    assert b"Evaluating runs" in shown
+    assert b"Evaluating runs" in text
     assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]
 
 

@@ -69,27 +69,27 @@ def test_our_rules_are_right() -> None:
     assert "valid according to promtool and own checks" in result.stdout
 
 
-def test_they_are_right_with_other_thresholds_and_selectors(slower: str) -> None:
+def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
     words = ("--service-selector", 'job="hive"', "--worker-selector", 'namespace=~"a|b", job="x"')
     result = queenright("rules", "check", "-c", slower, *words, "--json")
 
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["faults"] == []
-    assert told["promtool"] is True
+    output = json.loads(result.stdout)
+    assert output["faults"] == []
+    assert output["promtool"] is True
     table = (ROOT / "docs" / "alerts.md").read_text()
     named = re.findall(r"^\| `(Queenright\w+)`", table, re.MULTILINE)
-    assert (told["alerts"], told["alert_rules"]) == (len(set(named)), len(named))
+    assert (output["alerts"], output["alert_rules"]) == (len(set(named)), len(named))
 
 
 def test_alerts_are_counted_by_name_and_by_rule() -> None:
-    said = queenright("rules", "check").stdout
-    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", said)
-    assert read is not None, said
+    output = queenright("rules", "check").stdout
+    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", output)
+    assert read is not None, output
     assert int(read[1]) < int(read[2])
 
 
-def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_promtool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queenright.cli.jobs.rules.find_program", lambda name: None)
     result = queenright("rules", "check")
 
@@ -97,7 +97,7 @@ def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch)
     assert "promtool is not installed" in result.stdout
 
 
-def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promtool_output_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "queenright.cli.jobs.rules.rule_files",
         lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
@@ -110,13 +110,13 @@ def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("matchers", ['job="x', "job=x", "x", '{job="x"}', 'job="x"} or vector(1'])
-def test_a_selector_that_is_none_is_refused(matchers: str) -> None:
+def test_invalid_selector_is_refused(matchers: str) -> None:
     with pytest.raises(QueenrightError, match=r"--service-selector: .* write it like"):
         queenright("rules", "check", "--service-selector", matchers)
 
 
 @pytest.mark.parametrize(
-    ("option", "matchers", "said"),
+    ("option", "matchers", "expected"),
     [
         ("--service-selector", 'job=~"("', "not a regular expression"),
         ("--service-selector", '__name__="x"', "select the metrics themselves"),
@@ -125,9 +125,9 @@ def test_a_selector_that_is_none_is_refused(matchers: str) -> None:
     ],
 )
 def test_a_selector_that_prometheus_would_not_take_writes_nothing(
-    tmp_path: Path, option: str, matchers: str, said: str
+    tmp_path: Path, option: str, matchers: str, expected: str
 ) -> None:
-    with pytest.raises(QueenrightError, match=said):
+    with pytest.raises(QueenrightError, match=expected):
         queenright("rules", "export", "-o", str(tmp_path / "out"), option, matchers)
     assert not (tmp_path / "out").exists()
 
@@ -138,7 +138,7 @@ def test_a_selector_in_single_quotes_is_one() -> None:
 
 
 @pytest.mark.parametrize("format_", ["prometheus", "prometheusrule", "kubernetes", "mixin"])
-def test_promtool_is_asked_before_anything_is_written(
+def test_promtool_checks_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     monkeypatch.setattr(
@@ -153,7 +153,7 @@ def test_promtool_is_asked_before_anything_is_written(
 # rules export
 
 
-def test_rule_files_are_those_of_the_settings(tmp_path: Path, slower: str) -> None:
+def test_exported_rule_files_follow_the_settings(tmp_path: Path, slower: str) -> None:
     result = queenright("rules", "export", "-c", slower, "-o", str(tmp_path / "out"))
 
     assert result.exit_code == 0, result.output
@@ -163,7 +163,7 @@ def test_rule_files_are_those_of_the_settings(tmp_path: Path, slower: str) -> No
     assert "https://q.example/runbooks/QueenrightLoop" in written["agents.yml"]
 
 
-def test_links_and_selectors_are_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
     links = ("--runbooks", "https://w.example/rb", "--dashboards", "https://g.example/d")
     selectors = ("--service-selector", 'job="hive"', "--worker-selector", 'tier="gold"')
     result = queenright("rules", "export", "-o", "-", *links, *selectors)
@@ -197,7 +197,7 @@ def test_an_archive_is_the_same_twice(tmp_path: Path) -> None:
         assert "queenright-mixin/README.md" in tar.getnames()
 
 
-def test_a_folder_for_kubernetes_holds_what_its_kustomization_lists(tmp_path: Path) -> None:
+def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) -> None:
     result = queenright("rules", "export", "--format", "kubernetes", "-o", str(tmp_path / "k"))
 
     assert result.exit_code == 0, result.output
@@ -206,7 +206,7 @@ def test_a_folder_for_kubernetes_holds_what_its_kustomization_lists(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--format", "kubernetes", "-o", "-"), "not standard output"),
         (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "not a Kubernetes label"),
@@ -214,15 +214,15 @@ def test_a_folder_for_kubernetes_holds_what_its_kustomization_lists(tmp_path: Pa
         (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
     ],
 )
-def test_an_export_that_cannot_be_made_says_why(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(QueenrightError, match=said):
+def test_failed_export_has_a_reason(words: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(QueenrightError, match=expected):
         queenright("rules", "export", *words)
 
 
 # rules diff
 
 
-def test_what_was_exported_does_not_differ_until_the_settings_do(tmp_path: Path, slower: str) -> None:
+def test_exported_rules_are_equal_until_the_settings_change(tmp_path: Path, slower: str) -> None:
     folder = str(tmp_path / "out")
     queenright("rules", "export", "-o", folder)
 
@@ -245,13 +245,13 @@ def test_differences_can_be_had_as_json(tmp_path: Path) -> None:
     assert [row["rule"] for row in rows if row["kind"] == "removed"] == ["QueenrightOld"]
 
 
-def test_with_nothing_to_compare_with_it_says_what_to_name() -> None:
+def test_diff_without_a_source_names_the_options() -> None:
     result = queenright("rules", "diff")
     assert result.exit_code == 2
     assert "name rule files, or a Prometheus with --prometheus" in result.stderr
 
 
-def test_a_prometheus_that_is_not_there_is_named_without_its_login() -> None:
+def test_unreachable_prometheus_is_named_without_its_login() -> None:
     result = queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
     assert result.exit_code == 2
     assert "cannot be reached; name a running Prometheus with --prometheus" in result.stderr
@@ -259,20 +259,20 @@ def test_a_prometheus_that_is_not_there_is_named_without_its_login() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nowhere", "http://"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     result = queenright("rules", "diff", "--prometheus", url)
     assert result.exit_code == 2
     assert "queenright: --prometheus needs http:// or https:// and a host" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("none.yml",), ("none",), (".",), (".", "--service-selector", "x")])
-def test_what_cannot_be_compared_is_no_difference(words: tuple[str, ...]) -> None:
+def test_incomparable_rules_are_not_a_difference(words: tuple[str, ...]) -> None:
     result = queenright("rules", "diff", *words)
     assert result.exit_code == 2
     assert re.match(r"queenright: .+(pass a rule file|write it like)", result.stderr)
 
 
-def test_rules_that_are_there_twice_are_said_to_be_in_one_line(tmp_path: Path) -> None:
+def test_duplicate_rules_are_reported_in_one_line(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         queenright("rules", "export", "-o", str(tmp_path / folder))
     result = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"))
@@ -284,14 +284,14 @@ def test_rules_that_are_there_twice_are_said_to_be_in_one_line(tmp_path: Path) -
     assert re.fullmatch(r"\d+ duplicate; no other difference.", total)
 
 
-def test_a_copy_with_other_thresholds_says_which(tmp_path: Path, slower: str) -> None:
+def test_changed_thresholds_are_listed(tmp_path: Path, slower: str) -> None:
     runbooks = ("--runbooks", "https://w.example")
     queenright("rules", "export", "-o", str(tmp_path / "one"), *runbooks)
     queenright("rules", "export", "-o", str(tmp_path / "two"), "-c", slower, *runbooks)
-    said = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
+    output = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
 
-    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: duplicate" in said
-    assert ">= 1200" in said
+    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: duplicate" in output
+    assert ">= 1200" in output
 
 
 def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:
@@ -308,14 +308,14 @@ def test_the_dashboards_are_right() -> None:
     assert json.loads(result.stdout)["faults"] == []
 
 
-def test_those_with_default_thresholds_are_the_committed_ones_and_those_that_the_code_makes() -> None:
+def test_default_dashboards_equal_the_committed_and_generated_ones() -> None:
     settings = Settings()
 
     assert render_dashboards(settings) == dashboards(HealthSettings())
     assert render_dashboards(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
 
 
-def test_the_console_that_they_link_to_is_the_one_of_the_settings() -> None:
+def test_dashboards_link_to_the_configured_console() -> None:
     settings = Settings.model_validate({"alerting": {"console_url": "https://q.example/"}})
     assert render_dashboards(settings) == dashboards(HealthSettings(), console="https://q.example")
 
@@ -352,7 +352,7 @@ def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
-def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_says_so(
+def test_without_the_extra_default_lines_are_exported_with_a_notice(
     redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     without_the_extra(monkeypatch)
@@ -375,7 +375,7 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
     assert boards == render_dashboards(load_settings(Path(redrawn)), defaults=True)
 
 
-def test_without_the_extra_other_thresholds_say_what_they_need(
+def test_without_the_extra_other_thresholds_are_refused_with_a_remedy(
     redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_the_extra(monkeypatch)
@@ -385,7 +385,7 @@ def test_without_the_extra_other_thresholds_say_what_they_need(
     assert result.exit_code == 0
 
 
-def test_a_fault_of_a_dashboard_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_dashboard_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board = {
         "uid": "queenright-fleet",
         "panels": [{"title": "x", "targets": [{"expr": "sum(queenright_agnets)"}]}],
@@ -426,7 +426,7 @@ def test_the_command_line_stays_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_rules_that_up_runs_with_are_those_that_are_compared(tmp_path: Path, slower: str) -> None:
+def test_rules_of_up_are_the_compared_rules(tmp_path: Path, slower: str) -> None:
     for config in (None, slower):
         settings = load_settings(Path(config) if config else None)
         words = ("-c", config) if config else ()

@@ -34,7 +34,7 @@ def exported(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
 GRAFANA = ("--dashboards", "https://grafana.example/d")
 
 
-def test_with_the_services_address_nothing_leads_to_this_machine() -> None:
+def test_service_url_leaves_no_link_to_this_machine() -> None:
     result, text = exported("--service-url", "http://queenright.agents:8420/", *GRAFANA)
 
     assert HERE.findall(text) == []
@@ -44,7 +44,7 @@ def test_with_the_services_address_nothing_leads_to_this_machine() -> None:
     assert "127.0.0.1" not in result.stderr
 
 
-def test_what_the_settings_and_options_say_goes_before_the_services_address() -> None:
+def test_settings_and_options_precede_the_service_url() -> None:
     Path("queenright.yaml").write_text("alerting: {console_url: https://q.example}\n")
     _, text = exported("--service-url", "http://queenright.agents:8420", *GRAFANA)
     assert "https://q.example/runbooks/QueenrightLoop" in text
@@ -64,7 +64,7 @@ def test_what_the_settings_and_options_say_goes_before_the_services_address() ->
         ('{host: "::1", port: 9999}', "http://[::1]:9999"),
     ],
 )
-def test_links_lead_to_where_the_settings_let_the_service_listen(http: str, url: str) -> None:
+def test_links_use_the_configured_listen_address(http: str, url: str) -> None:
     Path("queenright.yaml").write_text(f"http: {http}\n")
     _, text = exported(*GRAFANA, format_="prometheus")
     assert f"{url}/runbooks/QueenrightLoop" in text
@@ -74,7 +74,7 @@ def test_links_lead_to_where_the_settings_let_the_service_listen(http: str, url:
     assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
 
 
-def test_dashboards_lead_to_where_the_settings_let_the_service_listen() -> None:
+def test_dashboards_use_the_configured_listen_address() -> None:
     Path("queenright.yaml").write_text("http: {port: 9999}\n")
     result = CliRunner().invoke(app, ["dashboards", "export", "-o", "boards"])
     assert result.exit_code == 0, result.output
@@ -98,7 +98,7 @@ def test_a_login_for_alertmanager_is_in_no_link() -> None:
         ("prometheus", ("--runbooks",)),
     ],
 )
-def test_every_link_to_this_machine_is_told_with_the_option_that_moves_it(
+def test_every_local_link_is_reported_with_the_option_that_changes_it(
     format_: str, named: tuple[str, ...]
 ) -> None:
     result, _ = exported(format_=format_)
@@ -109,14 +109,14 @@ def test_every_link_to_this_machine_is_told_with_the_option_that_moves_it(
     assert all(line.startswith("Warning: ") for line in result.stderr.splitlines())
 
 
-def test_a_service_and_a_grafana_on_this_machine_are_told() -> None:
+def test_local_service_and_grafana_are_reported() -> None:
     words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
-    said = exported(*words)[0].stderr
-    assert "Alertmanager would look for Queenright on its own machine" in said
-    assert "Dashboards of the alerts are linked at http://127.0.0.1:3000/d" in said
+    output = exported(*words)[0].stderr
+    assert "Alertmanager would look for Queenright on its own machine" in output
+    assert "Dashboards of the alerts are linked at http://127.0.0.1:3000/d" in output
 
 
-def test_rules_exported_with_the_services_address_are_compared_with_it() -> None:
+def test_rules_exported_with_a_service_url_are_compared_with_it() -> None:
     words = ("--service-url", "http://queenright.agents:8420")
     exported(*words)
     assert CliRunner().invoke(app, ["rules", "diff", "out", *words]).exit_code == 0
@@ -124,7 +124,7 @@ def test_rules_exported_with_the_services_address_are_compared_with_it() -> None
 
 
 @pytest.mark.parametrize("url", ["queenright:8420", "ftp://q", "http://"])
-def test_an_address_of_the_service_that_is_none_is_refused(url: str) -> None:
+def test_invalid_service_url_is_refused(url: str) -> None:
     with pytest.raises(QueenrightError, match="--service-url needs"):
         exported("--service-url", url)
 

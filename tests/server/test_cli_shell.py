@@ -50,7 +50,7 @@ def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
     assert done.stdout.startswith("adder: It adds two numbers. /help lists the commands.\n")
 
 
-def test_what_is_typed_answers_the_node_that_waits(tmp_path: Path) -> None:
+def test_typed_text_answers_the_waiting_node(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", "hello", "Ada")
@@ -59,7 +59,7 @@ def test_what_is_typed_answers_the_node_that_waits(tmp_path: Path) -> None:
     assert "name: Ada\n" in done.stdout
 
 
-def test_other_agents_are_loaded_beside_it_talked_with_and_unloaded(tmp_path: Path) -> None:
+def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
     chatter(tmp_path / "other")
     lines = ("/load other", "/graphs", "/graph chatter", "hello", "Ada", "/graph adder", "/unload chatter")
@@ -76,7 +76,7 @@ def test_other_agents_are_loaded_beside_it_talked_with_and_unloaded(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("/nope", "Unknown command /nope; /help lists"),
         ("/graph", "the argument is missing: /graph ID"),
@@ -89,19 +89,17 @@ def test_other_agents_are_loaded_beside_it_talked_with_and_unloaded(tmp_path: Pa
         ("/help", "/unload"),
     ],
 )
-def test_a_line_that_cannot_be_obeyed_is_answered_and_the_talk_goes_on(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: str, expected: str) -> None:
     adder(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
 
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    assert expected in done.stdout
     assert done.stdout.endswith("sum: 3\n")
 
 
-def test_input_that_is_refused_is_answered_and_nothing_is_run(tmp_path: Path) -> None:
+def test_refused_input_runs_nothing(tmp_path: Path) -> None:
     """B99: no run, so no session and no failure."""
     adder(tmp_path / "agent")
 
@@ -112,7 +110,7 @@ def test_input_that_is_refused_is_answered_and_nothing_is_run(tmp_path: Path) ->
     assert "session_" not in done.stdout
 
 
-def test_misspelt_input_is_not_replaced_by_what_the_session_remembers(tmp_path: Path) -> None:
+def test_misspelt_input_is_not_filled_from_session_memory(tmp_path: Path) -> None:
     """B99: the run before set the field; a misspelt one must not repeat that run."""
     adder(tmp_path / "agent")
 
@@ -123,7 +121,7 @@ def test_misspelt_input_is_not_replaced_by_what_the_session_remembers(tmp_path: 
     assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 4"]
 
 
-def test_data_lists_what_agents_wrote_and_shows_it(tmp_path: Path) -> None:
+def test_data_command_lists_and_shows_agent_files(tmp_path: Path) -> None:
     """004: `/data escalation_log.jsonl` opens what was written down for a person."""
     writes = "def add(a, b, data_dir):\n    data_dir.mkdir(parents=True, exist_ok=True)\n"
     writes += "    (data_dir / 'log.jsonl').write_text(f'{a}\\x1b[2J and {b}\\n')\n    return a + b\n"
@@ -138,7 +136,7 @@ def test_data_lists_what_agents_wrote_and_shows_it(tmp_path: Path) -> None:
     assert "there is no file '../state.json'" in done.stdout + done.stderr
 
 
-def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
+def test_failed_run_has_a_reason_and_sets_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
@@ -148,7 +146,7 @@ def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
     assert "Resume with: /resume session_" in done.stdout
 
 
-def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) -> None:
+def test_ctrl_c_pauses_the_run_and_the_session_can_be_resumed(tmp_path: Path) -> None:
     slow = "import asyncio\n\nasync def add(a, b):\n    await asyncio.sleep(a)\n    return b\n"
     adder(tmp_path / "agent", slow)
     command = ("shell", "agent", "--storage", "here", "--no-telemetry")
@@ -157,16 +155,16 @@ def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) ->
         while b"session session_" not in (line := running.stdout.readline()):
             assert line
         running.send_signal(signal.SIGINT)
-        shown = ""
-        while "Resume with" not in shown:
+        text = ""
+        while "Resume with" not in text:
             line = running.stdout.readline()
-            assert line, shown
-            shown += line.decode()
+            assert line, text
+            text += line.decode()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 1
 
-    assert "paused" in shown
-    assert "Resume with: /resume session_" in shown
+    assert "paused" in text
+    assert "Resume with: /resume session_" in text
 
 
 BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
@@ -240,7 +238,7 @@ async def workshop(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
     await lifecycle.close()
 
 
-async def test_an_agent_that_fails_while_nobody_is_there_is_mended_by_the_guardian(
+async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absent(
     workshop: AgentRuntime,
 ) -> None:
     """004: the coder builds an agent and starts it; it fails; nobody is there; the guardian mends it."""
@@ -253,7 +251,7 @@ async def test_an_agent_that_fails_while_nobody_is_there_is_mended_by_the_guardi
     assert result.outputs == {"sorted": ["a", "b"]}
 
 
-async def test_guardian_ends_while_nobody_is_there_and_serves_the_next_failure(
+async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failure(
     workshop: AgentRuntime,
 ) -> None:
     """004: a guardian that mended an agent without a user is over, and ready for the agent's next failure."""
@@ -272,18 +270,18 @@ async def test_guardian_ends_while_nobody_is_there_and_serves_the_next_failure(
     assert not [node for node in workshop.waiting_nodes() if node.graph_id == "guardian"]
 
 
-async def test_a_guardian_asks_whoever_is_there(workshop: AgentRuntime) -> None:
+async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
     """004: the same, while somebody is there."""
     await workshop.inject_input("code", "hello")
 
-    with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+    with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
-        event = await asked.within(20)
+        event = await question.within(20)
 
     assert event.data["question"] == "sorter fails. Mend it?"
 
 
-def test_the_coder_talks_uses_its_tools_and_can_be_taken_up(tmp_path: Path) -> None:
+def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     replies = [
         call("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
         call("load_agent", agent_path="../elsewhere"),
@@ -303,7 +301,7 @@ def test_the_coder_talks_uses_its_tools_and_can_be_taken_up(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])
-def test_misuse_is_exit_code_2_and_says_what_to_say(tmp_path: Path, words: list[str]) -> None:
+def test_usage_error_exits_with_2_and_a_remedy(tmp_path: Path, words: list[str]) -> None:
     done = queenright(*words, cwd=tmp_path)
 
     assert done.returncode == 2

@@ -53,7 +53,7 @@ def test_whole_id_is_not_looked_up() -> None:
     assert resolve_id(WHOLE, "silences", ids) == WHOLE
 
 
-def test_id_without_a_match_is_left_to_the_service() -> None:
+def test_unmatched_id_is_passed_to_the_service() -> None:
     assert resolve_id("b3c5", "silences", lambda: [WHOLE]) == "b3c5"
 
 
@@ -63,7 +63,7 @@ def test_ambiguous_beginning_lists_the_matches() -> None:
 
 
 @pytest.mark.parametrize("given", ["…n-7f3a", "7f3a", "session-7f3a"])
-def test_end_of_a_session_id_as_the_list_shows_it_names_the_session(given: str) -> None:
+def test_session_id_suffix_from_the_list_names_the_session(given: str) -> None:
     rows = service(Row("session-7f3a"), Row("session-9b21"))
 
     assert resolve_session(rows, "researcher", given) == "session-7f3a"

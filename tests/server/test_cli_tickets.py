@@ -26,7 +26,7 @@ def ticket(**changes: Any) -> Ticket:
     return Ticket.model_validate(example_of(Ticket) | changes)
 
 
-def test_a_silenced_ticket_says_so_in_the_list_and_until_when_in_full() -> None:
+def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
     """B38: whoever reads a ticket sees that nobody hears of it."""
     silenced = ticket(silenced=example_of(TicketSilence))
 
@@ -38,12 +38,12 @@ def test_a_silenced_ticket_says_so_in_the_list_and_until_when_in_full() -> None:
     assert line.endswith(", by ada: being fixed (silence b3c5)")
 
 
-def test_a_ticket_with_its_own_alert_says_nothing_of_silences_and_incidents() -> None:
+def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
     assert ticket_row(ticket()).endswith(ticket().ticket_id)
     assert not [one for one in ticket_lines(ticket(), NOW) if "silenced" in one or "incident" in one]
 
 
-def test_a_ticket_that_joined_an_alert_names_it() -> None:
+def test_ticket_in_another_alert_names_it() -> None:
     """B123."""
     lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
 
@@ -80,7 +80,7 @@ async def test_a_ticket_is_found_by_the_beginning_of_its_id(running: Running, wo
     assert (done.code, done.err) == (0, "")
 
 
-async def test_an_id_that_begins_several_tickets_lists_them(running: Running) -> None:
+async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: Running) -> None:
     one = await ticket_on(running)
     await ticket_on(running, agent="other")
     await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
@@ -95,7 +95,7 @@ async def test_an_id_that_begins_several_tickets_lists_them(running: Running) ->
     assert f"{other} (other)" in done.err
 
 
-async def test_an_id_of_no_ticket_names_the_command_that_lists_them(running: Running) -> None:
+async def test_unknown_ticket_id_names_the_list_command(running: Running) -> None:
     done = await queenright(running, "tickets", "acknowledge", "nope")
 
     assert (done.code, done.out) == (1, "")
@@ -103,15 +103,15 @@ async def test_an_id_of_no_ticket_names_the_command_that_lists_them(running: Run
     assert "`queenright tickets --all` lists them" in done.err
 
 
-async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running) -> None:
+async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> None:
     service = running.service
-    begun = list(looping(service.clock(), times=1))
+    result = list(looping(service.clock(), times=1))
     ended = AgentEvent(
         type=EventType.EXECUTION_COMPLETED,
         time=service.clock(),
-        **{key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
+        **{key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
     )
-    await service.ingest([*begun, ended])
+    await service.ingest([*result, ended])
 
     short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
 
@@ -124,14 +124,14 @@ async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running)
     ("end", "outcome"),
     [(EventType.EXECUTION_COMPLETED, "completed"), (EventType.EXECUTION_FAILED, "failed")],
 )
-async def test_session_that_is_over_is_shown_with_its_outcome(
+async def test_ended_session_is_shown_with_its_outcome(
     running: Running, http: httpx.AsyncClient, end: EventType, outcome: str
 ) -> None:
     """B103: it is neither terminated nor healthy, and waits for nobody, by API, command and page."""
     service = running.service
-    begun = list(looping(service.clock(), times=1))
-    who = {key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
-    await service.ingest([*begun, AgentEvent(type=end, time=service.clock(), **who)])
+    result = list(looping(service.clock(), times=1))
+    who = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
+    await service.ingest([*result, AgentEvent(type=end, time=service.clock(), **who)])
 
     [row] = (await http.get("/api/agents")).json()["agents"]
     listed = (await queenright(running, "list", "--all")).out

@@ -29,7 +29,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield found
 
 
-class Seen:
+class FakeService:
     """A view that keeps what it is shown."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Seen:
 
 
 @on_its_service
-async def test_the_list_is_asked_for_when_something_happened_and_not_before(running: Running) -> None:
-    seen, stop = Seen(), asyncio.Event()
+async def test_list_is_requested_only_after_an_event(running: Running) -> None:
+    seen, stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
         watching = asyncio.create_task(follow(service, seen, stop))
         await until(lambda: seen.lists, "a list")
@@ -61,7 +61,7 @@ async def test_the_list_is_asked_for_when_something_happened_and_not_before(runn
 
 
 @on_its_service
-async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(running: Running) -> None:
+async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Running) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     ours, theirs = pty.openpty()
     command = ("list", "--watch", "--url", running.url)
@@ -69,13 +69,13 @@ async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(runni
     watching = Command(*command, env=env, streams=(theirs, theirs, theirs))
     os.close(theirs)
     os.set_blocking(ours, False)
-    shown = b""
+    result = b""
 
     def has(text: bytes) -> bool:
-        nonlocal shown
+        nonlocal result
         with contextlib.suppress(OSError):
-            shown += os.read(ours, 65536)
-        return text in shown
+            result += os.read(ours, 65536)
+        return text in result
 
     await until(lambda: has(b"looper-session"), "a table")
     os.write(ours, b"q")
@@ -83,7 +83,7 @@ async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(runni
     os.close(ours)
 
     assert watching.wait() == 0
-    assert b"1 agents: " in shown
+    assert b"1 agents: " in result
 
     with Talking(*command, "--json") as lines:
         line = await asyncio.to_thread(lines.stdout.readline)
@@ -99,7 +99,7 @@ def agent(name: str, state: str, **more: object) -> AgentRow:
     return AgentRow.model_validate(example | {"agent_id": name, "state": state} | more)
 
 
-def test_a_terminal_that_is_too_low_says_how_many_are_left_out() -> None:
+def test_short_terminal_states_the_number_of_hidden_rows() -> None:
     console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
     agents = [agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
 
@@ -118,5 +118,5 @@ def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[st
     lines.show_agents([agent("a", "healthy", findings=[])])
     lines.show_agents([agent("a", "stuck")])
 
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in shown] == ["healthy", "stuck"]
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in output] == ["healthy", "stuck"]

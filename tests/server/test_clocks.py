@@ -68,7 +68,7 @@ def beat(at: float, agent: str = "bee") -> AgentEvent:
     return event(EventType.AGENT_HEARTBEAT, at, agent, interval=300)
 
 
-class Life:
+class ServiceRun:
     """Services that follow one another on one storage, each with its own life in the same time."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -104,13 +104,13 @@ async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
 ) -> None:
     """B23: one event from a wrong clock, then a restart."""
     fleet = [f"w{number}" for number in range(5)]
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now, agent) for agent in fleet])
         look(service, clock, 30)
         await service.ingest([begun(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
         look(service, clock, 30)
     clock.now += 30 * MINUTE
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         after = states(service)
         look(service, clock, 60)
         later = states(service)
@@ -134,16 +134,16 @@ def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
     assert T <= odd.vitals.last_event <= T + 2
 
 
-async def test_without_notes_events_are_timed_by_those_that_the_service_wrote(
+async def test_without_notes_events_are_timed_by_the_services_own_events(
     settings: Settings, clock: Clock, tmp_path: Path
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now + 20 * MINUTE, "fast")])
         clock.now += 60
         await service.ingest([event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
     (settings.storage / "arrivals").unlink()
     clock.now += HOUR
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "terminated"}
 
 
@@ -151,11 +151,11 @@ async def test_without_notes_events_are_timed_by_those_that_the_service_wrote(
 
 
 async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 200)
     clock.now += 2
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         look(service, clock, 39)
         assert states(service) == {"bee": "healthy"}
         look(service, clock, 2)
@@ -163,12 +163,12 @@ async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Setti
 
 
 async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
     found = []
     for _ in range(5):
         clock.now += 5
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             look(service, clock, 55)
             found.append(states(service)["bee"])
 
@@ -177,31 +177,29 @@ async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Set
 
 async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
     """B23: away for an hour, twice; what workers told meanwhile is lost."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
         look(service, clock, 60)
     for _ in range(2):
         clock.now += HOUR
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert states(service) == {"bee": "healthy"}
             look(service, clock, 60)
             assert states(service) == {"bee": "healthy"}
     clock.now += HOUR
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         look(service, clock, 125)
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, clock: Clock) -> None:
     """
     B66: what was climbed because a worker got no further is climbed after it, too.
 
     Silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
     """
     reached = T
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
         look(service, clock, 60)
         service.scheduler.clock_jumped(clock.now, MINUTE)
@@ -210,7 +208,7 @@ async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
         assert bee.vitals.last_progress == reached
     for away in (17.0, HOUR):
         clock.now += away
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             bee = service.monitor.get("bee")
             assert bee is not None
             assert bee.vitals.last_progress == reached
@@ -219,13 +217,13 @@ async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
 
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service starts again a minute later."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 100)
         clock.now += 8 * HOUR
         service.scheduler.clock_jumped(clock.now, 8 * HOUR)
         look(service, clock, 60)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
         look(service, clock, 185)
         assert states(service) == {"bee": "stuck"}
@@ -238,7 +236,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
     await store.append([begun(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
     await store.append([beat(began + 300 * n) for n in range(1, 312)])
     await store.close()
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
         assert health.vitals.waiting is not None
         for _ in range(4):
@@ -248,7 +246,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
         assert states(service) == {"bee": "healthy"}
 
 
-async def test_steps_since_the_last_accept_are_counted_from_before_the_day_that_is_read_again(
+async def test_steps_since_accept_include_those_before_the_replayed_day(
     settings: Settings, clock: Clock
 ) -> None:
     settings.storage.mkdir()
@@ -259,7 +257,7 @@ async def test_steps_since_the_last_accept_are_counted_from_before_the_day_that_
     await store.append([begun(began), *steps[:50], accepted, *steps[50:]])
     await store.append([beat(clock.now - 60)])
     await store.close()
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
 
     assert health.vitals.steps_since_last_accept == 150
@@ -269,13 +267,13 @@ async def test_steps_since_the_last_accept_are_counted_from_before_the_day_that_
 async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     settings: Settings, clock: Clock
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 400)
         await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
 
 
@@ -284,38 +282,38 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
 
 async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
     """B77: killed between what a worker did and what the monitor says of it."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now, "other")])
     store = Store.open(settings.database_url)
     await store.append([event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
     await store.close()
     clock.now += 5
     for _ in range(2):
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             await until(lambda: bool(service.recent) or not service.pipeline.pending, "it is heard")
             clock.now += 1
-            told = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
+            events = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
             history = await service.health.get_health_history("bee", HOUR)
 
-    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in told] == [
+    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in events] == [
         ("bee", "healthy", "terminated")
     ]
     assert history[-1].state is HealthState.TERMINATED
 
 
 async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 300)
         await service.pipeline.publish_pending()
         before = await service.store.history(limit=1000)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
         assert service.pipeline.pending == []
         after = await service.store.history(limit=1000, types={one.type for one in before})
 
-    told = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
-    assert [one.id for one in after if one.type in told] == [one.id for one in before if one.type in told]
+    types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
+    assert [one.id for one in after if one.type in types] == [one.id for one in before if one.type in types]
 
 
 # -- the service's own clock ------------------------------------------------------------------------
@@ -325,7 +323,7 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps, turns = [], 0
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         service.tasks["deadlines"].cancel()
         steady = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: steady)
@@ -347,10 +345,10 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
     assert jumps == [pytest.approx(HOUR)]
 
 
-async def test_a_jump_of_the_clock_renews_what_is_waited_for(
+async def test_clock_jump_renews_pending_deadlines(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         moved: list[tuple[str, float]] = []
         monkeypatch.setattr(service.interventions, "clock_jumped", lambda now: moved.append(("i", now)))
         monkeypatch.setattr(service.remediation.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
@@ -363,13 +361,13 @@ async def test_a_jump_of_the_clock_renews_what_is_waited_for(
 async def test_recovery_waits_for_the_quiet_time(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    requested: list[bool] = []
 
     async def advance(now: float, *, begin: bool) -> None:
-        asked.append(begin)
+        requested.append(begin)
 
     quiet = settings.health_monitoring.intervention.quiet_seconds
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         monkeypatch.setattr(service.remediation.recovery, "advance", advance)
         monkeypatch.setattr(service.remediation.recovery, "next_deadline", lambda: clock.now - 1)
         assert service.remediation.next_deadline() == clock.now + quiet
@@ -377,7 +375,7 @@ async def test_recovery_waits_for_the_quiet_time(
         await service.remediation.advance(clock.now + quiet)
         await asyncio.sleep(0)
 
-    assert asked[:2] == [False, True]
+    assert requested[:2] == [False, True]
 
 
 async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
@@ -390,7 +388,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
         raise StoreError("database is away")
 
     monkeypatch.setattr(remediation, "_EXPIRE_SECONDS", 0.001)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         monkeypatch.setattr(service.instructions, "expire", refused)
         await until(lambda: len(calls) >= 3, "three calls")
         assert service.ready() == []
@@ -399,7 +397,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
 # -- the file ---------------------------------------------------------------------------------------
 
 
-def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_notes_round_trip(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
     file.start([Gap("away", T, T + 5)], T + 5)
     first, last = beat(T + 6), beat(T + 7)
@@ -422,7 +420,7 @@ def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "lived", "\x00\xff" * 40, "lived x\nat 1 2\naway 1.0 nan\njump  \n"])
-def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "arrivals"
     path.write_text(content, "latin-1")
     file = ArrivalLog(path)
@@ -473,7 +471,7 @@ def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
         yield [beat(T - 20 * HOUR + 600 * n, name) for name in names]
 
 
-async def test_a_fleet_that_began_before_the_day_that_is_read_again_is_known(database_url: str) -> None:
+async def test_fleet_started_before_the_replayed_day_is_known(database_url: str) -> None:
     store = Store.open(database_url)
     for batch in fleet_of(sessions=50, events=2000):
         await store.append(batch)

@@ -177,7 +177,7 @@ def test_toml_settings_are_put_back_byte_for_byte(content: bytes | None, times: 
 
 @settings(max_examples=150, deadline=None)
 @given(content=json_texts(), mine=VALUES, hook=st.booleans(), emptied=st.booleans())
-def test_what_a_person_changed_meanwhile_stays(content: bytes, mine: Any, hook: bool, emptied: bool) -> None:
+def test_values_changed_by_a_person_are_kept(content: bytes, mine: Any, hook: bool, emptied: bool) -> None:
     """B94: disconnect removes only what connect added."""
 
     def change(document: Any) -> Any:
@@ -200,7 +200,7 @@ def test_what_a_person_changed_meanwhile_stays(content: bytes, mine: Any, hook: 
         assert json.loads(place.content or b"") == change(json.loads(content))
 
 
-def test_what_a_person_replaced_meanwhile_stays(place: Place) -> None:
+def test_values_replaced_by_a_person_are_kept(place: Place) -> None:
     """B94: a value that was set by hand after connect is not ours to remove."""
     place.begin(b'{"env": {}}')
     place.connect(CLAUDE)
@@ -212,7 +212,7 @@ def test_what_a_person_replaced_meanwhile_stays(place: Place) -> None:
     assert json.loads(place.path.read_text()) == {"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine"}}
 
 
-def test_a_file_changed_while_the_question_stands_is_not_overwritten(place: Place) -> None:
+def test_file_changed_during_the_prompt_is_not_overwritten(place: Place) -> None:
     place.begin(b"{}")
     update = plan_connect(place.path, CLAUDE, place.records)
     place.path.write_text('{"new": 1}')
@@ -268,7 +268,7 @@ def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Pa
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_connect_and_disconnect_leave_a_home_as_it_was(home: Path, name: str) -> None:
+def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str) -> None:
     """B94: of each client, where it has no settings yet."""
     assert run("connect", name, "--yes").exit_code == 0
     assert (home / CLIENTS[name].folder).is_dir()
@@ -292,7 +292,7 @@ def test_connect_and_disconnect_leave_a_home_as_it_was(home: Path, name: str) ->
         ("claude-code", ".claude/settings.json", b"[]", "the document must be an object"),
     ],
 )
-def test_a_file_that_is_no_settings_is_not_touched(
+def test_file_that_is_not_settings_is_not_changed(
     home: Path, name: str, file: str, content: bytes, place: str
 ) -> None:
     """B94: the error names the file, where in it, and the way out."""
@@ -359,7 +359,7 @@ def test_secrets_that_are_in_the_settings_are_not_shown(home: Path) -> None:
     assert "0123456789abcdefghijklmnop" not in done.output
 
 
-def test_settings_with_a_token_are_for_their_owner_alone(home: Path, tmp_path: Path) -> None:
+def test_settings_with_a_token_are_owner_only(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
@@ -404,13 +404,13 @@ def test_printed_settings_are_documents(home: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["nonsense", "http://", "ftp://x", "http://u:p@x", "http://x:y", "http://x?q=1"]
 )
-def test_what_is_no_url_is_misuse(home: Path, url: str) -> None:
+def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
     done = run("connect", "claude-code", "--otlp-url", url)
 
     assert "is not a URL" in str(done.exception)
 
 
-async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: Running) -> None:
+async def test_check_lists_arriving_and_missing_sources(home: Path, running: Running) -> None:
     words = ("connect", "claude-code", "--check", "--url", running.url)
 
     nothing = await asyncio.to_thread(run, *words)

@@ -28,7 +28,7 @@ from queenright.server.ops.sockets import listen, listening
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
@@ -83,7 +83,7 @@ async def answered(connection: Connection) -> bool:
     return False
 
 
-async def gone(connection: Connection) -> bool:
+async def is_closed(connection: Connection) -> bool:
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             return await connection[0].read() == b""
@@ -105,59 +105,59 @@ async def test_a_request_that_does_not_arrive_loses_its_connection(
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (_, connect):
-        assert await gone(await connect(words))
-        connection = await connect(ASK)
+        assert await is_closed(await connect(words))
+        connection = await connect(REQUEST)
         assert await answered(connection)
 
 
-async def test_an_answer_may_take_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
-        waiting = await connect(ASK.replace(b"/ ", b"/slow "))
+        waiting = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(b"GET"))
-        assert await gone(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
         app.go_on.set()
         assert await answered(waiting)
 
 
-async def test_a_full_port_gives_up_who_waited_longest_and_nobody_who_is_served(
+async def test_full_port_closes_the_longest_idle_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
     async with served() as (app, connect):
-        asking = await connect(ASK.replace(b"/ ", b"/slow "))
+        asking = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
         idle = [await connect(b"GET") for _ in range(20)]
         for connection in idle[:17]:
-            assert await gone(connection)
-        assert await answered(await connect(ASK))
+            assert await is_closed(connection)
+        assert await answered(await connect(REQUEST))
         app.go_on.set()
         assert await answered(asking)
 
 
-async def test_a_port_whose_connections_are_all_served_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 2)
     async with served() as (app, connect):
         served_now = []
         for _ in range(2):
             app.started.clear()
-            served_now.append(await connect(ASK.replace(b"/ ", b"/slow ")))
+            served_now.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
             await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(ASK))
+        assert await is_closed(await connect(REQUEST))
         app.go_on.set()
         assert [await answered(one) for one in served_now] == [True, True]
-        assert await answered(await connect(ASK))
+        assert await answered(await connect(REQUEST))
 
 
 async def test_a_connection_is_used_again_and_again() -> None:
     async with served() as (_, connect):
-        reader, writer = await connect(ASK)
+        reader, writer = await connect(REQUEST)
         for _ in range(3):
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(ASK)
+            writer.write(REQUEST)
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -169,7 +169,7 @@ TOO_LARGE = [
     pytest.param(b"GET /", b"a" * 4_000_000, 414, id="endless URL"),
     pytest.param(b"GET / HTTP/1.1\r\n", b"a:\r\n" * 1_000_000, 431, id="many headers"),
     pytest.param(
-        ASK + b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header of a second request"
+        REQUEST + b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header of a second request"
     ),
     pytest.param(CHUNKED + b"0\r\na: ", b"a" * 4_000_000, 431, id="endless trailer"),
     pytest.param(CHUNKED + b"0\r\n", b"a:\r\n" * 1_000_000, 431, id="many trailers"),
@@ -198,7 +198,7 @@ async def test_parser_reads_no_more_than_the_limit_of_a_head(
         assert max(parsed) <= SLICE_BYTES
         assert sum(parsed) <= len(start) + HEAD_BYTES + 2 * SLICE_BYTES
         assert app.calls <= 1
-        assert await answered(await connect(ASK))
+        assert await answered(await connect(REQUEST))
 
 
 @pytest.mark.parametrize(("start", "rest", "status"), TOO_LARGE)
@@ -206,17 +206,17 @@ async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest
     async with served() as (_, connect):
         reader, writer = await connect(b"")
         async with asyncio.timeout(60):
-            if start.startswith(ASK):
-                writer.write(ASK)
+            if start.startswith(REQUEST):
+                writer.write(REQUEST)
                 await reader.readuntil(b"ok")
-            writer.write(start.removeprefix(ASK) + rest[: HEAD_BYTES + SLICE_BYTES])
+            writer.write(start.removeprefix(REQUEST) + rest[: HEAD_BYTES + SLICE_BYTES])
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"connection: close" in answer
         assert b"Send" in answer.partition(b"\r\n\r\n")[2]
 
 
-async def test_requests_beyond_the_limit_of_a_pipeline_are_not_kept() -> None:
+async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
     gc.collect()
     gc.disable()  # what a closed connection leaves must not wait for the collector
 
@@ -226,7 +226,7 @@ async def test_requests_beyond_the_limit_of_a_pipeline_are_not_kept() -> None:
     try:
         before = requests()
         async with served() as (app, connect):
-            connection = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * 10_000)
+            connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
             assert requests() - before <= PIPELINED + 1
             app.go_on.set()
@@ -253,7 +253,7 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
     try:
         async with served() as (app, connect):
-            _, writer = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * PIPELINED)
+            _, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * PIPELINED)
             await asyncio.wait_for(app.started.wait(), 60)
             assert waiting() == PIPELINED
             writer.transport.abort()
@@ -268,7 +268,7 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
 async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
     async with served() as (app, connect):
-        reader, _ = await connect(ASK * (2 * PIPELINED))
+        reader, _ = await connect(REQUEST * (2 * PIPELINED))
         async with asyncio.timeout(60):
             answers = await reader.read()
     assert app.calls == answers.count(b"HTTP/1.1 200") == PIPELINED + 1
@@ -276,9 +276,9 @@ async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
     assert b"connection: close" in answers.rpartition(b"HTTP/1.1 200")[2]
 
 
-async def test_bad_request_does_not_break_the_answer_before_it() -> None:
+async def test_bad_request_does_not_break_the_preceding_response() -> None:
     async with served() as (app, connect):
-        reader, _ = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        reader, _ = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):
@@ -289,11 +289,11 @@ async def test_bad_request_does_not_break_the_answer_before_it() -> None:
 
 
 @pytest.mark.parametrize("whole", [0, 1, 2])
-async def test_bad_body_does_not_break_the_answers_before_it(whole: int) -> None:
+async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
     """B128: requests before one whose body is no body are answered."""
-    asked = ASK.replace(b"/ ", b"/slow ") + ASK * whole
+    result = REQUEST.replace(b"/ ", b"/slow ") + REQUEST * whole
     async with served() as (app, connect):
-        reader, _ = await connect(asked + CHUNKED + b"no chunk\r\n\r\n" + ASK)
+        reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + REQUEST)
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):
@@ -302,19 +302,21 @@ async def test_bad_body_does_not_break_the_answers_before_it(whole: int) -> None
     assert answers.endswith(b"ok")
 
 
-async def test_answer_outlasts_the_deadline_of_a_bad_body_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_outlasts_the_deadline_of_a_following_bad_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (app, connect):
-        waiting = await connect(ASK.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
+        waiting = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
-        assert await gone(await connect(b"GET"))
-        assert await gone(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
+        assert await is_closed(await connect(b"GET"))
         app.go_on.set()
         assert await answered(waiting)
 
 
-async def test_what_follows_a_refused_request_is_not_read_without_end(
+async def test_data_after_a_refused_request_is_read_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """B128: what is read is at most a limit and the reads on their way."""
@@ -329,7 +331,7 @@ async def test_what_follows_a_refused_request_is_not_read_without_end(
     monkeypatch.setattr(connections.GuardedProtocol, "data_received", counted)
     size = 64 * connections.DROPPED_BYTES
     async with served() as (app, connect):
-        reader, writer = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        reader, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         writer.write(b"x" * size)
         async with asyncio.timeout(60):
@@ -379,7 +381,7 @@ async def test_upgrade_to_a_websocket_is_answered_as_any_request(
         pytest.param(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", id="upgrade"),
     ],
 )
-async def test_large_request_within_the_limits_is_answered_and_the_connection_goes_on(words: bytes) -> None:
+async def test_large_request_within_limits_is_answered_and_the_connection_stays_open(words: bytes) -> None:
     async with served() as (app, connect):
         reader, writer = await connect(words)
         for _ in range(3):
@@ -389,7 +391,7 @@ async def test_large_request_within_the_limits_is_answered_and_the_connection_go
         assert app.body_bytes in (0, 3 * BODY_BYTES, 4 * BODY_BYTES)
 
 
-async def test_body_is_asked_for_with_100_continue() -> None:
+async def test_body_is_requested_with_100_continue() -> None:
     async with served() as (app, connect):
         reader, writer = await connect(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
@@ -401,7 +403,7 @@ async def test_body_is_asked_for_with_100_continue() -> None:
         assert app.body_bytes == 4
 
 
-def test_the_limit_of_open_files_is_raised_and_ports_have_half_of_it_at_most(
+def test_open_file_limit_is_raised_and_ports_use_at_most_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits = [(1_024, 4_096)]

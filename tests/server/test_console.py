@@ -15,7 +15,7 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
-from tests.server.test_approvals import asked
+from tests.server.test_approvals import request_for_looper
 from tests.server.test_cli_acting import WORKER
 from tests.waiting import until
 
@@ -58,7 +58,7 @@ def heading(response: httpx.Response) -> str:
     return " ".join(unescape(re.sub("<[^>]*>", "", found)).split())
 
 
-def said(response: httpx.Response) -> str:
+def flash_message(response: httpx.Response) -> str:
     """What the page says of the form before."""
     return unescape("".join(re.findall(r'<p class="said[^>]*>(.*?)</p>', response.text, re.DOTALL)))
 
@@ -74,8 +74,8 @@ async def obey_until_stopped(running: Running) -> None:
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         kind = ""
         while kind != "terminate":
-            told = await http.get(path, params=WORKER | {"wait": 30})
-            for one in told.json()["instructions"]:
+            response = await http.get(path, params=WORKER | {"wait": 30})
+            for one in response.json()["instructions"]:
                 kind = one["kind"]
                 answer = WORKER | {"outcome": "done"}
                 if kind == "terminate":
@@ -86,7 +86,7 @@ async def obey_until_stopped(running: Running) -> None:
 # -- what pages show ------------------------------------------------------------------------------
 
 
-async def test_a_workers_page_tells_what_it_is_and_offers_what_can_be_done(
+async def test_worker_page_has_status_and_available_actions(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -102,7 +102,7 @@ async def test_a_workers_page_tells_what_it_is_and_offers_what_can_be_done(
     assert "http://grafana.example/d/a?agent=looper" in page.text
 
 
-async def test_a_worker_that_has_ended_is_offered_to_be_brought_back_only_if_it_failed(
+async def test_recovery_is_offered_only_for_a_failed_ended_worker(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
@@ -156,7 +156,7 @@ async def test_breakers_are_listed_found_by_name_and_reset(
     for page in (every, one, part, question):
         assert "&lt;b&gt;x&lt;/b&gt;" in page.text
     assert "No circuit breaker has <b>&lt;i&gt;wasp</b>" in other.text
-    assert said(done) == f"{breaker.name} is closed."
+    assert flash_message(done) == f"{breaker.name} is closed."
     assert breaker.status.reason == "reset by ada"
 
 
@@ -171,7 +171,7 @@ async def test_recoveries_are_listed_with_their_tasks(running: Running, browser:
     assert 'href="/agents/looper"' in page.text
 
 
-async def test_what_is_not_there_is_said_on_a_page_and_to_programs_as_json(http: httpx.AsyncClient) -> None:
+async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(http: httpx.AsyncClient) -> None:
     for path in (
         "/agents/nobody",
         "/tickets/none",
@@ -195,7 +195,7 @@ async def test_what_is_not_there_is_said_on_a_page_and_to_programs_as_json(http:
 
 async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncClient) -> None:
     """A chat that previews a link acknowledges, stops and resets nothing."""
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     ticket_id = approval.ticket_id
 
     for path in (
@@ -221,7 +221,9 @@ async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncCli
 # -- who it is ------------------------------------------------------------------------------------
 
 
-async def test_a_name_is_asked_for_once_and_kept(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_operator_name_is_asked_once_and_remembered(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
     path = f"/tickets/{await ticket_on(running)}"
     nameless = await browser.post(f"{path}/acknowledge", data={"by": " "})
     done = await browser.post(f"{path}/acknowledge", data={"by": " Zoë; <b>&,= "})
@@ -229,13 +231,13 @@ async def test_a_name_is_asked_for_once_and_kept(running: Running, browser: http
 
     assert nameless.status_code == 422
     assert "this field is required" in refusal(nameless)
-    assert said(done).startswith("Acknowledged.")
+    assert flash_message(done).startswith("Acknowledged.")
     assert 'value="Zoë; &lt;b&gt;&amp;,="' in next_question.text
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == "Zoë; <b>&,="
 
 
-async def test_the_kept_name_counts_where_a_link_from_elsewhere_left_the_field_empty(
+async def test_remembered_name_is_used_when_a_cross_site_link_left_the_field_empty(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     path = f"/tickets/{await ticket_on(running)}/acknowledge"
@@ -261,7 +263,7 @@ async def test_cookies_go_to_our_own_pages_and_to_no_script(browser: httpx.Async
         assert "SameSite=strict" in cookie
 
 
-async def test_a_message_is_said_once_and_no_link_puts_words_into_our_pages(
+async def test_flash_message_is_shown_once_and_cannot_be_forged_by_a_link(
     browser: httpx.AsyncClient,
 ) -> None:
     first = await browser.post("/you", data={"by": "ada"})
@@ -269,7 +271,7 @@ async def test_a_message_is_said_once_and_no_link_puts_words_into_our_pages(
     browser.cookies.set("queenright_said", "no message of ours")
     third = await browser.get("/?said=hello")
 
-    assert [said(page) for page in (first, second, third)] == ["Your name is ada.", "", ""]
+    assert [flash_message(page) for page in (first, second, third)] == ["Your name is ada.", "", ""]
 
 
 async def test_a_name_that_the_api_refuses_is_refused(browser: httpx.AsyncClient) -> None:
@@ -291,22 +293,22 @@ async def test_a_nudge_waits_for_the_worker(running: Running, browser: httpx.Asy
         "/act/nudge", data={"agent": "looper", "message": "What blocks you?\r\nSay.", "by": "ada"}
     )
 
-    assert said(done) == "The nudge is queued until the worker fetches it."
+    assert flash_message(done) == "The nudge is queued until the worker fetches it."
     assert heading(done).startswith("looper")
     [nudge] = await running.service.health.interventions(10, "looper")
     assert (nudge.by, nudge.message) == ("ada", "What blocks you?\nSay.")
 
 
-async def test_what_could_not_be_done_says_why(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_failed_action_has_a_reason(running: Running, browser: httpx.AsyncClient) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
 
     done = await browser.post("/act/nudge", data={"agent": "looper", "by": "ada"})
 
-    assert said(done).startswith("Not done (unreachable): ")
+    assert flash_message(done).startswith("Not done (unreachable): ")
     assert 'role="alert"' in done.text
 
 
-async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_looked_at(
+async def test_worker_is_terminated_with_a_reason_and_only_in_the_viewed_incarnation(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
@@ -323,10 +325,10 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
     assert other.status_code == 409
     assert "it was restarted in the meantime" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
-    assert said(done) == "The worker was terminated. Its state is in checkpoint cp-7."
+    assert flash_message(done) == "The worker was terminated. Its state is in checkpoint cp-7."
 
 
-async def test_a_workers_page_tells_what_was_tried_and_by_whom(
+async def test_worker_page_lists_interventions_and_their_requesters(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
@@ -345,9 +347,7 @@ async def test_a_workers_page_tells_what_was_tried_and_by_whom(
     assert page.count("looper: terminate by eve: refused: ") == 1
 
 
-async def test_a_silence_is_for_two_hours_unless_something_else_is_said(
-    running: Running, browser: httpx.AsyncClient
-) -> None:
+async def test_silence_lasts_two_hours_by_default(running: Running, browser: httpx.AsyncClient) -> None:
     path = f"/tickets/{await ticket_on(running)}/silence"
 
     question = await browser.get(path)
@@ -376,7 +376,7 @@ async def test_nothing_is_offered_while_acting_is_frozen(
 
 
 async def test_a_request_to_stop_is_answered_once(running: Running, browser: httpx.AsyncClient) -> None:
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     path = f"/approvals/{approval.approval_id}"
     question = await browser.get(path)
     neither = await browser.post(path, data={"by": "ada"})
@@ -386,7 +386,7 @@ async def test_a_request_to_stop_is_answered_once(running: Running, browser: htt
     assert heading(question) == "Terminate looper?"
     assert "It loops." in question.text
     assert refusal(neither) == "Choose approve or deny."
-    assert said(denied) == "Denied. looper keeps running."
+    assert flash_message(denied) == "Denied. looper keeps running."
     assert late.status_code == 409
     assert "denied by ada: it nearly has it" in (await browser.get(path)).text
 
@@ -410,25 +410,25 @@ async def test_a_question_to_the_orchestrator_is_decided(
     assert heading(question) == "Decide about looper"
     assert [page.status_code for page in (wrong, endless, over)] == [422, 422, 404]
     assert "enter a number" in refusal(wrong)
-    assert said(done) == "Decided: more time."
+    assert flash_message(done) == "Decided: more time."
     [decided] = await running.service.health.escalations()
     assert (decided.decided_by, decided.more_time_seconds) == ("ada", 1800.0)
 
 
-async def test_what_a_person_has_settled_is_resolved(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_ticket_settled_by_a_person_is_resolved(running: Running, browser: httpx.AsyncClient) -> None:
     path = f"/tickets/{await lost_ticket_on(running)}"
     page = await browser.get(path)
     done = await browser.post(f"{path}/resolve", data={"by": "ada", "reason": "written by hand"})
     after = await browser.get(f"{path}/resolve")
 
     assert f"{path}/resolve" in page.text
-    assert said(done) == "The ticket is resolved."
+    assert flash_message(done) == "The ticket is resolved."
     assert "ada: written by hand" in done.text
     assert f"{path}/acknowledge" not in done.text
     assert "It is closed: resolved." in after.text
 
 
-async def test_what_is_in_hand_is_given_back(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_acknowledgement_is_taken_back(running: Running, browser: httpx.AsyncClient) -> None:
     path = f"/tickets/{await ticket_on(running)}"
     nobodys = await browser.get(f"{path}/unacknowledge")
     await browser.post(f"{path}/acknowledge", data={"by": "ada"})
@@ -437,12 +437,12 @@ async def test_what_is_in_hand_is_given_back(running: Running, browser: httpx.As
 
     assert "The ticket is not acknowledged." in nobodys.text
     assert f"{path}/unacknowledge" in page.text
-    assert said(back).startswith("The acknowledgement was withdrawn.")
+    assert flash_message(back).startswith("The acknowledgement was withdrawn.")
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == ""
 
 
-async def test_without_an_alertmanager_nothing_is_silenced_and_the_page_says_so(
+async def test_without_an_alertmanager_silencing_is_refused_with_a_reason(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     path = f"/tickets/{await ticket_on(running)}"
@@ -462,7 +462,7 @@ async def test_without_an_alertmanager_nothing_is_silenced_and_the_page_says_so(
     assert "The ticket is not silenced." in none.text
 
 
-async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_acknowledged_ticket_names_its_owner(running: Running, browser: httpx.AsyncClient) -> None:
     path = f"/tickets/{await ticket_on(running)}"
     await browser.post(f"{path}/acknowledge", data={"by": "ada", "via": "page"})
     page, question = await browser.get(path), await browser.get(f"{path}/acknowledge")
@@ -476,21 +476,21 @@ async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser:
     assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("ada", "page")
 
 
-async def test_a_lost_task_is_asked_to_be_brought_back(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_recovery_of_a_lost_task_is_requested(running: Running, browser: httpx.AsyncClient) -> None:
     await lost_ticket_on(running)
     question = await browser.get("/act/recover?agent=looper")
     done = await browser.post("/act/recover", data={"task": "looper-session", "by": "ada", "reviewed": "yes"})
 
     assert heading(question) == "Recover looper's task?"
     assert heading(done) == "Recoveries"
-    assert said(done)
+    assert flash_message(done)
     assert "by <bdi>ada</bdi>" in done.text
 
 
 # -- what is refused ------------------------------------------------------------------------------
 
 
-async def test_another_sites_form_does_nothing(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_cross_site_form_is_refused(running: Running, browser: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     form = {"by": "eve", "agent": "looper", "reason": "x"}
 
@@ -504,7 +504,7 @@ async def test_another_sites_form_does_nothing(running: Running, browser: httpx.
     assert await running.service.health.interventions(10, "looper") == []
 
 
-async def test_what_no_form_of_ours_sends_is_refused(browser: httpx.AsyncClient) -> None:
+async def test_unknown_form_field_is_refused(browser: httpx.AsyncClient) -> None:
     form = "application/x-www-form-urlencoded"
     for content, kind, status in (
         (b'{"by": "ada"}', "application/json", 415),
@@ -537,7 +537,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-async def test_text_stands_out_from_what_is_behind_it(browser: httpx.AsyncClient) -> None:
+async def test_text_has_enough_contrast(browser: httpx.AsyncClient) -> None:
     css = (await browser.get("/static/queenright.css")).text
     themes = [
         dict(re.findall(r"--([a-z]+): (#[0-9a-f]+)", root)) for root in re.findall(r":root \{([^}]*)", css)
@@ -553,7 +553,7 @@ async def test_text_stands_out_from_what_is_behind_it(browser: httpx.AsyncClient
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (front, back)
 
 
-async def test_the_ended_are_found_again(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_ended_workers_are_listed(running: Running, browser: httpx.AsyncClient) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
     await until(lambda: running.service.monitor.get("looper"), "it is known")
 

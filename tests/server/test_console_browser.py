@@ -13,7 +13,7 @@ from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
-from tests.server.test_approvals import asked
+from tests.server.test_approvals import request_for_looper
 from tests.server.test_cli_acting import WORKER
 from tests.server.test_console import obey_until_stopped, settings
 from tests.server.test_status_page import FLAGS
@@ -51,10 +51,10 @@ async def overflow(page: Page) -> int:
     return int(found)
 
 
-async def test_everything_is_done_without_javascript_and_with_the_keyboard(
+async def test_everything_works_without_javascript_and_by_keyboard(
     running: Running, chromium: Browser
 ) -> None:
-    approval = await asked(running)
+    approval = await request_for_looper(running)
     page = await (await chromium.new_context(java_script_enabled=False)).new_page()
 
     # From the fleet to the ticket, and take it on.
@@ -188,9 +188,7 @@ async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(
     assert [fault for fault in faults if "404" not in fault] == []
 
 
-async def test_the_fleet_page_leaves_the_keyboard_where_it_is_when_it_changes(
-    running: Running, chromium: Browser
-) -> None:
+async def test_fleet_page_update_keeps_the_keyboard_focus(running: Running, chromium: Browser) -> None:
     page = await chromium.new_page()
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
     await page.goto(running.url)

@@ -64,7 +64,7 @@ async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
     await found.stop()
 
 
-def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
+def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
     """A session that repeats one call for so long."""
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
@@ -78,7 +78,7 @@ def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> 
             data=data,
         )
 
-    begun = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
+    start = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
     call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     calls = [
         one
@@ -89,14 +89,14 @@ def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> 
         )
     ]
     clock.now += seconds
-    return [begun, *calls]
+    return [start, *calls]
 
 
 async def live(
     service: Service, clock: Clock, number: int, agent: str = "bee", seconds: float = 30
 ) -> EscalationTicket:
     """Let a session begin and loop; return the ticket that people have been told of."""
-    await service.ingest(life(clock, number, agent, seconds))
+    await service.ingest(run_once(clock, number, agent, seconds))
 
     def ticket() -> EscalationTicket | None:
         return service.tickets.open_for(agent, f"{agent}-{number}")
@@ -174,7 +174,7 @@ async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, cl
     assert titles[-1][1].endswith("Third reminder, unacknowledged for 3 h. 7 sessions, one after the other.")
 
 
-async def test_timeline_of_a_joined_ticket_names_the_one_whose_alert_it_joined(
+async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
     service: Service, clock: Clock
 ) -> None:
     """B123: nobody was told of it anew, and its timeline says so."""
@@ -188,7 +188,7 @@ async def test_timeline_of_a_joined_ticket_names_the_one_whose_alert_it_joined(
     assert entry.at == joined.triaged_at
 
 
-async def test_ticket_that_was_handed_back_stays_so(service: Service, clock: Clock) -> None:
+async def test_ticket_handed_back_stays_unacknowledged(service: Service, clock: Clock) -> None:
     """B123: a ticket is in somebody's hand by itself only when it joins, however often the queen speaks."""
     await live(service, clock, 1)
     await crash(service, clock, 1)
@@ -218,9 +218,9 @@ async def test_crash_loop_of_one_agent_is_no_storm(service: Service, clock: Cloc
 
 async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock) -> None:
     """B71: so many sessions of one agent at once are one incident, too."""
-    begun = clock.now
+    start = clock.now
     for number in range(6):
-        clock.now = begun
+        clock.now = start
         ticket = await live(service, clock, number)
     assert ticket.storm_id
 
@@ -263,7 +263,7 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 
 
 @pytest.mark.parametrize("end", ["a run completes", "a person resolves it"])
-async def test_crash_loop_with_default_settings_is_three_pages_until_it_ends(
+async def test_crash_loop_with_default_settings_pages_three_times(
     tmp_path: Path, clock: Clock, end: str
 ) -> None:
     """B123, B41, B100: the first two lives, and that run after run fails, of which people are reminded."""
@@ -323,7 +323,7 @@ async def failed_runs(service: Service) -> EscalationTicket:
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_loop_ends_with_its_life_and_the_failed_runs_have_a_ticket_of_their_own(
+async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_their_own(
     service: Service, clock: Clock
 ) -> None:
     """B100, B122: a session that is over loops no more; that runs fail holds until one completes."""
@@ -352,9 +352,7 @@ async def test_loop_ends_with_its_life_and_the_failed_runs_have_a_ticket_of_thei
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
-    service: Service, clock: Clock
-) -> None:
+async def test_dismissed_ticket_states_when_it_becomes_resolvable(service: Service, clock: Clock) -> None:
     """B122: its worker is over, so that it does not close by itself when that recovers or ends."""
     for number in range(4):
         await live(service, clock, number)
@@ -369,7 +367,7 @@ async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_crash_after_a_person_resolved_the_failed_runs_is_told_anew(
+async def test_crash_after_failed_runs_were_resolved_is_notified_again(
     service: Service, clock: Clock
 ) -> None:
     """B123: "mended" ends what was held open for the next crash, too."""
@@ -390,7 +388,7 @@ async def test_crash_after_a_person_resolved_the_failed_runs_is_told_anew(
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_agent_whose_runs_fail_but_each_fifth_is_two_pages(service: Service, clock: Clock) -> None:
+async def test_agent_failing_four_of_five_runs_pages_twice(service: Service, clock: Clock) -> None:
     """B123: one incident with a count, not a page for each row of four."""
     for row in range(0, 30, 5):
         for number in range(row, row + 4):
@@ -412,9 +410,7 @@ async def test_agent_whose_runs_fail_but_each_fifth_is_two_pages(service: Servic
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_resolve_while_it_is_held_that_a_run_completed_ends_the_alert_at_once(
-    service: Service, clock: Clock
-) -> None:
+async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Service, clock: Clock) -> None:
     """B124: a ticket that a person has resolved has no alert that fires; and it says who resolved it."""
     for row in (0, 5):
         for number in range(row, row + 4):
@@ -434,7 +430,7 @@ async def test_resolve_while_it_is_held_that_a_run_completed_ends_the_alert_at_o
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_loop_of_the_session_that_stands_for_failed_runs_is_told_on_their_ticket(
+async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
     service: Service, clock: Clock
 ) -> None:
     """B102: a session has one ticket, so people are told once more, and the page says both."""
@@ -446,7 +442,7 @@ async def test_loop_of_the_session_that_stands_for_failed_runs_is_told_on_their_
     before = await alerts(service)
 
     clock.now += MINUTE
-    again = [replace(event, incarnation_id="two") for event in life(clock, 3)]
+    again = [replace(event, incarnation_id="two") for event in run_once(clock, 3)]
     await service.ingest(again)
     await until(
         lambda: (one := service.tickets.get(ticket.ticket_id)) and one.requests, "people are told once more"
@@ -455,22 +451,22 @@ async def test_loop_of_the_session_that_stands_for_failed_runs_is_told_on_their_
     later = await alerts(service)
     assert len(later) == len(before) + 1
     assert "bee fails run after run, and now it is in a loop" in later[-1][1]
-    told = service.tickets.get(ticket.ticket_id)
-    assert told is not None
-    assert (told.requests, told.reminders) == (1, 0)
+    stored_ticket = service.tickets.get(ticket.ticket_id)
+    assert stored_ticket is not None
+    assert (stored_ticket.requests, stored_ticket.reminders) == (1, 0)
 
     # What comes on top of it is folded into the ticket, as it is into any other.
-    kinds = [FindingKind.RETRY_STORM, *told.related_kinds]
-    after = told.model_copy(update={"related_kinds": kinds})
-    assert has_new_trouble(ticket, told)
-    assert not has_new_trouble(told, after)
+    kinds = [FindingKind.RETRY_STORM, *stored_ticket.related_kinds]
+    after = stored_ticket.model_copy(update={"related_kinds": kinds})
+    assert has_new_trouble(ticket, stored_ticket)
+    assert not has_new_trouble(stored_ticket, after)
 
 
 def is_clear(service: Service) -> bool:
     return all(one.condition_cleared_at is not None for one in service.tickets.open_tickets())
 
 
-async def test_loop_that_fails_and_that_nobody_here_can_start_again_has_one_ticket_a_life(
+async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
     service: Service, clock: Clock
 ) -> None:
     """B100: the loop is told; that its run failed opens no second ticket, which nothing would end."""

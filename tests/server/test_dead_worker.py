@@ -92,7 +92,7 @@ async def test_ticket_of_a_killed_worker_is_settled(
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_work_that_was_given_up_is_resolved_and_not_dismissed(running: Running, is_told: bool) -> None:
+async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is_told: bool) -> None:
     """B125: its run is over, and its work is not; the refusal says how its ticket is closed."""
     service = running.service
     if not is_told:

@@ -46,7 +46,7 @@ def test_the_tools_read_the_text_files_of_one_folder_and_nothing_else(library: L
             library.read_file(path)
 
 
-def test_a_tool_that_is_not_there_is_named_with_those_that_are(library: Library) -> None:
+def test_unknown_tool_is_named_with_the_known_ones(library: Library) -> None:
     with pytest.raises(KeyError, match="there is no tool 'dig'; available: list_files, read_file"):
         run(library.tools(), "dig", {})
 
@@ -86,7 +86,7 @@ def verdicts_of(
     ("agent", "mostly"),
     [("researcher", "retry"), ("librarian", "continue"), ("proofreader", "retry"), ("concierge", "continue")],
 )
-def test_each_persona_works_as_it_is_told(agent: str, mostly: str) -> None:
+def test_each_persona_behaves_as_scripted(agent: str, mostly: str) -> None:
     [persona] = [p for p in FLEET if p.agent == agent]
 
     verdicts = verdicts_of(scripted(persona), steps=40, tools=Library(ROOT).tools())
@@ -99,7 +99,7 @@ def scripted(persona: Persona) -> ScriptedModel:
     return ScriptedModel(persona.script(Library(ROOT), random.Random(7)))
 
 
-def test_two_runs_of_a_persona_tell_the_same_story() -> None:
+def test_two_runs_of_a_persona_are_equal() -> None:
     [persona] = [p for p in FLEET if p.agent == "proofreader"]
 
     first, second = (list(islice(persona.script(Library(ROOT), random.Random(7)), 30)) for _ in range(2))
@@ -107,7 +107,7 @@ def test_two_runs_of_a_persona_tell_the_same_story() -> None:
     assert first == second
 
 
-def test_an_agent_whose_provider_fails_gives_up() -> None:
+def test_agent_with_a_failing_provider_stops() -> None:
     def refused() -> Any:
         while True:
             yield ProviderError("529 overloaded")
@@ -118,7 +118,7 @@ def test_an_agent_whose_provider_fails_gives_up() -> None:
     assert verdicts["accept"] == verdicts["continue"] == 0
 
 
-def test_the_surveyor_waits_until_it_is_told_something_and_goes_on() -> None:
+def test_surveyor_waits_for_a_message_and_continues() -> None:
     """002 §11: a nudge gets into the agent's context."""
     [persona] = [p for p in FLEET if p.accepts_nudges]
     assert persona.extra_tools is not None
@@ -141,8 +141,8 @@ def test_the_surveyor_waits_until_it_is_told_something_and_goes_on() -> None:
         take_nudges=inbox.take,
     )
 
-    told = [turn for turn, said in enumerate(seen) if "What takes so long?" in str(said)]
-    assert 0 < told[0] < len(seen) - 1
+    turns = [turn for turn, seen_messages in enumerate(seen) if "What takes so long?" in str(seen_messages)]
+    assert 0 < turns[0] < len(seen) - 1
     assert verdicts["accept"] > 30
 
 
@@ -154,20 +154,20 @@ def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
     assert NudgeInbox(threading.Event()).wait(0.0) is False
 
 
-async def test_a_fleet_that_is_stopped_leaves_nobody_who_failed(running: Running, tmp_path: Path) -> None:
+async def test_stopped_fleet_leaves_no_failed_worker(running: Running, tmp_path: Path) -> None:
     """Or the next start on the same folder would bring them back, and page somebody for it."""
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
     ended = [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED]
-    told: list[AgentEvent] = []
+    failures: list[AgentEvent] = []
     async with asyncio.timeout(60):
-        while len(told) < len(running.service.workers()):
-            told = await running.service.store.history(types=ended)
+        while len(failures) < len(running.service.workers()):
+            failures = await running.service.store.history(types=ended)
             await asyncio.sleep(0.05)
 
-    assert {event.type for event in told} == {EventType.EXECUTION_COMPLETED}
+    assert {event.type for event in failures} == {EventType.EXECUTION_COMPLETED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

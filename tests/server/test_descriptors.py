@@ -84,7 +84,7 @@ def test_half_open_connections_leave_descriptors_to_the_outbox(ports: Ports) -> 
             assert ask_again(port, "/deliver") == "delivered"
 
 
-def test_process_without_a_descriptor_does_not_spin_and_goes_on(ports: Ports) -> None:
+def test_process_without_descriptors_does_not_spin_and_continues(ports: Ports) -> None:
     """B128: whatever took them."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[0], timeout=60)) as client:
         assert ask(client, "/exhaust") == "EMFILE"

@@ -178,7 +178,7 @@ class Deaf:
         return re.findall(r"\nid: (\S+)\ndata: [^\n]*\n\n", self.read.decode(errors="replace"))
 
 
-async def test_a_slow_client_gets_every_alert_or_is_disconnected_and_goes_on_where_it_was(
+async def test_slow_client_gets_every_alert_or_is_disconnected_and_resumes(
     running: Running,
 ) -> None:
     """B64: a slow client is never silently skipped; with Last-Event-ID it misses nothing."""

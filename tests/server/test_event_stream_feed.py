@@ -100,7 +100,7 @@ async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
     assert [block.data["data"]["n"] for block in await all_there(reader)] == [2, 3, 4]
 
 
-async def test_a_reader_far_behind_reads_the_database_and_then_goes_on_in_memory(store: Store) -> None:
+async def test_distant_reader_reads_the_database_then_memory(store: Store) -> None:
     feed = await fed(store, max_recent=10)
     reader = feed.open(EventFilter())
     for start in range(0, 1500, 50):
@@ -110,7 +110,7 @@ async def test_a_reader_far_behind_reads_the_database_and_then_goes_on_in_memory
     assert [block.data["data"]["n"] for block in await all_there(reader)] == [1500]
 
 
-async def test_pieces_of_text_stand_where_they_came_and_have_no_id(store: Store) -> None:
+async def test_text_deltas_keep_their_position_and_have_no_id(store: Store) -> None:
     feed = await fed(store)
     reader = feed.open(EventFilter())
     await store.append([event(1)])
@@ -279,7 +279,7 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few:
         await store.close()
 
 
-def test_one_caller_has_a_quarter_of_the_streams_but_not_on_its_own_machine() -> None:
+def test_one_caller_has_a_quarter_of_the_streams_except_on_loopback() -> None:
     shares = Shares(8)
     bot, other, local = (
         Caller(Role.VIEWER, "192.0.2.7", "bot", "1"),

@@ -44,7 +44,7 @@ async def tell(url: str, numbers: range) -> None:
         await asyncio.gather(*(some(http) for _ in range(4)), return_exceptions=True)
 
 
-async def test_over_a_kill_the_stream_has_the_whole_log_once_and_in_order(tmp_path: Path, port: int) -> None:
+async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Path, port: int) -> None:
     """B64: also where the service was killed in between."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
@@ -66,10 +66,10 @@ async def test_over_a_kill_the_stream_has_the_whole_log_once_and_in_order(tmp_pa
         async with Follower(follower.url, {"Last-Event-ID": follower.last_id}) as again:
             await tell(url, range(3000, 3020))
 
-            def said() -> bool:
+            def is_listed() -> bool:
                 return any(one.data["agent_id"] == "bee-3019" for one in again.events)
 
-            await again.until(said, "what came after the restart is told")
+            await again.until(is_listed, "what came after the restart is told")
             had = follower.ids + again.ids
     finally:
         process.terminate()

@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from tests.server.test_clocks import DAY, Clock, Life, T
+from tests.server.test_clocks import DAY, Clock, ServiceRun, T
 from tests.waiting import until
 
 
@@ -53,7 +53,7 @@ async def night(
     settings: Settings, clock: Clock, session: str, end: EventType = EventType.EXECUTION_FAILED
 ) -> list[EscalationTicket]:
     """A night of a service that is started anew for it: the job runs, and a day passes; the open tickets."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.ingest(job(clock, session, end))
         await service.bus.drain()
         health = service.monitor.get("nightly")
@@ -65,7 +65,7 @@ async def night(
 
 
 @pytest.mark.parametrize("sessions", ["each its own", "one for all"])
-async def test_job_that_fails_four_nights_has_one_ticket_until_it_completes(
+async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
     settings: Settings, clock: Clock, sessions: str
 ) -> None:
     """One failed run is nobody's page; the fourth in a row is, once; and no restart forgets the count."""
@@ -85,7 +85,7 @@ async def test_job_that_fails_four_nights_has_one_ticket_until_it_completes(
     assert later.finding_evidence == "7 runs of the agent have failed in a row"
 
     await night(settings, clock, names[7], EventType.EXECUTION_COMPLETED)
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.tickets.settle(clock.now)
         closed = await service.tickets.find(ticket.ticket_id)
         assert closed is not None
@@ -93,12 +93,12 @@ async def test_job_that_fails_four_nights_has_one_ticket_until_it_completes(
     assert await night(settings, clock, "after") == []
 
 
-async def test_failed_runs_that_a_person_has_settled_are_counted_anew_after_a_restart(
+async def test_settled_failed_runs_restart_the_count_after_a_restart(
     settings: Settings, clock: Clock
 ) -> None:
     for number in range(4):
         tickets = await night(settings, clock, f"run-{number}")
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         await service.tickets.resolve(tickets[0].ticket_id, "the disk was exchanged", by="ada")
         await service.bus.drain()
         assert not any(one.standing for one in service.monitor.workers())
@@ -115,16 +115,16 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
     for number in range(4):
         await night(settings, clock, f"run-{number}")
     clock.now += 3 * DAY
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         [failing] = [one for one in service.monitor.workers() if one.standing is not None]
         assert (failing.vitals.session_id, failing.state.value) == ("run-3", "failing")
 
 
-async def test_agent_known_by_telemetry_alone_that_fails_four_times_is_told_once(
+async def test_telemetry_only_agent_failing_four_times_is_notified_once(
     settings: Settings, clock: Clock
 ) -> None:
     """Nobody here can start it again; somebody must hear of it, and not once a run."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         for number in range(4):
             clock.now += 1
             await service.ingest(job(clock, f"run-{number}", EventType.EXECUTION_FAILED))
@@ -148,17 +148,21 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
     settings: Settings, clock: Clock, told_first: EventType, gap: float, end: EventType
 ) -> None:
     """B100: their last word is a failure, or that they are done; it was the service that stopped them."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         for number in range(3):
             await service.ingest(job(clock, f"failed-{number}", EventType.EXECUTION_FAILED))
             clock.now += 100
         for number in range(4):
             service.monitor.is_stopping = lambda key, incarnation: True
-            begun, ended = job(clock, f"stopped-{number}", end)
+            run_start, ended = job(clock, f"stopped-{number}", end)
             terminated = replace(
-                begun, id=f"terminated-{number}", type=EventType.AGENT_TERMINATED, time=ended.time, data={}
+                run_start,
+                id=f"terminated-{number}",
+                type=EventType.AGENT_TERMINATED,
+                time=ended.time,
+                data={},
             )
-            await service.ingest([begun])
+            await service.ingest([run_start])
             if told_first is EventType.AGENT_TERMINATED:
                 await service.bus.publish(terminated)
                 await service.ingest([ended])
@@ -170,36 +174,32 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
         assert service.monitor.failed_runs("nightly").count == 3
 
     clock.now += gap
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         assert service.monitor.failed_runs("nightly").count == 3
         assert service.tickets.open_tickets() == []
     [ticket] = await night(settings, clock, "failed-3")
     assert ticket.finding_evidence == "4 runs of the agent have failed in a row"
 
 
-async def test_failure_that_is_told_twice_counts_once_before_and_after_a_restart(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:
     """B100: an export that was sent again, of sessions that run side by side, without execution ids."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
         for turn in range(2):
-            for begun, ended in runs:
+            for run_start, ended in runs:
                 again = replace(ended, id=f"{ended.session_id}-{turn}", time=clock.now)
-                await service.ingest([begun, again] if turn == 0 else [again])
+                await service.ingest([run_start, again] if turn == 0 else [again])
                 clock.now += 100
         assert service.monitor.failed_runs("nightly").count == 2
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 2
 
 
-async def test_failures_told_again_after_a_run_completed_never_count(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_failures_repeated_after_a_completion_never_count(settings: Settings, clock: Clock) -> None:
     """B100: neither while they are told again nor after any restart; one real failure then pages nobody."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
         for run in failed:
             await service.ingest(run)
@@ -212,14 +212,14 @@ async def test_failures_told_again_after_a_run_completed_never_count(
         assert service.monitor.failed_runs("nightly").count == 0
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 0
     assert await night(settings, clock, "one-real") == []
 
 
-async def test_completion_that_is_told_again_hides_no_failures(settings: Settings, clock: Clock) -> None:
+async def test_repeated_completion_hides_no_failures(settings: Settings, clock: Clock) -> None:
     """B100: it is that of a run before them."""
-    async with Life(settings, clock) as service:
+    async with ServiceRun(settings, clock) as service:
         good = job(clock, "good", EventType.EXECUTION_COMPLETED)
         await service.ingest(good)
         for number in range(3):
@@ -231,13 +231,13 @@ async def test_completion_that_is_told_again_hides_no_failures(settings: Setting
         assert service.monitor.failed_runs("nightly").count == 3
     for gap in (3600.0, 2 * DAY):
         clock.now += gap
-        async with Life(settings, clock) as service:
+        async with ServiceRun(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 3
 
 
 @pytest.mark.parametrize("late", [0.0, 30.0, 59.0, 61.0, 500.0])
 @pytest.mark.parametrize("end", [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED])
-def test_run_told_late_in_one_batch_has_ended(clock: Clock, late: float, end: EventType) -> None:
+def test_run_reported_late_in_one_batch_has_ended(clock: Clock, late: float, end: EventType) -> None:
     """B23: its start is too old for its author's clock to be trusted, its end is not."""
     monitor = HealthMonitor(HealthSettings())
     for event in job(clock, "run", end):
@@ -276,7 +276,7 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
     monitor = HealthMonitor(HealthSettings())
 
     def tell(kind: EventType, number: int, **data: object) -> AgentEvent:
-        told = AgentEvent(
+        result = AgentEvent(
             type=kind,
             time=now,
             agent_id="nightly",
@@ -284,9 +284,9 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
             incarnation_id=f"run-{number}-{lives[number]}" if with_incarnations else "",
             data=data,
         )
-        log.append(told)
-        monitor.apply(told, now)
-        return told
+        log.append(result)
+        monitor.apply(result, now)
+        return result
 
     for action, number, seconds in steps:
         now += seconds

@@ -21,7 +21,7 @@ from queenright.server.up import DEMO_DEFAULTS, Running, serving
     "origin", ["https://evil.example", "http://127.0.0.1:1", "null", "http://localhost.evil.example", "x", ""]
 )
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_another_sites_page_changes_nothing(http: httpx.AsyncClient, origin: str, method: str) -> None:
+async def test_cross_site_request_changes_nothing(http: httpx.AsyncClient, origin: str, method: str) -> None:
     response = await http.request(method, "/api/deadman", headers={"Origin": origin})
 
     assert response.status_code == 403
@@ -36,7 +36,7 @@ async def test_our_own_page_and_programs_may(running: Running, http: httpx.Async
     assert (ours.status_code, program.status_code) == (204, 204)
 
 
-async def test_another_sites_page_may_be_told_what_a_reader_is_told(http: httpx.AsyncClient) -> None:
+async def test_allowed_origin_gets_the_access_of_a_reader(http: httpx.AsyncClient) -> None:
     response = await http.get("/healthz", headers={"Origin": "https://evil.example"})
 
     assert response.status_code == 200
@@ -44,11 +44,11 @@ async def test_another_sites_page_may_be_told_what_a_reader_is_told(http: httpx.
 
 
 @pytest.mark.parametrize("origin", ["http://[", "//", "http://x:99999", "http://x:port"])
-def test_an_origin_that_cannot_be_read_is_another_sites(origin: str) -> None:
+def test_invalid_origin_is_foreign(origin: str) -> None:
     assert foreign("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
 
 
-async def test_every_answer_says_that_browsers_must_not_guess(http: httpx.AsyncClient) -> None:
+async def test_every_response_has_nosniff(http: httpx.AsyncClient) -> None:
     good = await http.get("/healthz")
     bad = await http.get("/healthz", headers={"Host": "evil.example"})
 
@@ -71,7 +71,7 @@ async def test_foreign_host_name_gets_no_data(http: httpx.AsyncClient, path: str
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST.", "[::1]:8420", "127.8.9.1"])
-async def test_loopback_is_ours_by_whatever_name_and_port(http: httpx.AsyncClient, host: str) -> None:
+async def test_every_loopback_name_and_port_is_own(http: httpx.AsyncClient, host: str) -> None:
     response = await http.get("/metrics", headers={"Host": host})
 
     assert response.status_code == 200
@@ -95,7 +95,7 @@ async def test_loopback_is_ours_by_whatever_name_and_port(http: httpx.AsyncClien
         "127.1",
     ],
 )
-def test_what_only_looks_like_loopback_is_not(host: str) -> None:
+def test_lookalike_of_loopback_is_foreign(host: str) -> None:
     assert misnamed([host], frozenset()) is not None
     assert misnamed(["localhost", host], frozenset()) is not None
 
@@ -109,7 +109,7 @@ def test_names_that_the_settings_give_are_ours() -> None:
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
-def test_a_service_that_others_reach_may_be_called_anything(bound: str) -> None:
+def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
     """Containers call each other by names that no setting knows."""
     assert names_of(bound, bound=bound) is None
     assert misnamed(["queenright:8420"], None) is None
@@ -130,7 +130,7 @@ async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_behind_a_proxy_it_is_called_what_people_call_it(proxied: httpx.AsyncClient) -> None:
+async def test_proxied_service_uses_the_forwarded_host_name(proxied: httpx.AsyncClient) -> None:
     its_page = {"Origin": "https://bees.example", "Host": "bees.example"}
     ours = await proxied.post("/api/deadman", headers=its_page)
     other = await proxied.get("/healthz", headers={"Host": "wasps.example"})
@@ -143,7 +143,7 @@ async def test_behind_a_proxy_it_is_called_what_people_call_it(proxied: httpx.As
 OTLP = {"Content-Type": "application/json"}
 
 
-async def test_telemetry_by_another_sites_name_or_from_its_page_is_refused(
+async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """A name that was let point to 127.0.0.1 makes no worker."""
@@ -164,7 +164,7 @@ async def test_telemetry_by_another_sites_name_or_from_its_page_is_refused(
 @pytest.mark.parametrize(
     "host", ["localhost:4318", "[::1]", "host.docker.internal:4318", "host.containers.internal"]
 )
-async def test_telemetry_by_our_own_name_comes_in(
+async def test_telemetry_with_our_host_name_is_accepted(
     running: Running, http: httpx.AsyncClient, host: str
 ) -> None:
     """By a container engine's name of its machine, too: no other site can have it."""
@@ -183,7 +183,7 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
     yield b" " * (size % 4096)
 
 
-async def test_a_body_that_is_too_long_is_refused_unread(http: httpx.AsyncClient) -> None:
+async def test_oversized_body_is_refused_unread(http: httpx.AsyncClient) -> None:
     response = await http.post("/api/deadman", content=b" " * (MAX_BODY + 1))
 
     assert response.status_code == 413
@@ -193,7 +193,7 @@ async def test_a_body_that_is_too_long_is_refused_unread(http: httpx.AsyncClient
 @pytest.mark.parametrize(
     "path", ["/api/heartbeats", "/api/alertmanager/webhook", "/api/recoveries", "/api/agents/a/nudge"]
 )
-async def test_a_body_in_chunks_is_counted_as_it_comes(http: httpx.AsyncClient, path: str) -> None:
+async def test_chunked_body_is_counted_as_it_arrives(http: httpx.AsyncClient, path: str) -> None:
     headers = {"Content-Type": "application/json"}
     long = await http.post(path, content=chunks(MAX_BODY + 1), headers=headers)
     short = await http.post(path, content=chunks(MAX_BODY), headers=headers)
@@ -214,7 +214,7 @@ PATHS = [
 ]
 
 
-async def test_json_of_too_many_values_is_refused_before_it_is_parsed(http: httpx.AsyncClient) -> None:
+async def test_json_with_too_many_values_is_refused_before_parsing(http: httpx.AsyncClient) -> None:
     """B127: 1 MB of lists in a list would hold the event loop for 44 ms and more."""
     body = b"[" + b"[]," * (MAX_VALUES // 2) + b"[]]"
 
@@ -239,7 +239,7 @@ async def test_json_in_chunks_is_counted_as_a_whole(http: httpx.AsyncClient) -> 
         assert "values" in response.json()["title"]
 
 
-async def test_json_that_is_nested_too_deep_is_refused(http: httpx.AsyncClient) -> None:
+async def test_deeply_nested_json_is_refused(http: httpx.AsyncClient) -> None:
     """B127."""
     body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
 

@@ -69,25 +69,25 @@ def loop(times: int, start: int = 0) -> Iterator[AgentEvent]:
         yield from turn(n)
 
 
-def test_work_that_gets_somewhere_is_left_alone() -> None:
+def test_progressing_work_is_not_interrupted() -> None:
     turns = [turn(n, args=f"a{n}", result=f"b{n}") for n in range(50)]
 
     assert observe(guard(), (each for one in turns for each in one)) == []
 
 
-def test_the_third_equal_call_with_its_result_is_said_to_the_model() -> None:
+def test_third_equal_call_and_result_warns_the_model() -> None:
     """B26: what the monitor calls a loop, the guard does; also within the monitor's start grace."""
     watching = guard()
 
     before = observe(watching, loop(2))
-    [said, *_] = observe(watching, loop(1, start=2))
+    [emitted, *_] = observe(watching, loop(1, start=2))
 
     assert before == []
-    assert (said.kind, said.stop) == ("doom_loop", False)
-    assert "search was called 3 times with the same arguments and result" in said.evidence
+    assert (emitted.kind, emitted.stop) == ("doom_loop", False)
+    assert "search was called 3 times with the same arguments and result" in emitted.evidence
 
 
-def test_a_loop_that_goes_on_stops_the_visit() -> None:
+def test_continuing_loop_stops_the_visit() -> None:
     found = observe(guard(), loop(20))
 
     stops = [each.stop for each in found]
@@ -109,7 +109,7 @@ def test_tools_on_the_exempt_list_are_ignored() -> None:
     assert observe(guard(settings), loop(30)) == []
 
 
-def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
+def test_repeated_error_with_any_arguments_warns_then_stops() -> None:
     """B30: an error streak."""
     turns = [turn(n, args=f"a{n}", result=f"b{n}", outcome="error") for n in range(20)]
 
@@ -121,11 +121,11 @@ def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
 
 def answer(n: int, verdict: str = "CONTINUE") -> list[AgentEvent]:
     """A turn in words alone."""
-    said = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
-    return [said, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
+    result = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
+    return [result, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
 
 
-def test_turns_in_words_alone_are_said_to_the_model_and_stop_the_visit() -> None:
+def test_turns_without_tool_calls_warn_the_model_and_stop_the_visit() -> None:
     """B96: in a node that has called a tool before."""
     watching = guard()
     observe(watching, turn(0))
@@ -136,12 +136,14 @@ def test_turns_in_words_alone_are_said_to_the_model_and_stop_the_visit() -> None
     assert [found[0].stop, found[-1].stop] == [False, True]
 
 
-def test_a_visit_whose_user_speaks_is_no_idle_one() -> None:
+def test_visit_with_user_messages_is_not_idle() -> None:
     watching = guard()
     observe(watching, turn(0))
-    heard = [event(EventType.CLIENT_INPUT_RECEIVED, n + 0.7) for n in range(1, 101)]
+    user_messages = [event(EventType.CLIENT_INPUT_RECEIVED, n + 0.7) for n in range(1, 101)]
 
-    assert observe(watching, (each for n in range(1, 101) for each in [*answer(n), heard[n - 1]])) == []
+    assert (
+        observe(watching, (each for n in range(1, 101) for each in [*answer(n), user_messages[n - 1]])) == []
+    )
 
 
 def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
@@ -156,7 +158,7 @@ def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
     assert levels == [("medium", False)] * 5 + [("high", False)] * 5 + [("critical", True)]
 
 
-def test_guard_that_is_reset_counts_from_nothing() -> None:
+def test_reset_guard_counts_from_zero() -> None:
     """B33: after somebody gave the node something to read, it has its tries again."""
     watching = guard()
     observe(watching, loop(20))
@@ -166,7 +168,7 @@ def test_guard_that_is_reset_counts_from_nothing() -> None:
     assert observe(watching, loop(2, start=20)) == []
 
 
-def test_ladder_seconds_are_those_of_the_judge_alone_where_nothing_is_done() -> None:
+def test_guard_uses_only_judge_thresholds_without_automatic_actions() -> None:
     acting = HealthSettings()
     idle = HealthSettings.model_validate({"intervention": {"enabled": False}})
 
@@ -181,11 +183,11 @@ def test_a_failing_provider_is_nobodys_loop() -> None:
     assert observe(guard(), calls) == []
 
 
-def test_silence_is_not_the_guards_affair() -> None:
+def test_guard_ignores_silence() -> None:
     assert observe(guard(), [*turn(0), *turn(40_000, args="x", result="y")]) == []
 
 
-def test_a_visit_taken_up_after_a_kill_is_judged_as_if_it_had_not_been_killed() -> None:
+def test_visit_resumed_after_a_kill_is_judged_equally() -> None:
     """B33: between call two and three; the new life is shown what the old one had seen."""
     again = guard()
     replayed = observe(again, loop(2))
@@ -196,7 +198,7 @@ def test_a_visit_taken_up_after_a_kill_is_judged_as_if_it_had_not_been_killed() 
     assert after == observe(guard(), loop(3))
 
 
-def test_bad_steps_before_a_kill_count_on_after_it() -> None:
+def test_bad_steps_count_across_a_kill() -> None:
     """B13, B33: only an ACCEPT and a new visit reset the count, and this is the same visit."""
     bad = [event(EventType.STEP_COMPLETED, n, verdict="RETRY", text="same") for n in range(19)]
     last = event(EventType.STEP_COMPLETED, 19, "life-2", verdict="RETRY", text="same")
@@ -218,15 +220,15 @@ def test_a_guard_sees_one_visit_only() -> None:
 
 
 @pytest.mark.parametrize("backwards", [-1.0, -3600.0])
-def test_a_clock_that_is_set_back_changes_no_verdict(backwards: float) -> None:
+def test_clock_set_back_changes_no_verdict(backwards: float) -> None:
     """B23."""
     events = list(loop(3))
     for late in events[2:]:
         late.time += backwards
 
-    [said, *_] = observe(guard(), events)
+    [emitted, *_] = observe(guard(), events)
 
-    assert said.kind == "doom_loop"
+    assert emitted.kind == "doom_loop"
 
 
 @given(
@@ -240,7 +242,7 @@ def test_a_clock_that_is_set_back_changes_no_verdict(backwards: float) -> None:
         max_size=40,
     )
 )
-def test_the_guard_says_what_the_detectors_say(
+def test_guard_reports_the_findings_of_the_detectors(
     turns: list[tuple[str, str, str, str]],
 ) -> None:
     settings = HealthSettings()

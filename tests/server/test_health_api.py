@@ -75,7 +75,7 @@ async def test_a_name_with_slashes_is_a_name(running: Running, http: httpx.Async
     assert health.json()["agent_id"] == "team/looper"
 
 
-async def test_history_tells_changes_of_state_and_interventions(
+async def test_history_lists_state_changes_and_interventions(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     await looper(running)
@@ -89,9 +89,7 @@ async def test_history_tells_changes_of_state_and_interventions(
     assert "nudge_sent" in kinds
 
 
-async def test_history_tells_interventions_that_came_to_nothing(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_history_lists_failed_interventions(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running)
     unreached = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
@@ -100,8 +98,8 @@ async def test_history_tells_interventions_that_came_to_nothing(
     found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
 
     assert (unreached.json()["outcome"], refused.status_code) == ("unreachable", 409)
-    told = [one["data"] for one in found if one["type"] == "intervention_recorded"]
-    assert [(one["kind"], one["outcome"], one["by"]) for one in told][-2:] == [
+    interventions = [one["data"] for one in found if one["type"] == "intervention_recorded"]
+    assert [(one["kind"], one["outcome"], one["by"]) for one in interventions][-2:] == [
         ("nudge", "unreachable", "ada"),
         ("terminate", "refused", "bob"),
     ]
@@ -117,7 +115,7 @@ async def test_a_history_of_no_time_is_refused(http: httpx.AsyncClient, seconds:
 # -- heartbeats ---------------------------------------------------------------------------------
 
 
-async def test_a_heartbeat_comes_in_and_can_be_read_again(running: Running, http: httpx.AsyncClient) -> None:
+async def test_received_heartbeat_is_readable(running: Running, http: httpx.AsyncClient) -> None:
     """002 §11: heartbeats of any agent, over plain HTTP."""
     sent = {"agentId": "bee", "taskId": "nectar", "tokenCount": 12, "phase": "search", "sessionId": "s"}
 
@@ -145,7 +143,7 @@ async def test_a_torn_heartbeat_is_refused_and_moves_nothing(
     assert (after["state"], after["last_heartbeat"]) == (before["state"], before["last_heartbeat"])
 
 
-async def test_no_heartbeat_yet_is_a_404_that_says_so(running: Running, http: httpx.AsyncClient) -> None:
+async def test_missing_heartbeat_is_404_with_a_message(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=1)
 
     response = await http.get("/api/agents/looper/heartbeat")
@@ -175,7 +173,7 @@ async def test_a_nudge_reaches_a_worker_that_fetches(running: Running, http: htt
     assert await pull(http) == []
 
 
-async def test_another_incarnation_is_told_nothing_and_may_not_answer(
+async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B67: a nudge is for one life of a worker."""
@@ -184,10 +182,10 @@ async def test_another_incarnation_is_told_nothing_and_may_not_answer(
     nudged = (await http.post("/api/agents/looper/nudge")).json()
 
     status = await answered(http, nudged["intervention_id"], incarnation_id="two")
-    told = await pull(http, incarnation_id="two")
+    instructions = await pull(http, incarnation_id="two")
 
     assert status == 409
-    assert told == []
+    assert instructions == []
 
 
 async def test_an_answer_to_nothing_is_a_404(http: httpx.AsyncClient) -> None:
@@ -197,13 +195,11 @@ async def test_an_answer_to_nothing_is_a_404(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     "more", [{"outcome": "maybe"}, {"extra": 1}, {"detail": "x" * 2001}, {"session_id": None}]
 )
-async def test_an_answer_that_is_none_is_refused(http: httpx.AsyncClient, more: dict[str, Any]) -> None:
+async def test_invalid_answer_is_refused(http: httpx.AsyncClient, more: dict[str, Any]) -> None:
     assert await answered(http, "none", **more) == 422
 
 
-async def test_a_worker_that_nobody_reaches_is_said_to_be_so(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_unreachable_worker_is_reported(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=3)
 
     nudged = await http.post("/api/agents/looper/nudge")
@@ -213,7 +209,7 @@ async def test_a_worker_that_nobody_reaches_is_said_to_be_so(
     assert "on_nudge" in nudged.json()["detail"]
 
 
-async def test_a_worker_that_fetches_is_stopped_and_says_where_its_state_is(
+async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """002 §11: termination stops an agent and keeps its state."""
@@ -283,7 +279,7 @@ async def test_unknown_worker_is_404_with_a_message(
         ("/api/recoveries", {"task_id": ""}, "task_id"),
     ],
 )
-async def test_what_cannot_be_meant_is_named(
+async def test_impossible_request_is_refused_by_field(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], named: str
 ) -> None:
     response = await http.post(path, json=body)
@@ -294,7 +290,7 @@ async def test_what_cannot_be_meant_is_named(
 
 
 @pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
-async def test_a_worker_that_waits_is_left_alone_and_the_reason_is_given(
+async def test_waiting_worker_is_not_acted_on_with_a_reason(
     running: Running, http: httpx.AsyncClient, action: str
 ) -> None:
     """B69: whoever asks passes the guard."""
@@ -309,7 +305,7 @@ async def test_a_worker_that_waits_is_left_alone_and_the_reason_is_given(
     assert "user_input" in response.json()["reason"]
 
 
-async def test_what_runs_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
+async def test_running_worker_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=1)
 
     response = await http.post("/api/recoveries", json={"task_id": "looper-session"})
@@ -339,9 +335,7 @@ async def test_the_emergency_stop_freezes_acting_and_not_seeing(
 
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t "])
-async def test_a_nudge_that_says_nothing_is_refused(
-    running: Running, http: httpx.AsyncClient, message: str
-) -> None:
+async def test_empty_nudge_is_refused(running: Running, http: httpx.AsyncClient, message: str) -> None:
     await looper(running)
 
     response = await http.post("/api/agents/looper/nudge", json={"message": message})
@@ -360,7 +354,7 @@ async def test_a_name_is_kept_without_control_characters(running: Running, http:
     assert blank.status_code == 422
 
 
-async def test_a_recovery_refused_by_the_emergency_stop_names_it_and_the_way_out(
+async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     await looper(running)

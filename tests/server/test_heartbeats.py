@@ -62,14 +62,14 @@ async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
     await found.service.stop()
 
 
-async def test_of_a_worker_that_is_unknown_they_begin_a_session(hive: Hive) -> None:
+async def test_heartbeat_of_an_unknown_worker_starts_a_session(hive: Hive) -> None:
     await hive.beat()
     await hive.beat(task_id="nectar", session_id="named")
 
     assert hive.beats() == {"default": 1.0, "named": 0.0}
 
 
-async def test_of_a_worker_whose_run_is_over_they_are_the_sign_of_a_new_life(hive: Hive) -> None:
+async def test_heartbeat_after_a_run_ended_starts_a_new_session(hive: Hive) -> None:
     await hive.say(EventType.EXECUTION_STARTED)
     await hive.beat()
     await hive.say(EventType.EXECUTION_COMPLETED)
@@ -83,25 +83,25 @@ async def test_of_a_worker_whose_run_is_over_they_are_the_sign_of_a_new_life(hiv
     assert (await hive.service.health.get_agent_health("bee")).session_id == "nectar"
 
 
-@pytest.mark.parametrize("said", [{}, {"task_id": "run"}])
-async def test_one_that_was_on_its_way_when_the_run_ended_begins_nothing(
-    hive: Hive, said: dict[str, Any]
+@pytest.mark.parametrize("expected", [{}, {"task_id": "run"}])
+async def test_heartbeat_sent_before_the_run_ended_starts_nothing(
+    hive: Hive, expected: dict[str, Any]
 ) -> None:
     await hive.say(EventType.EXECUTION_STARTED)
     await hive.say(EventType.EXECUTION_COMPLETED)
     ended = hive.now
 
-    await hive.beat(after=59, **said)
+    await hive.beat(after=59, **expected)
     assert hive.beats() == {}
 
-    await hive.beat(after=1, timestamp=ended - 5, **said)
+    await hive.beat(after=1, timestamp=ended - 5, **expected)
     assert hive.beats() == {}
 
-    await hive.beat(**said)
+    await hive.beat(**expected)
     assert list(hive.beats().values()) == [0.0]
 
 
-async def test_each_end_is_followed_by_a_session_of_another_name(hive: Hive) -> None:
+async def test_session_after_each_end_has_a_new_name(hive: Hive) -> None:
     for session in ("default", "default-2", "default-3"):
         await hive.beat(after=100)
         assert hive.beats() == {session: 0.0}
@@ -109,7 +109,7 @@ async def test_each_end_is_followed_by_a_session_of_another_name(hive: Hive) -> 
     assert hive.beats() == {}
 
 
-async def test_the_session_that_they_began_does_not_fall_silent_when_a_run_begins(hive: Hive) -> None:
+async def test_heartbeat_session_does_not_stall_when_a_run_begins(hive: Hive) -> None:
     await hive.beat(interval=300)
     await hive.say(EventType.EXECUTION_STARTED)
 
@@ -118,7 +118,7 @@ async def test_the_session_that_they_began_does_not_fall_silent_when_a_run_begin
     assert hive.beats() == {"default": 0.0, "run": 0.0}
 
 
-async def test_one_that_names_its_life_begins_it_anew_in_the_same_session(hive: Hive) -> None:
+async def test_heartbeat_with_an_incarnation_id_continues_the_session(hive: Hive) -> None:
     await hive.say(EventType.EXECUTION_STARTED)
     await hive.say(EventType.EXECUTION_COMPLETED)
 
@@ -132,17 +132,17 @@ async def test_one_that_names_its_life_begins_it_anew_in_the_same_session(hive: 
 ESCAPES = "t\x1b]0;own\x07"
 
 
-async def test_a_task_and_a_phase_are_kept_without_what_moves_a_terminal(hive: Hive) -> None:
+async def test_task_and_phase_are_stored_without_control_characters(hive: Hive) -> None:
     await hive.beat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
 
     [worker] = hive.service.monitor.of_agent("bee")
     assert worker.vitals.beat is not None
-    said = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
-    assert all(text.isprintable() for text in (*said, worker.vitals.beat.progress_indicator)), said
+    fields = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
+    assert all(text.isprintable() for text in (*fields, worker.vitals.beat.progress_indicator)), fields
     assert worker.vitals.task_id == "t"
 
 
-async def test_so_they_are_where_telemetry_of_before_had_them_raw(hive: Hive) -> None:
+async def test_raw_names_of_earlier_telemetry_are_cleaned(hive: Hive) -> None:
     await hive.say(EventType.EXECUTION_STARTED, task_id=ESCAPES)
 
     [worker] = hive.service.monitor.of_agent("bee")
@@ -150,7 +150,7 @@ async def test_so_they_are_where_telemetry_of_before_had_them_raw(hive: Hive) ->
 
 
 @pytest.mark.parametrize("name", ["\u200b", "\ufeff", ".", "..", "\u3164"])
-def test_who_has_no_name_that_shows_is_told(name: str) -> None:
+def test_worker_without_a_visible_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidHeartbeatError, match=r"printable characters; '\.' and '\.\.' are"):
         parse_heartbeat(json.dumps({"agent_id": name}))
 

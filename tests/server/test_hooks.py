@@ -89,12 +89,12 @@ async def test_empty_folder_is_not_part_of_the_name(
 
 async def test_session_goes_on_under_its_name_after_a_restart(tmp_path: Path) -> None:
     """B84: what comes first then may know less of the name, or be from another folder."""
-    told = [record for record in records("healthy") if record.path != "/v1/metrics"]
-    half = len(told) // 2
-    for record in told[half:]:
+    remaining_records = [record for record in records("healthy") if record.path != "/v1/metrics"]
+    half = len(remaining_records) // 2
+    for record in remaining_records[half:]:
         if record.path.startswith("/hooks/"):
             record.body["cwd"] = "/home/user/elsewhere"
-    for part in (told[:half], told[half:]):
+    for part in (remaining_records[:half], remaining_records[half:]):
         async with (
             serving(settings_for(tmp_path)) as running,
             httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client,
@@ -172,7 +172,7 @@ async def test_termination_stops_the_run_at_its_next_tool(
         ("GET", HOOK, b"", 405),
     ],
 )
-async def test_call_that_is_wrong_is_answered_with_why_and_counted(
+async def test_invalid_call_is_answered_with_a_reason_and_counted(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient, method: str, path: str, body: bytes, status: int
 ) -> None:
     """B91: the client goes on at any answer; none of these makes an agent, or an error of ours."""
@@ -192,7 +192,7 @@ def refused(running: Running) -> float | None:
 
 
 @pytest.mark.parametrize("limit", ["MAX_BODY", "MAX_HELD"])
-async def test_call_that_is_too_long_is_refused_and_the_next_is_taken(
+async def test_oversized_call_is_refused_and_the_next_accepted(
     telemetry: httpx.AsyncClient, running: Running, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B91: what was held of it is let go, so that the next call is taken."""
@@ -225,7 +225,7 @@ async def test_call_that_does_not_arrive_is_refused(
     assert refused(running) == 1
 
 
-async def test_call_that_is_replayed_counts_once(telemetry: httpx.AsyncClient, running: Running) -> None:
+async def test_replayed_call_counts_once(telemetry: httpx.AsyncClient, running: Running) -> None:
     """B84, B91: a proxy, or a client that got no answer, may send it again."""
     *work, _end = calls("healthy")
     for call in work:
@@ -279,9 +279,9 @@ async def test_hostile_content_is_data_and_secrets_are_masked(
         await ask(telemetry, call)
 
     [worker] = running.service.monitor.of_agent(AGENT)
-    told = json.dumps([event.to_dict() for event in running.service.recent])
+    events = json.dumps([event.to_dict() for event in running.service.recent])
     assert worker.vitals.error_count == 1
-    assert secret not in told
+    assert secret not in events
 
 
 class Slow:
@@ -299,7 +299,7 @@ class Slow:
         self.stored += events
 
 
-async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running) -> None:
+async def test_slow_or_failing_service_does_not_block_the_agent(running: Running) -> None:
     """B91: it is answered within the second that its client gives us, and what it said is stored later."""
     slow, assembler, registry = Slow(), Assembler(), CollectorRegistry()
     hooks = HookReceiver(

@@ -101,7 +101,7 @@ def service(store: Store) -> Service:
     return Service(store)
 
 
-async def test_the_same_request_is_done_once_and_answered_alike(service: Service) -> None:
+async def test_repeated_request_is_executed_once_with_the_same_response(service: Service) -> None:
     first = await service.post(json={"a": 1})
     again = await service.post(json={"a": 1})
 
@@ -119,7 +119,7 @@ async def test_without_a_key_each_is_a_request_of_its_own(service: Service) -> N
     assert service.counter.done == ["bee", "bee"]
 
 
-async def test_an_answer_without_a_body_comes_again_as_it_was(service: Service) -> None:
+async def test_response_without_a_body_is_replayed_unchanged(service: Service) -> None:
     headers = {"Idempotency-Key": "gone"}
     first = await service.http.delete("/api/things/bee", headers=headers)
     again = await service.http.delete("/api/things/bee", headers=headers)
@@ -131,9 +131,7 @@ async def test_an_answer_without_a_body_comes_again_as_it_was(service: Service) 
 @pytest.mark.parametrize(
     "other", [{"name": "wasp"}, {"json": {"a": 2}}, {"params": {"x": "1"}}, {"content": b"{}"}]
 )
-async def test_a_key_that_was_used_for_another_request_is_refused(
-    service: Service, other: dict[str, Any]
-) -> None:
+async def test_key_reused_for_another_request_is_refused(service: Service, other: dict[str, Any]) -> None:
     await service.post(json={"a": 1})
     refused = await service.post(**other)
 
@@ -151,7 +149,7 @@ async def test_each_caller_has_keys_of_its_own(service: Service) -> None:
     assert "idempotent-replayed" not in answer.headers
 
 
-async def test_while_the_first_is_being_done_a_second_is_told_to_wait(service: Service) -> None:
+async def test_concurrent_repeat_is_told_to_wait(service: Service) -> None:
     service.counter.go_on.clear()
     first = asyncio.create_task(service.post())
     await service.counter.begun.wait()
@@ -165,14 +163,14 @@ async def test_while_the_first_is_being_done_a_second_is_told_to_wait(service: S
     assert service.counter.done == ["bee"]
 
 
-async def test_of_twenty_at_once_one_is_done(service: Service) -> None:
+async def test_twenty_concurrent_requests_execute_once(service: Service) -> None:
     answers = await asyncio.gather(*(service.post() for _ in range(20)))
 
     assert service.counter.done == ["bee"]
     assert {answer.status_code for answer in answers} <= {201, 409}
 
 
-async def test_a_refusal_is_kept_like_any_answer(service: Service) -> None:
+async def test_refusal_is_replayed(service: Service) -> None:
     service.counter.status = 409
     await service.post()
     service.counter.status = 201
@@ -182,7 +180,7 @@ async def test_a_refusal_is_kept_like_any_answer(service: Service) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_failed_because_of_us_may_be_asked_again(service: Service, status: int) -> None:
+async def test_server_error_may_be_retried(service: Service, status: int) -> None:
     service.counter.status = status
     failed = await service.post()
     service.counter.status = 201
@@ -203,7 +201,7 @@ async def test_a_restart_forgets_no_answer(tmp_path: Path, service: Service, sto
     assert service.counter.done == ["bee"]
 
 
-async def test_of_what_a_kill_cut_off_nobody_says_that_it_was_done_or_not(
+async def test_interrupted_request_is_reported_as_unknown(
     tmp_path: Path, service: Service, store: Store
 ) -> None:
     """The first request was claimed; the process died before it was answered."""
@@ -234,7 +232,7 @@ async def test_a_key_is_free_again_after_a_day(service: Service) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "tab\there"])
-async def test_a_key_that_is_none_is_refused(service: Service, key: str) -> None:
+async def test_invalid_key_is_refused(service: Service, key: str) -> None:
     refused = await service.post(key=key)
 
     assert refused.status_code == 400
@@ -248,7 +246,7 @@ async def test_two_keys_are_refused(service: Service) -> None:
     assert refused.status_code == 400
 
 
-async def test_while_nothing_can_be_written_nothing_is_done(service: Service, store: Store) -> None:
+async def test_nothing_is_executed_while_the_store_is_unwritable(service: Service, store: Store) -> None:
     await store.close()
     refused = await service.post()
 
@@ -256,7 +254,7 @@ async def test_while_nothing_can_be_written_nothing_is_done(service: Service, st
     assert "nothing was done" in refused.json()["title"]
 
 
-async def test_what_hangs_up_before_all_is_said_is_not_done(service: Service, store: Store) -> None:
+async def test_aborted_upload_is_not_executed(service: Service, store: Store) -> None:
     keyed = Idempotency(service.counter.app(), store=store, clock=service.clock)
     sent: list[Message] = []
 
@@ -274,7 +272,7 @@ async def test_what_hangs_up_before_all_is_said_is_not_done(service: Service, st
     assert await store.transact(lambda conn: claim(conn, "address ", "k1", "", 0.0)) is None
 
 
-async def test_a_stream_of_events_passes_as_it_comes(store: Store) -> None:
+async def test_event_stream_is_passed_through(store: Store) -> None:
     sent: list[Message] = []
 
     async def streaming(scope: Any, receive: Any, send: Any) -> None:

@@ -47,7 +47,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)', re.DOTALL)
 
 
 @given(VALUES, st.integers(1, 9))
-def test_texts_are_found_wherever_the_body_is_divided(value: object, part: int) -> None:
+def test_strings_are_found_at_any_chunk_boundary(value: object, part: int) -> None:
     """B127: a body is looked through a part at a time, so that no call holds the interpreter for long."""
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def test_texts_are_found_wherever_the_body_is_divided(value: object, part: int) 
 
 @pytest.mark.parametrize("end", [b"1" * MAX_DIGITS, b"1" * MAX_DIGITS + b"1"])
 @pytest.mark.parametrize("part", [1, 7, MAX_DIGITS, MAX_DIGITS + 1, 1_000_000])
-def test_long_number_is_found_wherever_the_body_is_divided(
+def test_long_number_is_found_at_any_chunk_boundary(
     end: bytes, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_limits, "_PART", part)
@@ -92,7 +92,7 @@ def test_texts_cost_nothing_and_width_is_no_depth(body: bytes) -> None:
         ('["\u2200[[]]"]'.encode("utf-16"), "send JSON as UTF-8"),
     ],
 )
-def test_what_takes_long_to_parse_otherwise_is_refused(body: bytes, reason: str) -> None:
+def test_expensive_json_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(JsonFormatError, match=reason):
         check_json_size(body, LIMIT)
 

@@ -12,7 +12,7 @@ from queenright.server.up import Running
 from tests.server.test_app import ticket_on
 
 
-async def test_every_check_is_listed_newest_first_with_what_it_cost(
+async def test_checks_are_listed_newest_first_with_their_cost(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     await ticket_on(running)
@@ -29,7 +29,7 @@ async def test_every_check_is_listed_newest_first_with_what_it_cost(
     assert wrote[0]["model"] == "queenright/rules"
 
 
-async def test_judge_and_queen_may_look_at_traces_and_without_an_address_at_no_metrics(
+async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_url(
     running: Running,
 ) -> None:
     runtime = running.service.runtime
@@ -58,7 +58,7 @@ async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("missing", [name for name in example_of(JudgeCheck) if name != "checked_at"])
-async def test_check_that_lacks_a_field_is_listed_as_far_as_it_goes(
+async def test_check_with_missing_fields_is_listed(
     running: Running, http: httpx.AsyncClient, missing: str
 ) -> None:
     whole = example_of(JudgeCheck)
@@ -67,8 +67,8 @@ async def test_check_that_lacks_a_field_is_listed_as_far_as_it_goes(
     answer = await http.get("/api/judge/checks")
 
     assert answer.status_code == 200
-    shown = [one for one in answer.json()["checks"] if one["checked_at"].startswith("1970")]
-    assert len(shown) == 2
+    body = [one for one in answer.json()["checks"] if one["checked_at"].startswith("1970")]
+    assert len(body) == 2
     nothing = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
-    for one in shown:
+    for one in body:
         assert one == whole | {"checked_at": "1970-01-01T00:00:01+00:00", missing: nothing}

@@ -53,7 +53,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("settings", "text", "reason"), FAULTS.values(), ids=FAULTS)
-async def test_what_serve_refuses_is_refused_by_a_check_in_the_same_words(
+async def test_config_check_refuses_what_serve_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, text: bytes | None, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

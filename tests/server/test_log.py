@@ -50,7 +50,7 @@ def lines() -> Lines:
     return Lines()
 
 
-def test_a_failure_is_said_once_in_half_a_minute_with_a_count(lines: Lines) -> None:
+def test_repeated_failure_is_logged_every_half_minute_with_a_count(lines: Lines) -> None:
     for second in range(61):
         lines.log(1000.0 + second, "%d findings wait: %s", second, FULL)
 
@@ -62,7 +62,7 @@ def test_a_failure_is_said_once_in_half_a_minute_with_a_count(lines: Lines) -> N
     ]
 
 
-def test_the_same_cause_for_many_workers_is_one_kind_and_another_cause_another(lines: Lines) -> None:
+def test_equal_cause_of_many_workers_is_one_kind(lines: Lines) -> None:
     for agent in ("ant", "bee", "cicada"):
         lines.log(1.0, "acting on %r failed: %s", agent, "the disk is full")
     lines.log(1.0, "acting on %r failed: %s", "dragonfly", "nobody reaches it")
@@ -73,21 +73,21 @@ def test_the_same_cause_for_many_workers_is_one_kind_and_another_cause_another(l
     ]
 
 
-def test_an_error_that_says_it_all_is_one_line_and_a_surprise_keeps_its_stack(lines: Lines) -> None:
+def test_own_error_is_one_line_and_unexpected_one_has_its_stack(lines: Lines) -> None:
     lines.log(1.0, "a sweep failed", error=FULL)
     lines.log(1.0, "a sweep failed", error=ZeroDivisionError("by 0"))
 
     assert lines.said == [f"a sweep failed: {FULL}", "a sweep failed\nZeroDivisionError: by 0"]
 
 
-def test_what_is_no_failure_is_said_whenever_it_happens(lines: Lines) -> None:
+def test_ordinary_records_are_always_logged(lines: Lines) -> None:
     lines.log(1.0, "read %d events", 3, level=logging.INFO)
     lines.log(1.0, "read %d events", 3, level=logging.INFO)
 
     assert len(lines.said) == 2
 
 
-def test_a_clock_that_goes_back_does_not_silence_anything(lines: Lines) -> None:
+def test_clock_set_back_suppresses_nothing(lines: Lines) -> None:
     lines.log(1000.0, "it failed")
     lines.log(1.0, "it failed")
 
@@ -114,8 +114,8 @@ class Counting(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.wanted.append(str(record.msg))
-        if (said := self._once.filter_record(record)) is not None:
-            self.said.append(logging.Formatter().format(said))
+        if (result := self._once.filter_record(record)) is not None:
+            self.said.append(logging.Formatter().format(result))
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_requests_that_are_no_http_are_logged_once(
         assert not logging.getLogger(name).handlers, "a handler of uvicorn's own has no limit"
 
 
-async def test_what_a_service_tries_again_and_again_is_said_once(tmp_path: Path, log: Counting) -> None:
+async def test_repeated_retry_is_logged_once(tmp_path: Path, log: Counting) -> None:
     async with serving(demo_settings(tmp_path)) as running:
         service = running.service
         await service.store.transact(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout = 10").close())
@@ -160,8 +160,8 @@ async def test_what_a_service_tries_again_and_again_is_said_once(tmp_path: Path,
                 "it tries again",
             )
 
-    [said] = [one for one in log.said if "findings and states, retrying" in one]
-    assert "retrying: cannot write to" in said
+    [result] = [one for one in log.said if "findings and states, retrying" in one]
+    assert "retrying: cannot write to" in result
     assert not any("Traceback" in one for one in log.said)
 
 
@@ -172,11 +172,11 @@ def first_words_of_serve(folder: Path) -> str:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("Status page ")
         running.terminate()
-        _, said = running.communicate(timeout=30)
-    return said
+        _, output = running.communicate(timeout=30)
+    return output
 
 
-def test_serve_begins_with_the_database_and_says_nothing_of_its_tools(tmp_path: Path) -> None:
+def test_serve_logs_the_database_first_and_no_tools(tmp_path: Path) -> None:
     first, second = first_words_of_serve(tmp_path), first_words_of_serve(tmp_path)
 
     assert "database brought up to date (revision " in first.splitlines()[0]

@@ -42,8 +42,8 @@ def report(records: list[Record], **changed: Any) -> Record:
     log = body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     later = changed.pop("later", 0.0)
     log["timeUnixNano"] = str(int(log["timeUnixNano"]) + int(later * 1e9))
-    kept = [each for each in log["attributes"] if each["key"] not in changed]
-    log["attributes"] = kept + [
+    attributes = [each for each in log["attributes"] if each["key"] not in changed]
+    log["attributes"] = attributes + [
         {"key": key, "value": {"stringValue": value}} for key, value in changed.items()
     ]
     return Record(found.at, found.path, body)
@@ -68,7 +68,7 @@ async def telemetry(running: Running) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_server_that_cannot_be_started_is_shown_until_it_connects(
+async def test_unstartable_server_is_shown_until_it_connects(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
 ) -> None:
     """One finding of one session, however often it is reported; a warning, no ticket."""
@@ -108,7 +108,7 @@ async def test_order_of_arrival_does_not_matter(
     assert (await row(http))["findings"] == []
 
 
-async def test_finding_ends_with_the_session_and_an_exit_is_none(
+async def test_finding_ends_with_the_session_and_an_exit_is_no_finding(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient
 ) -> None:
     records = recorded("claude-code")
@@ -157,7 +157,7 @@ async def test_finding_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if name != "claude-code"])
-async def test_clients_that_do_not_report_it_are_healthy(client: str, tmp_path: Path) -> None:
+async def test_clients_without_server_reports_are_healthy(client: str, tmp_path: Path) -> None:
     """Codex and Gemini CLI send nothing about a server that cannot be started."""
     async with (
         serving(demo_settings(tmp_path)) as running,

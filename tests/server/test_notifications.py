@@ -59,7 +59,7 @@ def taken(running: Running) -> bool:
     return any(p["delivered_at"] for n in shown(running) for p in n["peers"])
 
 
-async def test_the_api_tells_every_notification_and_who_took_it(
+async def test_api_lists_every_notification_with_its_deliveries(
     running: Running, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     await loop(running)
@@ -78,7 +78,7 @@ async def test_the_api_tells_every_notification_and_who_took_it(
     assert answered["outcome"].startswith("accepted ")
 
 
-async def test_a_peer_that_is_down_is_named_with_the_reason(
+async def test_unavailable_peer_is_named_with_the_reason(
     running: Running, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     peer.status = 503
@@ -93,7 +93,7 @@ async def test_a_peer_that_is_down_is_named_with_the_reason(
     assert "hunter2secret" not in page + json.dumps(found)
 
 
-async def test_a_refusal_is_on_the_page_with_what_the_peer_said(
+async def test_refusal_of_a_peer_is_on_the_page(
     running: Running, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     peer.refuses.add("looper")
@@ -131,7 +131,7 @@ async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer)
     assert "looper is in a loop" in page
 
 
-async def test_without_a_peer_the_page_says_that_it_waits(tmp_path: Path) -> None:
+async def test_without_a_peer_the_page_states_that_it_waits(tmp_path: Path) -> None:
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "alone"}, http={"port": 0}, otlp={"port": 0}
     )
@@ -154,16 +154,16 @@ async def test_deliveries_are_shown_only_where_known(running: Running, http: htt
     assert "The stand-in has received nothing since it started." in beside
 
 
-async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rendering_does_not_query_the_store(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await loop(running)
     await until(lambda: taken(running), "the peer has it")
-    asked: list[object] = []
-    monkeypatch.setattr(running.service.store, "read_now", asked.append)
+    queries: list[object] = []
+    monkeypatch.setattr(running.service.store, "read_now", queries.append)
 
     for _ in range(10):
         shown(running)
 
-    assert asked == []
+    assert queries == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: p
         (EventType.NOTIFICATION_FAILED, "Alertmanager did not accept the warning alert on researcher: 503"),
     ],
 )
-def test_the_feed_says_whose_alert_it_was(kind: EventType, text: str) -> None:
+def test_feed_names_the_alert(kind: EventType, text: str) -> None:
     data = {"status": "firing", "severity": "warning", "error": "503"}
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 

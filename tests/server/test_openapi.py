@@ -36,7 +36,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT: Final = Path(__file__).parents[2]
-ASKED: Final = {"get", "post", "put", "delete", "patch"}
+METHODS: Final = {"get", "post", "put", "delete", "patch"}
 SPEC: Final = {
     "getAgentHealth": "GET /api/agents/{agent_id}/health",
     "getAllAgentHealth": "GET /api/agents/health",
@@ -83,7 +83,7 @@ async def document(http: httpx.AsyncClient) -> dict[str, Any]:
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every operation, by method and path."""
     for path, found in document["paths"].items():
-        for method in ASKED & found.keys():
+        for method in METHODS & found.keys():
             yield f"{method.upper()} {path}", found[method]
 
 
@@ -100,7 +100,7 @@ def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]
 # -- complete -----------------------------------------------------------------------------------
 
 
-async def test_every_operation_has_a_name_words_a_model_with_an_example_and_its_refusals(
+async def test_every_operation_has_a_name_description_model_example_and_errors(
     document: dict[str, Any],
 ) -> None:
     faults = []
@@ -111,7 +111,7 @@ async def test_every_operation_has_a_name_words_a_model_with_an_example_and_its_
         if reference := model.get("$ref"):
             model = document["components"]["schemas"][reference.rpartition("/")[2]]
         bodies = operation.get("requestBody", {}).get("content", {}).values()
-        said = {
+        required = {
             "an operation id": operation.get("operationId"),
             "a summary": operation.get("summary"),
             "a description": operation.get("description"),
@@ -125,7 +125,7 @@ async def test_every_operation_has_a_name_words_a_model_with_an_example_and_its_
                 one.get("description") for one in operation.get("parameters", ())
             ),
         }
-        faults += [f"{name} has not {what}" for what, there in said.items() if not there]
+        faults += [f"{name} has not {what}" for what, there in required.items() if not there]
     assert not faults, "\n".join(faults)
 
 
@@ -176,9 +176,7 @@ async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any
     assert sorted(elsewhere) == ["/healthz", "/readyz"]
 
 
-async def test_what_is_polled_says_that_it_can_be_unchanged(
-    http: httpx.AsyncClient, document: dict[str, Any]
-) -> None:
+async def test_polled_operations_document_304(http: httpx.AsyncClient, document: dict[str, Any]) -> None:
     tagged = {name for name, operation in operations(document) if "304" in operation["responses"]}
     assert {"GET /api/status", "GET /api/agents", "GET /api/tickets/{ticket_id}"} <= tagged
     assert not {name for name in tagged if not name.startswith("GET ") or name.endswith("/events")}
@@ -192,11 +190,13 @@ async def test_what_is_polled_says_that_it_can_be_unchanged(
 async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
     bare = []
     for name, operation in operations(document):
-        for media, said in success(operation)[1].get("content", {}).items():
-            reference = said.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        for media, result in success(operation)[1].get("content", {}).items():
+            reference = result.get("schema", {}).get("$ref", "").rpartition("/")[2]
             model = document["components"]["schemas"].get(reference)
-            shown = {"example", "examples"} & said.keys() or (model and _exemplified(document, model))
-            if not shown:
+            example_keys = {"example", "examples"} & result.keys() or (
+                model and _exemplified(document, model)
+            )
+            if not example_keys:
                 bare.append(f"{name}: {media}")
     assert not bare, "\n".join(bare)
 
@@ -223,7 +223,7 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
         (terms.Way, Way),
     ],
 )
-async def test_the_words_of_the_api_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
+async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
     assert words_of(term) == tuple(one.value for one in kind)
     assert words_of(terms.Waiting) == ("", *(one.value for one in WaitingReason))
     assert words_of(terms.Decision) == get_args(Decision)
@@ -237,7 +237,7 @@ def words_of(term: Any) -> tuple[str, ...]:
     return tuple(enum)
 
 
-async def test_a_word_of_a_newer_service_is_read_as_it_is() -> None:
+async def test_unknown_enum_value_is_read_unchanged() -> None:
     row = wire.example_of(api.AgentRow)
     assert api.AgentRow.model_validate(row | {"state": "asleep"}).state == "asleep"
     health = wire.example_of(api.AgentHealth)
@@ -251,7 +251,7 @@ async def test_a_word_of_a_newer_service_is_read_as_it_is() -> None:
     assert "asleep" not in schema["properties"]["state"]["enum"]
 
 
-async def test_what_is_answered_is_as_documented(
+async def test_responses_match_the_document(
     running: Running, http: httpx.AsyncClient, document: dict[str, Any]
 ) -> None:
     """Also what is in no example: a ticket, a ladder, a history, all of them really there."""
@@ -290,7 +290,7 @@ async def test_what_is_answered_is_as_documented(
     assert seen > 20
 
 
-async def test_a_client_reads_the_models_and_lets_pass_what_is_new() -> None:
+async def test_client_models_accept_new_fields() -> None:
     for name in api.__all__:
         model = getattr(api, name)
         if model is not wire.Wire:
@@ -305,7 +305,7 @@ async def test_a_client_reads_the_models_and_lets_pass_what_is_new() -> None:
 # -- the same as what is documented -------------------------------------------------------------
 
 
-async def test_what_is_documented_for_people_is_all_there_and_all_there_is(document: dict[str, Any]) -> None:
+async def test_api_page_lists_exactly_the_operations(document: dict[str, Any]) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     written = {
         f"{method} {_plain(path)}"
@@ -386,7 +386,7 @@ async def test_tickets_are_listed_by_worker_status_severity_and_time(
     assert "looper" in other_one.json()["title"]
 
 
-async def test_interventions_and_recoveries_are_listed_by_what_they_are(http: httpx.AsyncClient) -> None:
+async def test_interventions_and_recoveries_are_filtered(http: httpx.AsyncClient) -> None:
     nudged = await http.post("/api/agents/team%2Fwalker/nudge", json={})
     made = nudged.json()
     which = {"agent_id": "team/walker", "kind": "nudge", "outcome": made["outcome"]}
@@ -397,7 +397,7 @@ async def test_interventions_and_recoveries_are_listed_by_what_they_are(http: ht
     assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []
 
 
-async def test_what_is_code_in_a_description_is_code_on_the_page() -> None:
+async def test_code_in_descriptions_is_rendered_as_code() -> None:
     assert pieces("Those with ``open``, or `all`.") == [
         ("Those with ", False),
         ("open", True),

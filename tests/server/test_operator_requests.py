@@ -56,14 +56,14 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
     await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
     [question] = service.interventions.ledger.pending.values()
-    told = await firing(service)
-    assert told.labels != before.labels, "equal labels would be no news for Alertmanager"
-    assert told.labels["severity"] == "critical"
-    action = told.annotations["suggested_action"]
+    alerts = await firing(service)
+    assert alerts.labels != before.labels, "equal labels would be no news for Alertmanager"
+    assert alerts.labels["severity"] == "critical"
+    action = alerts.annotations["suggested_action"]
     assert f"queenright escalations decide {question.escalation_id} more_time" in action
     assert "Decide until" in action
     until_then = wording.clock_time(question.deadline)
-    title = told.annotations["summary"]
+    title = alerts.annotations["summary"]
     assert title.endswith(f"Decide until {until_then}: more time, hand off or terminate.")
     assert "reminder" not in title
     assert [ticket.reminders for ticket in service.tickets.open_tickets()] == [0]
@@ -79,7 +79,7 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     assert times_brought_up(service) == 1
 
 
-async def test_pending_decision_is_brought_up_after_a_restart_that_came_before(
+async def test_pending_decision_is_notified_after_a_restart(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings) as running:
@@ -98,7 +98,7 @@ async def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-async def test_termination_that_reached_nobody_is_brought_up_once(running: Running) -> None:
+async def test_unreachable_termination_is_notified_once(running: Running) -> None:
     service = running.service
     await ticket_on(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
@@ -116,9 +116,7 @@ async def test_termination_that_reached_nobody_is_brought_up_once(running: Runni
     assert times_brought_up(service) == 2
 
 
-async def test_decision_about_a_worker_with_a_lesser_ticket_makes_it_page(
-    tmp_path: Path, settings: Settings
-) -> None:
+async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path, settings: Settings) -> None:
     """A deadline of minutes is nothing for a channel that somebody reads tomorrow."""
     async with serving(settings) as running:
         service = running.service
@@ -134,13 +132,13 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_makes_it_page(
             return now is not None and now.severity is Severity.HIGH
 
         await until(risen, "the ticket is high")
-        told = await firing(service)
-        assert told.labels["severity"] == "critical"
-        assert "Decide until" in told.annotations["suggested_action"]
+        alerts = await firing(service)
+        assert alerts.labels["severity"] == "critical"
+        assert "Decide until" in alerts.annotations["suggested_action"]
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 
-async def test_with_the_queen_nobody_is_asked_for_a_decision(tmp_path: Path) -> None:
+async def test_queen_as_orchestrator_asks_nobody(tmp_path: Path) -> None:
     async with serving(demo_settings(tmp_path / "storage", orchestrator="queen")) as running:
         service = running.service
         await ticket_on(running)

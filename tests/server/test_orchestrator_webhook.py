@@ -137,7 +137,7 @@ async def test_a_decision_in_the_answer_counts(orchestrator: Orchestrator) -> No
 
 
 @pytest.mark.parametrize("thanks", [b"", b"ok", b"{}", b"[]", b'{"ok": true}', b'{"decision": null}'])
-async def test_an_answer_without_a_decision_is_none_yet(orchestrator: Orchestrator, thanks: bytes) -> None:
+async def test_answer_without_a_decision_leaves_it_open(orchestrator: Orchestrator, thanks: bytes) -> None:
     orchestrator.answers = [(200, thanks)]
 
     assert await ask(orchestrator.url) is None
@@ -147,7 +147,7 @@ async def test_an_answer_without_a_decision_is_none_yet(orchestrator: Orchestrat
     "answer",
     [b'{"decision": "kill"}', b'{"decision": "terminate", "soon": 1}', b'{"decision": 3}'],
 )
-async def test_a_decision_that_is_no_option_is_refused_and_asked_once(
+async def test_invalid_decision_is_refused_and_not_requested_again(
     orchestrator: Orchestrator, answer: bytes
 ) -> None:
     orchestrator.answers = [(200, answer)]
@@ -214,13 +214,13 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
     await webhook.close()
 
     assert refused.value.__cause__ is None
-    for said in (str(refused.value), repr(webhook), caplog.text):
-        assert TOKEN not in said
-        assert "honeypot" not in said
+    for text in (str(refused.value), repr(webhook), caplog.text):
+        assert TOKEN not in text
+        assert "honeypot" not in text
     assert "127.0.0.1" in str(refused.value)
 
 
-async def test_an_orchestrator_behind_a_url_is_asked_by_the_service_and_its_word_counts(
+async def test_orchestrator_url_is_called_and_its_decision_applied(
     orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     """002 §11: an escalation reaches the orchestrator, and what it decides is done."""

@@ -56,7 +56,7 @@ async def pages(
             await between()
 
 
-async def test_a_cursor_that_is_none_of_a_list_is_refused_in_words(http: httpx.AsyncClient) -> None:
+async def test_cursor_of_no_list_is_refused_with_a_reason(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", cursor_at("other", 1.0, "x"), "W" * 900):
             response = await http.get(path, params={"cursor": cursor})
@@ -71,7 +71,7 @@ async def test_a_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
             assert (await http.get(path, params={"limit": limit})).status_code == 422, (path, limit)
 
 
-async def test_every_agent_comes_once_with_its_health_though_others_begin(
+async def test_every_agent_is_listed_once_while_others_start(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """002 §11: the health of all agents can be asked for."""
@@ -99,7 +99,7 @@ async def test_every_agent_comes_once_with_its_health_though_others_begin(
     assert (await http.get("/api/agents/health/health")).json()["agent_id"] == "health"
 
 
-async def test_what_was_done_comes_once_newest_first_though_more_is_done(
+async def test_interventions_are_listed_once_newest_first_while_others_start(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="bee", times=1)))
@@ -135,11 +135,11 @@ async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
         await told(number)
     found = await pages(http, LISTS["history"], "history", 2, lambda: told(100))
 
-    said = [[one["reason"] for one in page] for page in found]
-    assert said == [["3", "4"], ["1", "2"], ["0"]]
+    reasons = [[one["reason"] for one in page] for page in found]
+    assert reasons == [["3", "4"], ["1", "2"], ["0"]]
 
 
-async def test_breakers_come_by_name_and_only_open_ones_if_asked(
+async def test_breakers_are_listed_by_name_and_filtered_by_state(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     for target in "abcde":
@@ -170,7 +170,7 @@ def test_a_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda raw: cursor_at("things", str(raw))), st.text('Wy"[]1,eN')))
-def test_whatever_comes_as_a_cursor_is_one_or_is_refused(cursor: str) -> None:
+def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
     with contextlib.suppress(InvalidCursorError):
         place_of(cursor, "agents", float, str)
 

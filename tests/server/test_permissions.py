@@ -48,11 +48,11 @@ async def ask(telemetry: httpx.AsyncClient, command: str = "rm -rf build") -> as
     start, prompt, before, *_ = calls("healthy")
     for call in (start, prompt, before):
         assert (await telemetry.post(HOOK, json=call)).json() == {}
-    asked = {key: value for key, value in before.items() if key != "tool_use_id"} | {
+    fields = {key: value for key, value in before.items() if key != "tool_use_id"} | {
         "hook_event_name": "PermissionRequest",
         "tool_input": {"command": command, "description": "Remove the build."},
     }
-    return asyncio.create_task(telemetry.post(HOOK, json=asked))
+    return asyncio.create_task(telemetry.post(HOOK, json=fields))
 
 
 async def open_request(http: httpx.AsyncClient) -> dict[str, Any]:
@@ -99,8 +99,8 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
         "ada answered deny: it is old" if decision == "deny" else None
     )
     await until(lambda: waiting_of(running) == "", "the wait is over")
-    [kept] = (await http.get("/api/interventions", params={"kind": "answer"})).json()["interventions"]
-    assert (kept["by"], kept["outcome"], kept["message"]) == (
+    [body] = (await http.get("/api/interventions", params={"kind": "answer"})).json()["interventions"]
+    assert (body["by"], body["outcome"], body["message"]) == (
         "ada",
         "done",
         f"{decision}: Bash: rm -rf build",
@@ -109,7 +109,7 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
     assert [e.data["by"] for _, e in logged if e.type is EventType.INTERVENTION_RECORDED] == ["ada"]
 
 
-async def test_answer_that_comes_too_late_is_refused_and_said_so(
+async def test_late_answer_is_refused_with_a_reason(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B93: the client is answered with nothing, and asks the person at the terminal; the wait goes on."""
@@ -191,8 +191,8 @@ async def test_answer_begins_at_once_so_that_a_client_knows_that_we_are_here(
         start, prompt, before, *_ = calls("healthy")
         for call in (start, prompt, before):
             await telemetry.post(HOOK, json=call)
-        asked = before | {"hook_event_name": "PermissionRequest"}
-        async with telemetry.stream("POST", HOOK, json=asked) as answer:
+        request_body = before | {"hook_event_name": "PermissionRequest"}
+        async with telemetry.stream("POST", HOOK, json=request_body) as answer:
             parts = answer.aiter_bytes()
             assert await anext(parts) == b" "
             request = await open_request(http)
@@ -202,7 +202,7 @@ async def test_answer_begins_at_once_so_that_a_client_knows_that_we_are_here(
     assert json.loads(rest)["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
 
 
-async def test_what_is_asked_is_masked_quoted_and_shown_on_page_and_command_line(
+async def test_request_is_masked_quoted_and_shown_on_page_and_command_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B52: hostile words are data; a secret is nowhere."""
@@ -216,11 +216,11 @@ async def test_what_is_asked_is_masked_quoted_and_shown_on_page_and_command_line
         listed = await queenright(running, "permissions")
         agents = await queenright(running, "list", "--wide")
 
-        for shown in (page, agent, fleet, listed.out, agents.out, request["question"]):
-            assert "curl" in shown
-            assert SECRET not in shown
-            assert "\x1b[31m" not in shown
-            assert "\u202e" not in shown
+        for output in (page, agent, fleet, listed.out, agents.out, request["question"]):
+            assert "curl" in output
+            assert SECRET not in output
+            assert "\x1b[31m" not in output
+            assert "\u202e" not in output
         for html in (page, agent, fleet):
             assert "<script>alert(1)" not in html
         assert f"/permissions/{request['request_id']}" in agent
@@ -266,14 +266,14 @@ async def test_only_an_operator_may_answer(tmp_path: Path) -> None:
             http.headers.update(headers[Role.VIEWER])
             path = f"/api/permissions/{(await open_request(http))['request_id']}/answer"
             for role, status in ((Role.REPORTER, 403), (Role.VIEWER, 403), (Role.OPERATOR, 202)):
-                told = await http.post(path, json={"decision": "allow"}, headers=headers[role])
-                assert told.status_code == status, told.text
+                response = await http.post(path, json={"decision": "allow"}, headers=headers[role])
+                assert response.status_code == status, response.text
             found = await http.get("/api/interventions")
             assert found.json()["interventions"][0]["by"] == "operator (operator, 127.0.0.1)"
         assert (await waiting).json()["hookSpecificOutput"]["decision"]["behavior"] == "allow"
 
 
-async def test_service_that_stops_leaves_it_to_the_terminal(tmp_path: Path) -> None:
+async def test_stopping_service_leaves_requests_to_the_terminal(tmp_path: Path) -> None:
     """B91: it is answered, not broken off."""
     async with client_of_later() as later:
         async with serving(answering(tmp_path)) as running:

@@ -49,7 +49,7 @@ async def test_paths_and_methods_that_are_not_there_are_problems_too(http: httpx
     assert method.headers["allow"] == "GET"
 
 
-async def test_of_a_long_value_the_beginning_is_said_and_of_a_text_its_length(
+async def test_long_value_is_shortened_and_text_shown_by_length(
     http: httpx.AsyncClient,
 ) -> None:
     by = await http.post("/api/agents/a/nudge", json={"by": "x" * 101})
@@ -90,28 +90,28 @@ async def test_invalid_json_body_is_400(http: httpx.AsyncClient) -> None:
 
 
 async def test_missing_json_content_type_is_415_with_a_remedy(http: httpx.AsyncClient) -> None:
-    said = '{"by": "ada"}'
+    text = '{"by": "ada"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
-        refused = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        refused = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
         assert refused.status_code == 415
         assert refused.headers["content-type"] == "application/problem+json"
         assert kind.partition(";")[0] in refused.json()["title"]
         assert "Content-Type: application/json" in refused.json()["title"]
     for kind in ("application/json", "application/json; charset=utf-8", "application/merge-patch+json"):
-        taken = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        taken = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
         assert taken.status_code == 404
     document = (await http.get("/openapi.json")).json()
     assert "415" in document["paths"]["/api/agents/{agent_id}/nudge"]["post"]["responses"]
 
 
-async def test_a_path_with_a_slash_too_many_is_not_there_and_leads_nowhere(http: httpx.AsyncClient) -> None:
+async def test_path_with_an_extra_slash_is_404_without_a_redirect(http: httpx.AsyncClient) -> None:
     for path in ("/api/settings/", "/api/tickets/", "/tickets/", "/docs/"):
         found = await http.get(path)
         assert (path, found.status_code) == (path, 404)
         assert found.headers["content-type"] == "application/problem+json"
 
 
-async def test_whoever_asks_for_the_head_of_a_page_gets_what_a_get_would_have(
+async def test_head_equals_get_without_the_body(
     http: httpx.AsyncClient,
 ) -> None:
     for path in ("/", "/api/status", "/healthz", "/metrics", "/nowhere"):

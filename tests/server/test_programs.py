@@ -43,13 +43,13 @@ def test_path_wins_over_the_tools_of_the_checkout(path: Path, tmp_path: Path) ->
     assert find_program("promtool") == on_path
 
 
-def test_tools_are_found_upwards_of_the_working_folder(path: Path, tmp_path: Path) -> None:
+def test_tools_are_found_in_parent_folders(path: Path, tmp_path: Path) -> None:
     tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
 
     assert find_program("bee") == tool
 
 
-def test_tools_that_belong_to_somebody_else_are_not_run(
+def test_tools_of_another_user_are_not_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
@@ -62,13 +62,13 @@ def test_tools_that_belong_to_somebody_else_are_not_run(
     assert find_program("bee") is None
 
 
-def test_alertmanager_is_found_under_the_name_that_debian_gives_it(path: Path) -> None:
+def test_alertmanager_is_found_under_its_debian_name(path: Path) -> None:
     debians = program(path, "prometheus-alertmanager")
 
     assert find_program("alertmanager") == debians
 
 
-def test_an_unknown_program_is_none(path: Path) -> None:
+def test_unknown_program_is_not_found(path: Path) -> None:
     assert find_program("bee") is None
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_run_is_no_program(path: Path) -> None:
     assert find_program("bee") is None
 
 
-def test_a_wrong_choice_is_named_and_not_passed_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_choice_is_an_error_and_not_skipped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "promtool")
     monkeypatch.setenv("PROMTOOL_BIN", "/no/such/promtool")
 
@@ -90,7 +90,7 @@ def test_a_wrong_choice_is_named_and_not_passed_over(path: Path, monkeypatch: py
     ("platform", "way_out"),
     [("linux", "package prometheus-alertmanager"), ("darwin", "brew install alertmanager")],
 )
-def test_what_is_missing_is_said_with_the_way_out(
+def test_missing_program_is_named_with_a_remedy(
     platform: str, way_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)

@@ -64,7 +64,7 @@ BROUGHT_BACK = event(
     ],
     ids=["terminated", "failed"],
 )
-async def test_life_that_was_never_heard_of_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
+async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
     """
     B67: its recovery is read again, and the end of the life before is not any more.
 
@@ -88,11 +88,11 @@ async def test_life_that_was_never_heard_of_is_not_alive_a_day_later(store: Stor
         assert action is None or worker.vitals.status is SessionStatus.FAILED
 
 
-async def test_life_that_was_heard_of_is_alive_a_day_later(store: Store) -> None:
+async def test_heard_incarnation_is_alive_a_day_later(store: Store) -> None:
     ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
-    begun = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
+    result = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
     step = event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
-    await store.append([*LIFE, ended, BROUGHT_BACK, begun, step])
+    await store.append([*LIFE, ended, BROUGHT_BACK, result, step])
 
     worker = rebuilt(store, since=600, now=1000).get("bee", "s")
     assert worker is not None
@@ -100,7 +100,7 @@ async def test_life_that_was_heard_of_is_alive_a_day_later(store: Store) -> None
     assert worker.vitals.incarnation_id == "second"
 
 
-async def test_task_that_was_given_up_keeps_its_life_a_day_later(store: Store) -> None:
+async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) -> None:
     """That nobody brings it back any more is about the life that it was said of, not one without a name."""
     ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
     given_up = event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)

@@ -82,10 +82,10 @@ class _Handler(BaseHTTPRequestHandler):
         checkpoint = json.loads(body)["checkpoint_id"]
         answers = self.server.answers
         status: int = 409
-        said: object = {"broken_checkpoint": checkpoint}
+        reply: object = {"broken_checkpoint": checkpoint}
         if checkpoint not in self.server.broken:
-            status, said = answers[0] if len(answers) == 1 else answers.pop(0)
-        answer = said if isinstance(said, bytes) else json.dumps(said).encode()
+            status, reply = answers[0] if len(answers) == 1 else answers.pop(0)
+        answer = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -225,16 +225,14 @@ async def test_a_refusal_is_for_good_and_a_failure_is_not(
     assert not isinstance(refused.value, InvalidCheckpointError)
 
 
-async def test_a_broken_checkpoint_is_refused_alone(supervisor: Supervisor, store: Store) -> None:
+async def test_only_the_broken_checkpoint_is_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.broken = {"cp-2"}
 
     with pytest.raises(InvalidCheckpointError, match="checkpoint cp-2 is broken"):
         await respawn(supervisor.url, store)
 
 
-async def test_another_checkpoint_than_was_sent_is_no_broken_one(
-    supervisor: Supervisor, store: Store
-) -> None:
+async def test_other_checkpoint_than_sent_is_not_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
 
     with pytest.raises(RespawnRefusedError) as refused:
@@ -247,8 +245,8 @@ async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store
     await respawn(supervisor.url, store, secret=SecretStr("honey"))
 
     [(headers, body)] = supervisor.got
-    said = headers[TIMESTAMP].encode() + b"." + body
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", said, hashlib.sha256).hexdigest()
+    text = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("way", ["refused", "away", "bad"])
@@ -271,12 +269,12 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
             )
 
     assert refused.value.__cause__ is None
-    for said in (str(refused.value), repr(webhook), caplog.text):
-        assert TOKEN not in said
-        assert "honeypot" not in said
+    for text in (str(refused.value), repr(webhook), caplog.text):
+        assert TOKEN not in text
+        assert "honeypot" not in text
 
 
-async def test_the_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
+async def test_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
     saved = EventType.CHECKPOINT_SAVED
     await store.append(
         [
@@ -343,8 +341,10 @@ async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_pa
         )
         [ticket] = service.tickets.open_tickets()
 
-    assert [asked["checkpoint_id"] for asked in supervisor.asked] == ["cp-3", "cp-2", "cp-1"]
-    assert {(asked["repeatable"], asked["may_start_over"]) for asked in supervisor.asked} == {(False, False)}
+    assert [request["checkpoint_id"] for request in supervisor.asked] == ["cp-3", "cp-2", "cp-1"]
+    assert {(request["repeatable"], request["may_start_over"]) for request in supervisor.asked} == {
+        (False, False)
+    }
     assert "queenright recover forage --from-start" in ticket.finding_evidence
 
 
@@ -359,8 +359,8 @@ async def test_respawn_request_names_who_allows_a_repeat(
         await health.initiate_recovery("forage", by="ada", from_start=says == "a person")
         await until(lambda: bool(supervisor.asked), "the receiver was asked")
 
-    [asked] = supervisor.asked
-    assert (asked["repeatable"], asked["may_start_over"]) == (says == "the task", True)
+    [requests] = supervisor.asked
+    assert (requests["repeatable"], requests["may_start_over"]) == (says == "the task", True)
 
 
 async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -372,15 +372,17 @@ async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Superviso
         await service.health.initiate_recovery("forage", by="ada")
         await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
         recovery = tried(running)
-        said = await service.store.history(types={EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED})
+        events = await service.store.history(
+            types={EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED}
+        )
 
-    assert [asked["checkpoint_id"] for asked in supervisor.asked] == ["cp-3", "cp-2", "cp-1", None]
-    assert {asked["attempt"] for asked in supervisor.asked} == {1}
+    assert [request["checkpoint_id"] for request in supervisor.asked] == ["cp-3", "cp-2", "cp-1", None]
+    assert {request["attempt"] for request in supervisor.asked} == {1}
     assert recovery is not None
     assert (recovery.attempt, recovery.from_checkpoint) == (1, None)
     assert recovery.skipped == ("cp-3", "cp-2", "cp-1")
-    begun, from_start, back = said
-    assert (begun.data["from_checkpoint"], begun.data["skipped"]) == ("cp-3", [])
+    started_events, from_start, back = events
+    assert (started_events.data["from_checkpoint"], started_events.data["skipped"]) == ("cp-3", [])
     assert from_start.data["from_checkpoint"] is None
     assert "it starts over" in from_start.data["reason"]
     assert (back.type, back.data["skipped"]) == (EventType.RECOVERY_COMPLETED, ["cp-3", "cp-2", "cp-1"])
@@ -405,9 +407,7 @@ async def test_a_new_session_with_the_same_task_is_the_new_life(
     assert (recovery.new_session_id, recovery.new_incarnation_id) == ("s2", "i2")
 
 
-async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
+async def test_task_running_elsewhere_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await a_worker_that_crashed(running)
@@ -464,7 +464,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
+async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
     """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
@@ -505,5 +505,5 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
     assert (back.new_session_id, back.from_checkpoint) == ("s1", "cp-2")
     assert back.new_incarnation_id != first_life
     assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
-    _, told = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
-    assert told.startswith("cp-2|Recovery, attempt 1: ")
+    _, text = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
+    assert text.startswith("cp-2|Recovery, attempt 1: ")

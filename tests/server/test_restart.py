@@ -56,7 +56,7 @@ async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, t
     assert FindingKind.DOOM_LOOP in [finding.kind for finding in health.findings]
 
 
-async def test_a_ticket_of_before_a_kill_resolves_after_it(settings: Settings, tmp_path: Path) -> None:
+async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings, tmp_path: Path) -> None:
     """B43, B77: opened or triaged before, handed over after, and ended by the worker's recovery."""
     now = time.time()
     events = list(looping(now))
@@ -88,7 +88,7 @@ async def test_a_ticket_of_before_a_kill_resolves_after_it(settings: Settings, t
     assert history[0].status.value == "resolved"
 
 
-async def test_a_worker_that_ended_before_a_kill_ends_its_ticket_after_it(
+async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     settings: Settings, tmp_path: Path
 ) -> None:
     """B40, B77: killed between what the worker said of its end and what follows from it."""
@@ -120,9 +120,7 @@ async def test_a_worker_that_ended_before_a_kill_ends_its_ticket_after_it(
     assert ticket.status.value == "worker_gone"
 
 
-async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_silence_found_before_a_restart_is_remembered(settings: Settings, tmp_path: Path) -> None:
     """B23: the gap is taken out of every clock, and takes no finding with it."""
     now = time.time()
     stalled = list(looping(now - 2 * HOUR, times=2))
@@ -143,7 +141,7 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
     assert other.findings == ()
 
 
-async def test_a_breaker_that_opened_before_what_is_read_again_is_still_known(settings: Settings) -> None:
+async def test_breaker_opened_before_the_replayed_day_is_known(settings: Settings) -> None:
     """B77: the log is read again for a day, and a breaker may be open for longer."""
     began = time.time()
     opened = await build(settings, clock=lambda: began - 2 * REBUILD_SECONDS)

@@ -67,7 +67,7 @@ async def crash(running: Running) -> None:
         await running.service.ingest([event])
 
 
-async def test_of_a_worker_on_nobodys_runtime_a_person_is_told_what_to_do(running: Running) -> None:
+async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: Running) -> None:
     await crash(running)
 
     refused = await queenright(running, "recover", TASK, "--reviewed")
@@ -79,7 +79,7 @@ async def test_of_a_worker_on_nobodys_runtime_a_person_is_told_what_to_do(runnin
     assert "no attempt  report-7" in listed.out
 
 
-async def test_a_person_who_has_looked_lets_a_task_go_beyond_its_limit(
+async def test_review_by_a_person_allows_exceeding_the_task_limit(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """002 §11: after the last attempt a human must look; that one did, and who, is in the audit trail."""
@@ -102,14 +102,14 @@ async def test_a_person_who_has_looked_lets_a_task_go_beyond_its_limit(
     assert (let.code, let.out.startswith("Attempt 3 starts")) == (0, True)
     await until(lambda: not recovery.active(), "the try has ended")
 
-    begun = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
-    assert [(each["by"], each["reviewed"]) for each in begun] == [
+    body = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
+    assert [(each["by"], each["reviewed"]) for each in body] == [
         ("bob", True),
         ("ada", True),
         ("ada", False),
     ]
-    told = await service.store.history(types=[EventType.RECOVERY_INITIATED])
-    assert [(event.data["by"], event.data["reviewed"]) for event in told][-1] == ("bob", True)
+    events = await service.store.history(types=[EventType.RECOVERY_INITIATED])
+    assert [(event.data["by"], event.data["reviewed"]) for event in events][-1] == ("bob", True)
     listed = await queenright(running, "recoveries")
     assert "attempt 3 from the start" in listed.out
     await until(lambda: service.recoveries.latest[0].attempt == 3, "the page has heard of it")

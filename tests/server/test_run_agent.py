@@ -26,14 +26,14 @@ SAME = "with the same arguments and result"
 RUN = ("run", "agent", "--storage", "here")
 
 
-def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
+def test_killed_run_resumes_where_it_was(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     with Talking(*RUN, cwd=tmp_path) as running:
-        shown = b""
-        while not shown.endswith(b"> "):
-            shown += os.read(running.stdout.fileno(), 4096)
+        text = b""
+        while not text.endswith(b"> "):
+            text += os.read(running.stdout.fileno(), 4096)
         running.send_signal(signal.SIGKILL)
-    session = shown.decode().splitlines()[0].removeprefix("session ")
+    session = text.decode().splitlines()[0].removeprefix("session ")
 
     done = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
@@ -46,20 +46,20 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return queenright("run", "agent", "--storage", "here", "--no-telemetry", *arguments, cwd=tmp_path)
 
 
-def test_an_agent_that_goes_in_circles_is_told_so_and_then_stopped(tmp_path: Path) -> None:
+def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
     circler(tmp_path / "agent")
 
     done = run(tmp_path)
 
     parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
-    told = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
+    result = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
     assert done.returncode == 1
-    assert "double was called 3 times with the same arguments and result" in told[0]
+    assert "double was called 3 times with the same arguments and result" in result[0]
     assert "work: escalated: " in done.stdout
     assert 15 < done.stdout.count("work: double ok") < 30
 
 
-def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
+def test_guard_follows_the_settings(tmp_path: Path) -> None:
     circler(tmp_path / "agent")
     exempt = "health_monitoring: {loops: {exempt_tools: [double]}}"
     (tmp_path / "queenright.yaml").write_text(exempt, encoding="utf-8")
@@ -75,7 +75,7 @@ def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
     assert "bad.yaml" in bad.stderr
 
 
-def test_input_that_is_missing_is_misuse_with_the_way_out(tmp_path: Path) -> None:
+def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
     """B99: nothing is run; a session that is there already may have it."""
     adder(tmp_path / "agent")
 
@@ -89,7 +89,7 @@ def test_input_that_is_missing_is_misuse_with_the_way_out(tmp_path: Path) -> Non
     assert "  sum: 4" in again.stdout.splitlines()
 
 
-def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) -> None:
+def test_run_with_input_refused_by_its_first_node_is_cancelled(tmp_path: Path) -> None:
     """B99: the function says so; the run did not fail, and is not to be taken up."""
     adder(
         tmp_path / "agent",
@@ -106,7 +106,7 @@ def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) ->
     assert "Start again with another input: queenright run agent" in done.stderr
 
 
-def test_agent_that_names_lifecycle_tools_loads_another_from_beside_itself(tmp_path: Path) -> None:
+def test_agent_with_lifecycle_tools_loads_a_neighbouring_agent(tmp_path: Path) -> None:
     """004: `queenright run` gives the lifecycle tools to an agent whose nodes name them."""
     adder(tmp_path / "adder")
     keeper(tmp_path / "keeper")
@@ -118,7 +118,7 @@ def test_agent_that_names_lifecycle_tools_loads_another_from_beside_itself(tmp_p
     assert (tmp_path / "here" / "graphs" / "adder" / "sessions").is_dir()
 
 
-def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:
+def test_session_with_another_writer_is_not_touched(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
     session = run(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
@@ -143,14 +143,14 @@ def streamed(
         err: The same for stderr; 1: to where stdout leads.
         file_bytes: How long a file may get.
     """
-    kept = [tmp_path / "out", tmp_path / "err"]
-    with kept[0].open("wb") as first, kept[1].open("wb") as second, open(os.devnull, "rb") as nothing:
+    files = [tmp_path / "out", tmp_path / "err"]
+    with files[0].open("wb") as first, files[1].open("wb") as second, open(os.devnull, "rb") as nothing:
         usual = {1: first.fileno() if out == 1 else out, 2: second.fileno(), None: None}
         streams = (nothing.fileno(), usual.get(out, out), usual.get(err, err))
         command = (*RUN, "--no-telemetry", *arguments)
         code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
-    said, errors = (path.read_text(encoding="utf-8") for path in kept)
-    return code, said, errors
+    text, errors = (path.read_text(encoding="utf-8") for path in files)
+    return code, text, errors
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def streamed(
     ],
 )
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_a_storage_that_cannot_be_used_is_said_without_a_traceback(
+def test_unusable_storage_is_reported_without_a_traceback(
     tmp_path: Path, storage: str, limit: int | None, why: str, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent")
@@ -175,12 +175,12 @@ def test_a_storage_that_cannot_be_used_is_said_without_a_traceback(
         # A pipe: what is printed counts as no file, and has no limit.
         code, _, _ = streamed(tmp_path, *given, out=theirs, err=theirs, file_bytes=limit)
         os.close(theirs)
-        said = reading.read()
+        result = reading.read()
 
     assert code == 1
-    assert "Traceback" not in said
-    assert f"cannot use the storage {storage}: {why}" in said
-    assert "--resume" not in said
+    assert "Traceback" not in result
+    assert f"cannot use the storage {storage}: {why}" in result
+    assert "--resume" not in result
 
 
 PRINTS = """
@@ -196,7 +196,7 @@ def add(a, b):
 """
 
 
-def test_stdout_is_the_result_alone_whatever_the_agent_prints(tmp_path: Path) -> None:
+def test_stdout_has_only_the_result(tmp_path: Path) -> None:
     adder(tmp_path / "agent", PRINTS)
 
     done = run(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
@@ -208,7 +208,7 @@ def test_stdout_is_the_result_alone_whatever_the_agent_prints(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_an_agent_that_ends_the_program_has_not_got_to_its_end(tmp_path: Path, kind: str) -> None:
+def test_agent_that_exits_the_program_has_failed(tmp_path: Path, kind: str) -> None:
     adder(tmp_path / "agent", f"import sys\n\n{kind} add(a, b):\n    sys.exit(0)\n")
 
     done = run(tmp_path, "--input", '{"a": 1, "b": 2}')
@@ -241,7 +241,7 @@ def nothing(reading: int) -> str:
         (nothing, False, ("--json",)),
     ],
 )
-def test_nobody_who_reads_on_changes_nothing_of_the_run(
+def test_closed_reader_does_not_change_the_run(
     tmp_path: Path, b: int, code: int, reader: Callable[[int], str], both: bool, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent", "def add(a, b):\n    print('x' * 99999, flush=True)\n    return a / b\n")
@@ -250,45 +250,47 @@ def test_nobody_who_reads_on_changes_nothing_of_the_run(
         read = pool.submit(reader, ours)
         if reader is nothing:
             read.result()
-        done, _, said = streamed(
+        done, _, output = streamed(
             tmp_path, *as_json, "--input", json.dumps({"a": 1, "b": b}), out=theirs, err=theirs if both else 2
         )
         os.close(theirs)
-        said += read.result()
+        output += read.result()
 
     assert done == code
-    assert "Broken" not in said
-    assert "Traceback" not in said
+    assert "Broken" not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_a_result_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path, as_json: tuple[str, ...]) -> None:
+def test_result_lost_on_a_full_disk_is_a_failure(tmp_path: Path, as_json: tuple[str, ...]) -> None:
     adder(tmp_path / "agent")
 
     with open("/dev/full", "wb") as full:
-        code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
+        code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
 
     assert code == 1
-    assert said.splitlines()[-1] == ("queenright: cannot write the result to stdout: No space left on device")
+    assert output.splitlines()[-1] == (
+        "queenright: cannot write the result to stdout: No space left on device"
+    )
 
 
 @pytest.mark.parametrize(
     ("out", "err", "as_json"),
     [(None, 2, ()), (1, None, ()), (None, None, ()), (None, 2, ("--json",)), (1, None, ("--json",))],
 )
-def test_a_stream_that_is_closed_changes_nothing_of_the_run(
+def test_closed_stream_does_not_change_the_run(
     tmp_path: Path, out: int | None, err: int | None, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent")
 
-    code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
+    code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
 
     assert code == 0
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(("redirected", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)])
-def test_streams_that_are_found_so_at_the_start_are_no_worse(
+def test_streams_closed_at_the_start_do_not_change_the_run(
     tmp_path: Path, redirected: str, code: int
 ) -> None:
     """As a shell starts it: the program itself, with all that it imports."""
@@ -310,7 +312,7 @@ def test_streams_that_are_found_so_at_the_start_are_no_worse(
 
 
 @pytest.mark.parametrize(
-    ("replies", "judges", "said"),
+    ("replies", "judges", "expected"),
     [
         ([], "", "node 'work' got no answer: scripted: the script is exhausted, replies given: 0"),
         (
@@ -330,8 +332,8 @@ def test_streams_that_are_found_so_at_the_start_are_no_worse(
         ),
     ],
 )
-def test_how_a_node_ended_is_said_once_and_in_words(
-    tmp_path: Path, replies: list[dict[str, Any]], judges: str, said: str
+def test_outcome_of_a_node_is_printed_once(
+    tmp_path: Path, replies: list[dict[str, Any]], judges: str, expected: str
 ) -> None:
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
@@ -341,7 +343,7 @@ def test_how_a_node_ended_is_said_once_and_in_words(
 
     status, why, session = done.stdout.splitlines()[-3:]
     name = session.split()[1]
-    assert (done.returncode, status, why) == (1, "failed", f"  {said}")
+    assert (done.returncode, status, why) == (1, "failed", f"  {expected}")
     assert done.stderr == (
         f"Retry from where it stopped with: queenright run agent --resume {name} --storage here\n"
     )
@@ -361,7 +363,7 @@ async def add(a, b):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
+def test_second_signal_exits_immediately_with_a_resume_command(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     path = adder(tmp_path / "agent", STUBBORN)
@@ -370,15 +372,15 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
         for word in (b"begun\n", b"not yet\n"):
             assert running.stderr.readline() == word
             running.send_signal(number)
-        said = running.stderr.read().decode()
+        output = running.stderr.read().decode()
     [session] = (tmp_path / "here" / "sessions").iterdir()
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
-    again = said.rpartition(": ")[2].split()[2:]
+    again = output.rpartition(": ")[2].split()[2:]
     done = run(tmp_path, *again[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
-    assert said == f"Stopped without pausing; the session can be resumed: {resume}\n"
+    assert output == f"Stopped without pausing; the session can be resumed: {resume}\n"
     assert "  sum: 3" in done.stdout.splitlines(), done.stderr
 
 
@@ -396,7 +398,7 @@ async def add(a, b):
 
 
 @pytest.mark.parametrize("nohup", [False, True])
-def test_a_terminal_that_is_closed_pauses_the_run_unless_it_is_to_go_on(tmp_path: Path, nohup: bool) -> None:
+def test_closed_terminal_pauses_the_run_unless_told_to_continue(tmp_path: Path, nohup: bool) -> None:
     adder(tmp_path / "agent", HELD_UP)
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
@@ -432,7 +434,7 @@ class Collector(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("option", ["--telemetry", "--no-telemetry"])
-def test_what_a_run_did_has_been_delivered_when_it_ends(tmp_path: Path, option: str) -> None:
+def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: str) -> None:
     talker(tmp_path / "agent")
     handler = type("Handler", (Collector,), {"received": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
@@ -481,7 +483,7 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
 
 
 @pytest.mark.parametrize(
-    ("shown", "line"),
+    ("expected", "line"),
     [
         (event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="ok"), "work: search ok\n"),
         (
@@ -507,15 +509,15 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
         (event(EventType.NODE_LOOP_COMPLETED, outcome="no_answer", error="429"), "work: no answer: 429\n"),
     ],
 )
-def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:
+def test_event_is_at_most_one_line(expected: AgentEvent, line: str) -> None:
     out = io.StringIO()
 
-    RunProgress(out, "g").handle_event(shown)
+    RunProgress(out, "g").handle_event(expected)
 
     assert out.getvalue() == line
 
 
-def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> None:
+def test_streamed_text_is_not_repeated_as_the_question() -> None:
     out = io.StringIO()
     progress = RunProgress(out, "g")
 
@@ -528,7 +530,7 @@ def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> 
     assert progress.input_requests.qsize() == 2
 
 
-def test_whose_words_they_are_is_said_where_several_speak() -> None:
+def test_speaker_is_named_when_several_speak() -> None:
     out = io.StringIO()
     progress = RunProgress(out, "g", has_speaker_names=True)
 
@@ -542,7 +544,7 @@ def test_whose_words_they_are_is_said_where_several_speak() -> None:
     assert out.getvalue() == ("one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n")
 
 
-def test_another_graph_is_told_by_its_name() -> None:
+def test_other_graph_is_named() -> None:
     out = io.StringIO()
     progress = RunProgress(out, "mine")
 
@@ -553,7 +555,7 @@ def test_another_graph_is_told_by_its_name() -> None:
     assert out.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
 
 
-def test_what_a_model_says_cannot_steer_the_terminal() -> None:
+def test_model_output_cannot_control_the_terminal() -> None:
     out = io.StringIO()
 
     RunProgress(out, "g").handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))

@@ -21,9 +21,7 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
     ("typed_in", "line"),
     [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
 )
-def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
-    tmp_path: Path, typed_in: str, line: str
-) -> None:
+def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: str, line: str) -> None:
     talker(tmp_path / "agent")
 
     done = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
@@ -36,22 +34,22 @@ def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ((), "This needs a terminal. Leave --tui out to run the agent in a pipe."),
         (("--json",), "--tui and --json exclude each other"),
         (("--approve-tools",), "--tui and --approve-tools exclude each other"),
     ],
 )
-def test_the_interface_needs_a_terminal_and_says_what_it_does_not_go_with(
-    tmp_path: Path, more: tuple[str, ...], said: str
+def test_interface_needs_a_terminal_and_names_conflicting_options(
+    tmp_path: Path, more: tuple[str, ...], expected: str
 ) -> None:
     talker(tmp_path / "agent")
 
     done = queenright(*RUN, "--tui", *more, cwd=tmp_path)
 
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    assert expected in " ".join(done.stderr.split())
 
 
 async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path: Path) -> None:

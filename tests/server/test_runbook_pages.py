@@ -9,7 +9,7 @@ import httpx
 from queenright.alerting.files import runbooks_folder
 
 
-async def test_every_runbook_is_a_page_whose_links_lead_somewhere(http: httpx.AsyncClient) -> None:
+async def test_every_runbook_page_has_valid_links(http: httpx.AsyncClient) -> None:
     pages = {path.stem: await http.get(f"/runbooks/{path.stem}") for path in runbooks_folder().glob("*.md")}
 
     assert {page.status_code for page in pages.values()} == {200}

@@ -141,7 +141,7 @@ def using(*tools: str) -> ModelReply:
 # -- sessions and lives -------------------------------------------------------------------------
 
 
-async def test_a_finding_in_the_start_grace_is_no_reason_for_a_ticket_and_after_it_is(
+async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
     watched: Watched,
 ) -> None:
     """B1."""
@@ -180,7 +180,7 @@ async def test_a_stall_is_counted_from_the_new_lifes_own_events(watched: Watched
     assert watched.health.vitals.session_id == session
 
 
-async def test_no_agent_was_heard_of_before_its_first_run(watched: Watched) -> None:
+async def test_agent_is_unknown_before_its_first_run(watched: Watched) -> None:
     """B2: a graph that is loaded and idle is no worker yet."""
     await watched.load()
     await watched.pass_time(60)
@@ -188,7 +188,7 @@ async def test_no_agent_was_heard_of_before_its_first_run(watched: Watched) -> N
     assert watched.monitor.get(AGENT) is None
 
 
-async def test_the_session_at_work_is_the_one_that_is_shown(watched: Watched) -> None:
+async def test_active_session_is_shown(watched: Watched) -> None:
     """B3: also when another one was begun and ended later; both are monitored."""
     watched.model.replies = [watched.hangs(60)]
     await watched.load(max_turns=5)
@@ -209,7 +209,7 @@ async def test_the_session_at_work_is_the_one_that_is_shown(watched: Watched) ->
     assert over.vitals.ended
 
 
-async def test_how_a_run_stands_is_how_its_session_is_told(watched: Watched) -> None:
+async def test_session_status_follows_its_run(watched: Watched) -> None:
     """B4: active, paused, completed, failed, cancelled."""
     await watched.load()
 
@@ -217,20 +217,20 @@ async def test_how_a_run_stands_is_how_its_session_is_told(watched: Watched) -> 
         return str(summarise(watched.health, watched.time.now)["status"])
 
     await watched.run()
-    told = [status()]
+    result = [status()]
     watched.model.replies = [watched.hangs(600)] * 3
     execution = await watched.begin()
-    told.append(status())
+    result.append(status())
     await watched.runtime.pause_execution(execution)
-    told.append(status())
+    result.append(status())
     watched.time.now += 1
     await watched.runtime.resume(watched.health.vitals.session_id)
     await watched.time.settle()
-    told.append(status())
+    result.append(status())
     await watched.runtime.cancel_execution(execution)
-    told.append(status())
+    result.append(status())
 
-    assert told == ["completed", "active", "paused", "active", "cancelled"]
+    assert result == ["completed", "active", "paused", "active", "cancelled"]
 
 
 async def test_run_that_fails_has_failed_and_is_not_failing(watched: Watched) -> None:
@@ -275,7 +275,7 @@ async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None
 # -- waiting and stalls -------------------------------------------------------------------------
 
 
-async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_counts_from_the_reply(
+async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_restarts_at_the_reply(
     watched: Watched,
 ) -> None:
     """B17."""
@@ -298,7 +298,7 @@ async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_counts_fr
     assert (finding.kind, finding.since) == (FindingKind.STALL, replied)
 
 
-async def test_a_run_that_is_paused_does_not_stall(watched: Watched) -> None:
+async def test_paused_run_does_not_stall(watched: Watched) -> None:
     """B18: paused, or stopped by whoever runs it."""
     watched.model.replies = [watched.hangs(600)]
     await watched.load()
@@ -321,7 +321,7 @@ async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watch
     assert watched.health.vitals.ended
 
 
-async def test_a_call_of_a_model_that_hangs_before_the_first_step_is_seen(watched: Watched) -> None:
+async def test_model_call_hanging_before_the_first_step_is_found(watched: Watched) -> None:
     """B19, B25: from exactly the threshold on."""
     watched.model.replies = [watched.hangs(600)]
     await watched.load()
@@ -356,7 +356,7 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched: Wa
     assert watched.health.vitals.tool_calls_total == 14
 
 
-async def test_a_tool_that_declared_its_time_may_take_it_and_is_ended_by_the_runtime_after_it(
+async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     watched: Watched,
 ) -> None:
     """B21: 30 of 40 minutes are no stall; after 40 the node goes on without it."""
@@ -372,7 +372,7 @@ async def test_a_tool_that_declared_its_time_may_take_it_and_is_ended_by_the_run
     assert (watched.health.vitals.tool, watched.health.vitals.error_count) == ("", 1)
 
 
-async def test_a_process_that_freezes_in_a_tool_is_a_stall_once_the_declared_time_is_over(
+async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
     watched: Watched,
 ) -> None:
     """B21: at 41 of 40 minutes; nobody in that process can end the call any more."""
@@ -392,7 +392,7 @@ async def test_a_process_that_freezes_in_a_tool_is_a_stall_once_the_declared_tim
 # -- a restart ----------------------------------------------------------------------------------
 
 
-async def test_a_loop_that_a_restart_interrupts_is_found_where_it_would_have_been(watched: Watched) -> None:
+async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: Watched) -> None:
     """B33: by the monitor and by the guard, between call two and three (killed: `test_runtime_workers`)."""
     watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
     watched.model.replies = [using("look"), using("look"), watched.hangs(600)]
@@ -404,10 +404,10 @@ async def test_a_loop_that_a_restart_interrupts_is_found_where_it_would_have_bee
 
     watched.time.now += 1
     watched.open()
-    shown: list[str] = []
+    prompts: list[str] = []
 
     async def listen() -> ModelReply:
-        shown.append("asked")
+        prompts.append("asked")
         await asyncio.sleep(0)
         return using("look")
 
@@ -417,8 +417,8 @@ async def test_a_loop_that_a_restart_interrupts_is_found_where_it_would_have_bee
     await watched.time.settle()
 
     conversation = watched.path / "sessions" / session / "conversations" / "work" / "parts"
-    said = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
+    text = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
     assert before == []
-    assert shown == ["asked"]
+    assert prompts == ["asked"]
     assert FindingKind.DOOM_LOOP in watched.found
-    assert "look was called 3 times with the same arguments and result" in said[-1]
+    assert "look was called 3 times with the same arguments and result" in text[-1]

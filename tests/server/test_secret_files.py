@@ -31,7 +31,7 @@ def secret_file(folder: Path, content: bytes = b"honey\n", mode: int = 0o600) ->
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640])
-def test_the_space_around_a_secret_is_no_part_of_it(tmp_path: Path, mode: int) -> None:
+def test_white_space_around_a_secret_is_stripped(tmp_path: Path, mode: int) -> None:
     assert read_secret(secret_file(tmp_path, mode=mode), setting="x").get_secret_value() == "honey"
 
 
@@ -45,7 +45,7 @@ def test_the_space_around_a_secret_is_no_part_of_it(tmp_path: Path, mode: int) -
         (b"honey\xff", 0o600, "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_holds_no_secret_is_refused_in_words(
+def test_file_without_a_secret_is_refused_with_a_reason(
     tmp_path: Path, content: bytes, mode: int, why: str
 ) -> None:
     file = secret_file(tmp_path, content, mode)
@@ -68,14 +68,14 @@ def test_empty_secret_setting_is_rejected() -> None:
     )
 
 
-def test_a_file_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
+def test_missing_secret_file_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidSecretError, match=r"cannot be read \(No such file or directory\)"):
         read_secret(tmp_path / "none", setting=SETTING)
     with pytest.raises(InvalidSecretError, match=r"cannot be read \(Is a directory\)"):
         read_secret(tmp_path, setting=SETTING)
 
 
-async def test_escalations_are_signed_with_what_is_in_the_file(
+async def test_escalations_are_signed_with_the_secret_of_the_file(
     orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     orchestrator.answers = [(200, b'{"decision": "more_time"}')]
@@ -93,17 +93,17 @@ async def test_escalations_are_signed_with_what_is_in_the_file(
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
 
     [(headers, body)] = orchestrator.got
-    said = headers[TIMESTAMP].encode() + b"." + body
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", said, hashlib.sha256).hexdigest()
+    text = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("command", [["serve", "--storage", "there"], ["config", "check"]], ids=" ".join)
 @pytest.mark.parametrize("block", ["intervention.escalation", "recovery"])
-def test_a_service_does_not_start_without_its_secret_and_a_check_says_so_before(
+def test_service_with_a_missing_secret_does_not_start_and_fails_the_check(
     tmp_path: Path, block: str, command: list[str]
 ) -> None:
     prefix = "QUEENRIGHT_HEALTH_MONITORING__" + block.upper().replace(".", "__")
-    said = {
+    variables = {
         "QUEENRIGHT_HTTP__PORT": "0",
         "QUEENRIGHT_OTLP__PORT": "0",
         f"{prefix}__WEBHOOK_URL": "http://127.0.0.1:9/hook",
@@ -113,7 +113,7 @@ def test_a_service_does_not_start_without_its_secret_and_a_check_says_so_before(
         ),
     }
 
-    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | said)
+    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | variables)
 
     assert done.returncode == 1
     assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in done.stderr

@@ -58,7 +58,7 @@ async def instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
     raise AssertionError(f"no {kind} came")
 
 
-async def test_a_secret_in_any_text_is_masked_but_for_the_worker_that_is_told(
+async def test_secret_in_any_text_is_masked_except_for_its_worker(
     running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -76,8 +76,8 @@ async def test_a_secret_in_any_text_is_masked_but_for_the_worker_that_is_told(
 
     async def answered(found: dict[str, Any]) -> None:
         path = f"/api/agents/looper/instructions/{found['instruction_id']}/answer"
-        said = WORKER | {"outcome": "done", "detail": secret(), "checkpoint_id": secret()}
-        assert (await post(path, **said)).status_code == 204
+        actual = WORKER | {"outcome": "done", "detail": secret(), "checkpoint_id": secret()}
+        assert (await post(path, **actual)).status_code == 204
 
     await running.service.ingest(list(looping(running.service.clock())))
     await http.get("/api/agents/looper/instructions", params=WORKER)
@@ -90,9 +90,9 @@ async def test_a_secret_in_any_text_is_masked_but_for_the_worker_that_is_told(
     assert (await post("/api/heartbeats", agent_id="looper", **beat, interval=secret())).status_code == 400
     assert (await post("/api/heartbeats", agent_id="looper", **beat)).status_code == 202
     nudged = await post("/api/agents/looper/nudge", message=secret(), by=secret())
-    told = await instruction(http, "nudge")
-    assert used[-2] in told["message"]
-    await answered(told)
+    result = await instruction(http, "nudge")
+    assert used[-2] in result["message"]
+    await answered(result)
     escalated = await post("/api/agents/looper/escalate", reason=secret(), by=secret())
     await post("/api/agents/looper/escalate", reason=secret(), by=secret())
     escalation = f"/api/escalations/{escalated.json()['escalation_id']}/decision"
@@ -130,13 +130,13 @@ async def test_a_secret_in_any_text_is_masked_but_for_the_worker_that_is_told(
     answers += [(path, await http.get(path, params={"cursor": secret()})) for path in READ[:4]]
 
     assert [one.status_code for one in (nudged, escalated, decided, terminated)] == [202] * 4
-    leaks = [f"{path}: {shown}" for path, one in answers for shown in around(one.text, used)]
+    leaks = [f"{path}: {output}" for path, one in answers for output in around(one.text, used)]
     for one in await running.service.store.history(limit=10_000):
         if one.id != event.id:  # telemetry, which a worker masks itself
-            leaks += [f"{one.type.value}: {shown}" for shown in around(str(one.data), used)]
+            leaks += [f"{one.type.value}: {output}" for output in around(str(one.data), used)]
     for record in caplog.records:
         if record.name.startswith("queenright"):
-            leaks += [f"{record.name}: {shown}" for shown in around(record.getMessage(), used)]
+            leaks += [f"{record.name}: {output}" for output in around(record.getMessage(), used)]
     assert "\n".join(leaks) == ""
 
 

@@ -27,7 +27,7 @@ async def raw(running: Running, request: bytes) -> bytes:
     return answer
 
 
-async def test_paths_that_lead_elsewhere_lead_nowhere(running: Running, http: httpx.AsyncClient) -> None:
+async def test_path_traversal_is_404(running: Running, http: httpx.AsyncClient) -> None:
     for path in (
         "/static/..%2f..%2fsettings.py",
         "/static/%2e%2e/%2e%2e/settings.py",
@@ -53,7 +53,7 @@ async def test_paths_that_lead_elsewhere_lead_nowhere(running: Running, http: ht
         assert "from __future__" not in response.text
 
 
-async def test_a_dot_dot_that_no_client_takes_out_of_a_path_is_no_way_either(running: Running) -> None:
+async def test_unnormalized_path_traversal_is_404(running: Running) -> None:
     answer = await raw(
         running, b"GET /static/../../settings.py HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     )
@@ -82,7 +82,7 @@ async def test_headers_that_two_could_read_in_two_ways_put_nothing_into_an_answe
     assert answer.count(b"HTTP/1.1 ") <= 1
 
 
-async def test_what_is_asked_for_gets_into_no_header(http: httpx.AsyncClient) -> None:
+async def test_request_text_never_reaches_a_response_header(http: httpx.AsyncClient) -> None:
     for path in (
         "/login?next=/%0d%0aSet-Cookie:%20a=b",
         "/agents/%0d%0aSet-Cookie:%20a=b",
@@ -93,12 +93,12 @@ async def test_what_is_asked_for_gets_into_no_header(http: httpx.AsyncClient) ->
         assert "set-cookie" not in response.headers
 
 
-async def test_a_name_of_a_worker_runs_nowhere_and_moves_no_cursor(
+async def test_worker_name_is_escaped_in_pages_and_terminals(
     running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = int(time.time() * 1e9)
 
-    def said(**values: str) -> list[dict[str, object]]:
+    def list_events(**values: str) -> list[dict[str, object]]:
         return [
             {"key": key.replace("__", "."), "value": {"stringValue": value}} for key, value in values.items()
         ]
@@ -109,9 +109,9 @@ async def test_a_name_of_a_worker_runs_nowhere_and_moves_no_cursor(
         "name": EVIL,
         "startTimeUnixNano": str(now - 1000),
         "endTimeUnixNano": str(now),
-        "attributes": said(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
+        "attributes": list_events(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
     }
-    resource = {"attributes": said(service__name=EVIL)}
+    resource = {"attributes": list_events(service__name=EVIL)}
     sent = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
     taken = await http.post(f"{running.otlp_url}/v1/traces", json=sent)
     assert taken.json() == {}
@@ -128,7 +128,7 @@ async def test_a_name_of_a_worker_runs_nowhere_and_moves_no_cursor(
         assert "\nroot:" not in record.getMessage()
 
 
-async def test_json_that_is_a_bomb_is_refused_and_the_next_request_is_answered(
+async def test_json_bomb_is_refused_and_the_next_request_answered(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     deep = "[" * 200_000

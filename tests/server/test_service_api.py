@@ -71,17 +71,15 @@ async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Runn
 # -- version, settings, log -----------------------------------------------------------------------
 
 
-async def test_it_says_its_version_its_settings_and_its_log(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_service_reports_version_settings_and_log(running: Running, http: httpx.AsyncClient) -> None:
     """One service for all of this: to start one costs a second."""
     version = (await http.get("/api/version")).json()
-    said = (await http.get("/api/settings")).json()
+    body = (await http.get("/api/settings")).json()
 
     assert version["schema_revision"] == SCHEMA_REVISION
     assert version["started_at"] == running.service.started_at
-    assert said["settings"]["health_monitoring"]["bands"]["warning"] == 30
-    assert "health_monitoring.bands" in said["reloadable"]
+    assert body["settings"]["health_monitoring"]["bands"]["warning"] == 30
+    assert "health_monitoring.bands" in body["reloadable"]
 
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
@@ -113,7 +111,7 @@ async def test_it_says_its_version_its_settings_and_its_log(
 # -- reading the settings again -------------------------------------------------------------------
 
 
-async def test_what_can_be_exchanged_is_and_the_rest_is_named(
+async def test_reload_applies_changeable_settings_and_names_the_rest(
     running: Running, http: httpx.AsyncClient, file: File
 ) -> None:
     service = running.service
@@ -123,9 +121,9 @@ async def test_what_can_be_exchanged_is_and_the_rest_is_named(
     assert worker.state is HealthState.HEALTHY
 
     file.write(warning=2, hold=7, judge=60, runbooks="https://b.example")
-    said = (await http.post("/-/reload")).json()
+    body = (await http.post("/-/reload")).json()
 
-    assert said == {
+    assert body == {
         "applied": [
             "alerting.runbook_url",
             "health_monitoring.bands.warning",
@@ -138,8 +136,8 @@ async def test_what_can_be_exchanged_is_and_the_rest_is_named(
     assert worker.state is not HealthState.HEALTHY
     assert service.settings.alerting.runbooks == "https://b.example"
     assert service.settings.health_monitoring.judge.interval_seconds == 3600
-    shown = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
-    assert (shown["bands"]["warning"], shown["tickets"]["hold_seconds"]) == (2, 7)
+    result = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
+    assert (result["bands"]["warning"], result["tickets"]["hold_seconds"]) == (2, 7)
 
     # What waits for a restart is named until there is one; what was applied is not applied again.
     again = (await http.post("/-/reload")).json()
@@ -184,7 +182,7 @@ async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path)
     assert "restart the service" in refused.json()["title"]
 
 
-async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
+async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
     running: Running, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
@@ -209,7 +207,7 @@ async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
 # -- tags -----------------------------------------------------------------------------------------
 
 
-async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
+async def test_polled_responses_have_an_etag_independent_of_the_clock(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = running.service
@@ -248,11 +246,11 @@ async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
 @pytest.mark.parametrize(
     "path", ["/metrics", "/api/agents/a/events", "/api/events", "/api/agents/x/instructions"]
 )
-def test_streams_and_what_is_fetched_once_have_none(path: str) -> None:
+def test_streams_and_one_time_responses_have_no_etag(path: str) -> None:
     assert not is_polled(path)
 
 
-def test_tag_does_not_change_with_a_field_that_is_relative_to_now() -> None:
+def test_etag_ignores_fields_relative_to_now() -> None:
     ticket = example_of(Ticket)
 
     def tag(**values: str) -> str:
@@ -291,9 +289,7 @@ DRAFT = TicketDraft(
 )
 
 
-async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_dismissal_by_a_person_is_in_the_timeline(running: Running, http: httpx.AsyncClient) -> None:
     """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
     service = running.service
     await service.judging.stop()  # nobody decides but the test

@@ -37,11 +37,11 @@ PROMETHEUS_3 = (
         (";;,=,", PROMETHEUS_TEXT),
     ],
 )
-def test_a_scraper_gets_the_format_that_it_asks_for(accept: str, content_type: str) -> None:
+def test_scraper_gets_its_requested_format(accept: str, content_type: str) -> None:
     assert content_type_for(accept) == content_type
 
 
-async def test_a_page_is_kept_for_a_second_in_each_format() -> None:
+async def test_page_is_cached_for_a_second_in_each_format() -> None:
     metrics = ServiceMetrics(CollectorRegistry(), list)
     plain, open_ = await metrics.render(now=10.0), await metrics.render(OPENMETRICS, now=10.0)
 
@@ -162,7 +162,7 @@ def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:
     assert {kind: number for kind, number in seen.items() if number != 0} == {missing: 1}
 
 
-async def test_what_a_large_fleet_leaves_out_by_design_is_no_label_value_that_was_folded() -> None:
+async def test_agents_omitted_by_design_are_not_counted_as_folded() -> None:
     registry = CollectorRegistry()
     workers = [worker("a")]
     metrics = ServiceMetrics(registry, lambda: workers)

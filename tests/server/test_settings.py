@@ -121,7 +121,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
         ("health_monitoring.intervention.storm.quiet_seconds", "delete it"),
     ],
 )
-def test_removed_setting_is_refused_with_the_way_out(path: str, way_out: str) -> None:
+def test_removed_setting_is_refused_with_a_remedy(path: str, way_out: str) -> None:
     block: object = 3
     for name in reversed(path.split(".")):
         block = {name: block}
@@ -132,7 +132,7 @@ def test_removed_setting_is_refused_with_the_way_out(path: str, way_out: str) ->
     assert "Did you mean" not in str(refused.value)
 
 
-def test_distant_name_gets_no_guess() -> None:
+def test_distant_name_has_no_suggestion() -> None:
     with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
         load_settings(written("alerting: {seconds: 3}"))
 
@@ -168,7 +168,7 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
         load_settings(written(text))
 
 
-def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
+def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
     file = written("health_monitoring: {stall: {idle_seconds: -3}}")
 
     with pytest.raises(InvalidSettingsError, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
@@ -184,7 +184,7 @@ def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
         ("recovery_failed.severity", "warning"),
     ],
 )
-def test_alerting_key_that_cannot_be_changed_is_refused_with_the_way_out(kind: str, given: object) -> None:
+def test_fixed_alerting_key_is_refused_with_a_remedy(kind: str, given: object) -> None:
     """002 §7: what would change nothing is not taken."""
     name, key = kind.split(".")
     block = {"health_monitoring": {"alerting": {name: {key: given}}}}
@@ -248,7 +248,7 @@ def test_breaker_channels_and_severity_reach_its_alert_rule(
     assert breaker.severity == severity
 
 
-def test_alerting_block_of_the_requirement_is_taken_as_written() -> None:
+def test_alerting_block_of_the_requirements_is_valid() -> None:
     """002 §7."""
     block = {
         "stuck_agent": {"channels": ["slack", "pagerduty"], "severity": "warning"},
@@ -267,11 +267,11 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [("a: [", "not valid YAML"), ("- a", "contains a list"), ("http: 3", r"http: 3 is refused")],
 )
-def test_a_file_that_is_no_mapping_of_settings_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=said):
+def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(written(text))
 
 
@@ -328,7 +328,7 @@ def test_refused_value_is_one_line_with_the_way_out(text: str, message: str) -> 
     assert str(refused.value) == f"Settings refused (queenright.yaml):\n  {message}"
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_settings_file_is_named() -> None:
     with pytest.raises(InvalidSettingsError, match=r"nowhere\.yaml cannot be read"):
         load_settings(Path("nowhere.yaml"))
 
@@ -436,7 +436,7 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
     assert load_settings(storage=tmp_path).database_url == f"sqlite:///{tmp_path / 'queenright.db'}"
 
 
-def test_an_address_to_forward_to_that_is_none_is_refused_at_start() -> None:
+def test_invalid_forward_url_is_refused_at_start() -> None:
     with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be a URL like https://collector"):
         load_settings(otlp={"forward": "collector:4318"})
 
@@ -453,7 +453,7 @@ def test_a_refused_secret_is_not_repeated() -> None:
 # -- what agents read -----------------------------------------------------------------------------
 
 
-def test_every_variable_that_agents_read_may_be_set_beside_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever follows the page on instrumentation in the same shell can still start the service."""
     root = Path(__file__).parents[2]
     texts = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
@@ -506,7 +506,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
         ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
@@ -518,10 +518,10 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )
-def test_an_override_that_no_breaker_would_find_is_refused(name: str, said: str) -> None:
+def test_an_override_that_no_breaker_would_find_is_refused(name: str, expected: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
-    with pytest.raises(InvalidSettingsError, match=said):
+    with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
 
 
@@ -542,7 +542,7 @@ def test_every_name_of_a_breaker_may_be_overridden() -> None:
     assert [*settings.health_monitoring.circuit_breaker.overrides] == names
 
 
-def test_who_goes_elsewhere_changes_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_from_another_folder_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent's code may change the folder that its process is in."""
     Path("own.yaml").write_text("agents: {roots: [bees]}\nauth: {tokens_file: t.json}\n")
     settings = load_settings(Path("own.yaml"))
@@ -560,7 +560,9 @@ def test_who_goes_elsewhere_changes_no_path(tmp_path: Path, monkeypatch: pytest.
     assert settings.model_fields_set == {"agents", "auth"}
 
 
-def test_so_it_is_with_the_file_that_is_read_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_implicitly_read_file_resolves_paths_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = load_settings()
     here = Path.cwd()
     elsewhere = tmp_path / "elsewhere"
@@ -576,7 +578,7 @@ def test_so_it_is_with_the_file_that_is_read_unasked(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("text", ["[" * 3000, "a: " + "{b: " * 3000])
-def test_a_file_that_is_nested_too_deep_is_refused_with_words(text: str) -> None:
+def test_deeply_nested_settings_file_is_refused(text: str) -> None:
     Path("queenright.yaml").write_text(text)
 
     with pytest.raises(InvalidSettingsError, match=r"queenright\.yaml is nested too deeply"):
@@ -600,7 +602,7 @@ def test_settings_are_read_from_a_pipe_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "http: {port: 4318}",
         "otlp: {port: 8420}",
@@ -608,10 +610,10 @@ def test_settings_are_read_from_a_pipe_once() -> None:
         "{http: {port: 7, host: localhost}, otlp: {port: 7}}",
     ],
 )
-def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, said: str) -> None:
+def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, expected: str) -> None:
     """`config check` refuses what `serve` could not listen on."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(said, encoding="utf-8")
+    file.write_text(expected, encoding="utf-8")
 
     with pytest.raises(
         InvalidSettingsError, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"
@@ -620,12 +622,12 @@ def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    "said", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
+    "expected", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
 )
-def test_two_listeners_that_do_not_meet_are_taken(tmp_path: Path, said: str) -> None:
+def test_two_listeners_on_distinct_addresses_are_accepted(tmp_path: Path, expected: str) -> None:
     """Any free port, or one port on two addresses."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(said, encoding="utf-8")
+    file.write_text(expected, encoding="utf-8")
 
     settings = load_settings(file)
 

@@ -14,7 +14,7 @@ from queenright.server.settings import InvalidSettingsError, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import looping
 
-LOOKED_FOR = {"doom_loop", "zero_progress", "retry_storm"}
+SHADOW_KINDS = {"doom_loop", "zero_progress", "retry_storm"}
 IN_SHADOW = {kind.value: "shadow" for kind in FindingKind}
 
 
@@ -30,7 +30,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield found
 
 
-async def test_what_is_in_shadow_is_shown_and_counted_and_nothing_follows(
+async def test_shadow_findings_are_shown_and_counted_without_effect(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     service = running.service
@@ -40,21 +40,21 @@ async def test_what_is_in_shadow_is_shown_and_counted_and_nothing_follows(
     [agent] = (await http.get("/api/agents")).json()["agents"]
     health = (await http.get("/api/agents/looper/health")).json()
     metrics = (await http.get("/metrics")).text
-    told = {event.type for event in service.recent}
+    events = {event.type for event in service.recent}
     worker = service.monitor.get("looper")
 
-    assert {row["kind"] for row in agent["shadow_findings"]} >= LOOKED_FOR
+    assert {row["kind"] for row in agent["shadow_findings"]} >= SHADOW_KINDS
     assert (agent["findings"], agent["state"]) == ([], "healthy")
     assert {row["shadow"] for row in health["shadow_findings"]} == {True}
     assert 'queenright_shadow_findings_total{kind="doom_loop",severity="high"} 1.0' in metrics
     assert 'queenright_findings_total{kind="doom_loop",severity="high"} 0.0' in metrics
-    assert told.isdisjoint({EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED})
+    assert events.isdisjoint({EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED})
     assert service.tickets.open_tickets() == []
     assert worker is not None
     assert worker.state is HealthState.HEALTHY
 
 
-def test_an_unknown_kind_is_refused_at_start_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_kind_is_refused_at_start_with_the_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {detectors: {dom_loop: off}}", encoding="utf-8")
 

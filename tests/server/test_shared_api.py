@@ -40,20 +40,20 @@ async def test_three_agents_without_their_provider_are_one_incident(
     await failing(running, "a", "b", "c")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
-    shown = (await http.get("/api/status")).json()["incidents"]
+    body = (await http.get("/api/status")).json()["incidents"]
     page = (await http.get("/")).text
-    told = await queenright(running, "incidents")
+    result = await queenright(running, "incidents")
 
     assert (incident["cause"], incident["workers"], incident["open_tickets"]) == ("provider:anthropic", 3, 3)
     assert incident["closed_at"] is None
-    assert shown == [incident]
+    assert body == [incident]
     assert "<h2>Incidents</h2>" in page
     assert "Model provider <bdi>anthropic</bdi>" in page
-    assert "provider:anthropic" in told.out
-    assert "3 sessions, 3 of 3 tickets open" in told.out
+    assert "provider:anthropic" in result.out
+    assert "3 sessions, 3 of 3 tickets open" in result.out
 
 
-async def test_a_fleet_that_tickets_have_paged_about_is_not_trouble_of_the_fleet_besides(
+async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B104: QueenrightFleetDegraded counts whom nobody was paged about."""
@@ -87,7 +87,7 @@ async def test_an_incident_is_over_when_calls_succeed_and_its_tickets_have_close
     assert "closed after" in (await queenright(running, "incidents", "--all")).out
 
 
-async def test_how_a_provider_does_is_told_by_api_metric_page_and_command(
+async def test_provider_health_is_in_api_metrics_page_and_command(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     service = running.service
@@ -96,7 +96,7 @@ async def test_how_a_provider_does_is_told_by_api_metric_page_and_command(
 
     [one] = (await http.get("/api/providers")).json()["providers"]
     page = (await http.get("/")).text
-    told = await queenright(running, "providers")
+    result = await queenright(running, "providers")
     metrics = (await http.get("/metrics")).text
 
     assert (one["status"], one["failed"], one["calls"], one["agents_failing"]) == ("failing", 5, 9, 1)
@@ -104,17 +104,15 @@ async def test_how_a_provider_does_is_told_by_api_metric_page_and_command(
     assert (await http.get("/api/status")).json()["providers"] == [one]
     assert "<h2>Model providers</h2>" in page
     assert "5 of 9" in page
-    said = " ".join(told.out.split())
-    assert said == "failing anthropic/claude-sonnet-4-5 5/9 failed 2.0 s, 2.0 s overloaded_error 5x"
+    output = " ".join(result.out.split())
+    assert output == "failing anthropic/claude-sonnet-4-5 5/9 failed 2.0 s, 2.0 s overloaded_error 5x"
     labels = 'model="claude-sonnet-4-5",outcome="{}",provider="anthropic"'
     assert f"queenright_provider_calls_total{{{labels.format('error')}}} 5.0" in metrics
     assert f"queenright_provider_calls_total{{{labels.format('ok')}}} 4.0" in metrics
     assert 'queenright_provider_call_duration_seconds_sum{model="claude-sonnet-4-5"' in metrics
 
 
-async def test_a_rate_limit_that_says_when_it_ends_is_told_until_then(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_rate_limit_with_an_end_is_shown_until_then(running: Running, http: httpx.AsyncClient) -> None:
     """B105"""
     now = running.service.clock()
     await running.service.ingest(calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600))
@@ -126,7 +124,7 @@ async def test_a_rate_limit_that_says_when_it_ends_is_told_until_then(
     assert "limited   anthropic/claude-sonnet-4-5" in (await queenright(running, "providers")).out
 
 
-async def test_what_providers_did_is_known_after_a_restart(settings: Settings) -> None:
+async def test_provider_health_is_known_after_a_restart(settings: Settings) -> None:
     async with serving(settings) as before:
         await before.service.ingest(calls(before.service.clock(), "a", **OVERLOADED))
         known = before.service.providers.providers(before.service.clock())
@@ -138,7 +136,7 @@ async def test_what_providers_did_is_known_after_a_restart(settings: Settings) -
     ]
 
 
-async def test_with_nothing_to_tell_the_lists_are_empty(running: Running, http: httpx.AsyncClient) -> None:
+async def test_lists_are_empty_without_data(running: Running, http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/incidents")).json() == {"incidents": []}
     assert (await http.get("/api/providers")).json() == {"providers": []}
     assert (await queenright(running, "providers")).out == "No model calls in the last hour.\n"
@@ -161,8 +159,8 @@ async def test_a_closed_ticket_gives_no_advice(running: Running, http: httpx.Asy
         closed = (await http.get(f"/api/tickets/{ticket['ticket_id']}")).json()
         # The timeline says what was told then.
         page = (await http.get(f"/tickets/{ticket['ticket_id']}")).text.partition("<h2>Timeline")[0]
-        shown = await queenright(running, "tickets", "show", ticket["ticket_id"])
+        result = await queenright(running, "tickets", "show", ticket["ticket_id"])
         assert closed["suggested_action"] == ""
         assert closed["analysis"]
-        for said in (closed["analysis"], page, shown.out):
-            assert "Check the provider" not in said
+        for output in (closed["analysis"], page, result.out):
+            assert "Check the provider" not in output

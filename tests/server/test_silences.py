@@ -43,7 +43,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """The service, and a real Alertmanager that it tells."""
     monkeypatch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
     ours = demo_settings(tmp_path / "storage")
-    async with people() as told, real_alertmanager(tmp_path / "am", told) as alertmanager:
+    async with people() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
         more = {"alertmanager_urls": (alertmanager.url,)}
         settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
         async with (
@@ -53,7 +53,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Stack(running, http, alertmanager)
 
 
-async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack: Stack) -> None:
+async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
     """B41: a silenced ticket says so wherever it is shown, and nobody is reminded of it meanwhile."""
     ticket_id = await ticket_on(stack.running)
     recorder = stack.alertmanager.recorder
@@ -64,15 +64,15 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
     nothing = await stack.queenright("silences", "list")
     made = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
     again = await stack.queenright("silences", "list", "--json")
-    shown = await stack.queenright("silences")
+    result = await stack.queenright("silences")
 
     assert (nothing.exit_code, nothing.output) == (0, "No silences.\n")
-    assert (made.exit_code, shown.exit_code) == (0, 0), made.output
+    assert (made.exit_code, result.exit_code) == (0, 0), made.output
     [silence] = json.loads(again.output)["silences"]
     assert silence["silence_id"] in made.output
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
-    for said in ("2 h left", 'agent="looper"', ticket_id):
-        assert said in shown.output
+    for expected_part in ("2 h left", 'agent="looper"', ticket_id):
+        assert expected_part in result.output
     for row in (
         await stack.get(f"/api/tickets/{ticket_id}"),
         (await stack.get("/api/tickets"))["tickets"][0],
@@ -98,12 +98,12 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
     assert (await stack.http.post("/api/silences", json=body)).status_code == 502
 
 
-@pytest.mark.parametrize("said", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
-async def test_a_peer_that_answers_something_else_is_said_in_words(
-    tmp_path: Path, peer: ServedPeer, said: bytes
+@pytest.mark.parametrize("expected", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
+async def test_unexpected_answer_of_a_peer_is_reported(
+    tmp_path: Path, peer: ServedPeer, expected: bytes
 ) -> None:
     """Where a login stands before an Alertmanager, say."""
-    peer.peer.says = said
+    peer.peer.says = expected
     ours = demo_settings(tmp_path)
     more = {"alertmanager_urls": (peer.url,)}
     settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
@@ -123,7 +123,7 @@ async def test_a_peer_that_answers_something_else_is_said_in_words(
     )
 
 
-async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> None:
+async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> None:
     async with (
         serving(demo_settings(tmp_path)) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -144,7 +144,7 @@ async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("span", ["2", "2x", "", "0.5m", "31d", "-1h"])
-def test_a_time_that_is_none_is_refused(span: str) -> None:
+def test_invalid_silence_duration_is_refused(span: str) -> None:
     done = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
 
     assert done.exit_code == 2

@@ -11,7 +11,7 @@ from queenright.server.ops.sockets import PortInUseError, free_port, listen
 from tests.ports import reserve_port
 
 
-def test_a_taken_port_is_named_with_the_way_out() -> None:
+def test_taken_port_is_named_with_a_remedy() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as taken:
         port = taken.getsockname()[1]
 
@@ -21,7 +21,7 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
             listen("127.0.0.1", port, what="the API", option="--port")
 
 
-def test_an_address_that_is_not_ours_is_refused() -> None:
+def test_foreign_address_is_refused() -> None:
     with pytest.raises(QueenrightError, match=r"Cannot listen on 192\.0\.2\.1:0 for the API"):
         listen("192.0.2.1", 0, what="the API", option="--host")
 
@@ -41,7 +41,7 @@ def test_port_in_use_is_named() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
-def test_free_port_passes_over_a_port_that_is_bound_and_not_listened_on(
+def test_free_port_skips_a_bound_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another program is about to listen there."""

@@ -21,7 +21,7 @@ from tests.waiting import until
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-async def test_ticket_says_what_the_run_has_spent_since_its_trouble_began(
+async def test_ticket_has_the_cost_since_its_condition_began(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B106: the price of a call without one is not known, and not nothing."""
@@ -39,13 +39,13 @@ async def test_ticket_says_what_the_run_has_spent_since_its_trouble_began(
     await service.ingest([events[0], calls[0], *events[1:], calls[1], unpriced])
     await until(lambda: service.tickets.open_tickets(), "a ticket")
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
-    shown = await queenright(running, "tickets", "show", ticket["ticket_id"])
+    result = await queenright(running, "tickets", "show", ticket["ticket_id"])
     page = (await http.get(f"/tickets/{ticket['ticket_id']}")).text
 
     spent = "$0.25 (1,500 tokens, 500 not priced) since the trouble began"
     assert ticket["trouble_since"] > events[0].time
     assert (ticket["spent_usd"], ticket["spent_tokens"], ticket["spent_unpriced_tokens"]) == (0.25, 1500, 500)
-    assert spent in " ".join(shown.out.split())
+    assert spent in " ".join(result.out.split())
     assert spent in page
 
 
@@ -107,14 +107,14 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
         await until(lambda: running.service.approvals.pending(), "an operator is asked")
         await spends(running, 0.2)
         await running.service.pipeline.brake.settled()
-        [asked] = running.service.approvals.pending()
+        [pending_requests] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
 
-    assert (asked.ticket_id, asked.asked_by) == (ticket.ticket_id, "spending limit")
-    assert asked.reason == "$1.20 of $1.00 spent by this run"
+    assert (pending_requests.ticket_id, pending_requests.asked_by) == (ticket.ticket_id, "spending limit")
+    assert pending_requests.reason == "$1.20 of $1.00 spent by this run"
 
 
-async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_path: Path) -> None:
+async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, dry_run=False)) as running:
         brake = running.service.pipeline.brake
         await spends(running, 1.2)
@@ -127,7 +127,7 @@ async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_pat
             brake._not_before.clear()
             await spends(running, 0.1)
             await brake.settled()
-            told = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
+            instructions = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
             await spends(running, 0.1)
             brake._not_before.clear()
             await spends(running, 0.1)
@@ -135,12 +135,14 @@ async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_pat
 
     assert [one["outcome"] for one in unreached] == ["unreachable"]
     assert too_soon == unreached
-    assert [one["kind"] for one in told] == ["nudge"]
-    assert told[0]["message"].startswith("A spending limit is reached: $1.40 of $1.00 spent by this run.")
+    assert [one["kind"] for one in instructions] == ["nudge"]
+    assert instructions[0]["message"].startswith(
+        "A spending limit is reached: $1.40 of $1.00 spent by this run."
+    )
     assert [one["outcome"] for one in once] == ["queued", "unreachable"]
 
 
-async def test_limit_of_the_document_asks_an_operator_about_a_run_of_a_framework(tmp_path: Path) -> None:
+async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path: Path) -> None:
     """The settings that docs/interventions.md gives, spans that name tokens only, and the command."""
     section = (DOCS / "interventions.md").read_text().partition("## Limit spending")[2]
     [settings] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
@@ -175,7 +177,7 @@ async def test_limit_of_the_document_asks_an_operator_about_a_run_of_a_framework
             if number == 1:
                 before = await queenright(running, "approvals", "list")
         await until(lambda: running.service.approvals.pending(), "an operator is asked")
-        asked = await queenright(running, "approvals", "list")
+        pending_requests = await queenright(running, "approvals", "list")
 
     assert "bee" not in before.out
-    assert "of $5.00 spent by this run" in " ".join(asked.out.split())
+    assert "of $5.00 spent by this run" in " ".join(pending_requests.out.split())

@@ -7,7 +7,7 @@ from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 
-def test_a_login_in_an_address_is_shown_nowhere() -> None:
+def test_login_in_an_address_is_not_shown() -> None:
     settings = load_settings(
         judging={
             "prometheus_url": "http://ada:hunter2hunter2@prometheus:9090/prefix/",
@@ -15,11 +15,11 @@ def test_a_login_in_an_address_is_shown_nowhere() -> None:
         }
     )
 
-    shown = yaml.safe_dump(settings.model_dump(mode="json"))
+    result = yaml.safe_dump(settings.model_dump(mode="json"))
 
-    assert "hunter2" not in shown + repr(settings)
-    assert "prometheus_url: http://prometheus:9090/prefix" in shown
-    assert "tempo_url: https://tempo" in shown
+    assert "hunter2" not in result + repr(settings)
+    assert "prometheus_url: http://prometheus:9090/prefix" in result
+    assert "tempo_url: https://tempo" in result
 
 
 def test_invalid_url_is_rejected_without_its_text() -> None:

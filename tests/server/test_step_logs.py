@@ -36,7 +36,7 @@ async def steps_of(service: Service, *, at_least: int) -> int:
     raise AssertionError(f"within 60 s: {at_least} steps")
 
 
-async def test_a_step_log_alone_is_followed_and_broken_lines_are_skipped(
+async def test_step_log_alone_is_followed_and_broken_lines_skipped(
     settings: Settings, tmp_path: Path
 ) -> None:
     """B6: what cannot be read is skipped, what can be is taken in, once, restarts included."""
@@ -70,7 +70,7 @@ async def test_a_worker_that_sends_and_writes_is_counted_once(settings: Settings
     assert (sent, steps) == (5, 5)
 
 
-async def test_a_log_that_cannot_be_read_harms_no_other_and_lines_that_are_no_steps_are_counted(
+async def test_unreadable_log_does_not_affect_others_and_invalid_lines_are_counted(
     settings: Settings, tmp_path: Path
 ) -> None:
     agents = tmp_path / "agents"

@@ -18,10 +18,10 @@ async def endless(scope: Scope, receive: Receive, send: Send) -> None:
 async def cut_short(*, stopping: bool) -> httpx.Response:
     transport = httpx.ASGITransport(ShutdownMiddleware(endless, stopping=lambda: stopping))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
-        asked = asyncio.create_task(http.get("/"))
+        task = asyncio.create_task(http.get("/"))
         await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0, asked.cancel)
-        return await asked
+        asyncio.get_running_loop().call_later(0, task.cancel)
+        return await task
 
 
 async def test_a_request_that_the_stop_cuts_short_is_answered_503() -> None:
@@ -32,6 +32,6 @@ async def test_a_request_that_the_stop_cuts_short_is_answered_503() -> None:
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_another_cancellation_is_passed_on() -> None:
+async def test_other_cancellations_propagate() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cut_short(stopping=False)

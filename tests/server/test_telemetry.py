@@ -120,7 +120,7 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
     assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
 
 
-async def test_sender_of_metrics_alone_is_shown_with_what_to_set(running: Running) -> None:
+async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: Running) -> None:
     """B90: metrics are not read, and a coding agent that sends nothing else is told to be connected."""
 
     def metrics(service: str, scope: str) -> dict[str, Any]:
@@ -265,7 +265,7 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: Running)
         assert counted(running, "queenright_telemetry_rejected_total", **labels) == count
 
 
-async def test_sender_is_told_what_to_change_in_protobuf_too(running: Running) -> None:
+async def test_sender_gets_the_remedy_in_protobuf_too(running: Running) -> None:
     """B90: partial_success says what is wrong, of which value, and the way out."""
     spans = ExportTraceServiceRequest()
     spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
@@ -323,7 +323,7 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
     assert "queenright connect codex" in advice.remedy
 
 
-async def test_page_and_command_show_it(running: Running, http: httpx.AsyncClient) -> None:
+async def test_telemetry_sources_are_on_page_and_command(running: Running, http: httpx.AsyncClient) -> None:
     """`queenright telemetry` fails while a sender is not understood."""
     empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
     before = await http.get("/telemetry")
@@ -390,8 +390,10 @@ def test_sender_is_notified_again_after_an_hour() -> None:
         source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
-    told = [bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)]
-    assert told == [True, False, False, True, False]
+    notices = [
+        bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)
+    ]
+    assert notices == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -50,9 +50,7 @@ def context_of(span: ReadableSpan) -> SpanContext:
     return found
 
 
-async def test_one_trace_leads_from_the_page_to_the_step(
-    service: Service, exporter: InMemorySpanExporter
-) -> None:
+async def test_one_trace_links_page_and_step(service: Service, exporter: InMemorySpanExporter) -> None:
     events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
     await service.ingest(events)
     check = await span_named(exporter, "judge_check looper")

@@ -26,7 +26,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("ended", "data", "outcome"), ENDS)
-async def test_session_that_is_over_has_its_outcome_and_no_activity(
+async def test_ended_session_has_an_outcome_and_no_activity(
     running: Running, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
 ) -> None:
     """B103."""
@@ -58,7 +58,7 @@ async def test_session_that_is_over_has_its_outcome_and_no_activity(
     assert not re.search(r"queenright_worker_waiting\{[^}]*\} [1-9]", metrics)
 
 
-async def test_session_that_is_over_is_called_by_its_outcome_while_a_person_has_to_act(
+async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     """B103: it counts as failing, and is a failed one."""

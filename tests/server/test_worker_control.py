@@ -54,7 +54,7 @@ async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
         await asyncio.to_thread(telemetry.close)
 
 
-async def test_a_nudge_gets_into_the_agents_context(running: Running, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_the_agents_context(running: Running, http: httpx.AsyncClient) -> None:
     """002 §11: a nudge reaches the context of an agent in another process."""
     context: list[Nudge] = []
     async with working(running, on_nudge=context.append):
@@ -65,9 +65,7 @@ async def test_a_nudge_gets_into_the_agents_context(running: Running, http: http
     assert [nudge.message for nudge in context] == ["What blocks you?"]
 
 
-async def test_an_agent_that_is_terminated_says_where_its_state_is(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_terminated_agent_reports_its_checkpoint(running: Running, http: httpx.AsyncClient) -> None:
     """002 §11: termination stops an agent cleanly and keeps its state."""
     reasons: list[str] = []
 
@@ -143,11 +141,11 @@ async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_
         )
         taken: list[Any] = []
 
-        def told() -> bool:
+        def is_notified() -> bool:
             taken.extend(worker.instructions())
             return bool(taken)
 
-        await until(told, "it is told")
+        await until(is_notified, "it is told")
         worker.checkpoint("cp-8")
         worker.close()
         done = (await stopping).json()
@@ -155,7 +153,7 @@ async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_
     assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-8")
 
 
-async def test_a_function_that_is_missing_is_an_answer_too(running: Running, http: httpx.AsyncClient) -> None:
+async def test_missing_callback_is_answered_as_unsupported(running: Running, http: httpx.AsyncClient) -> None:
     async with working(running, on_nudge=lambda nudge: None):
         done = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
@@ -164,7 +162,7 @@ async def test_a_function_that_is_missing_is_an_answer_too(running: Running, htt
 
 
 @pytest.mark.parametrize("has_functions", [True, False])
-async def test_worker_that_asks_elsewhere_is_unreachable_and_the_way_out_is_named(
+async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     running: Running, http: httpx.AsyncClient, has_functions: bool
 ) -> None:
     """A worker with functions that asks another port is not told to have some."""
@@ -192,7 +190,7 @@ async def test_worker_that_asks_elsewhere_is_unreachable_and_the_way_out_is_name
     assert ("Give its Worker an on_nudge" in nudged["detail"]) is not has_functions
 
 
-async def test_a_worker_whose_name_breaks_a_line_is_reached(
+async def test_worker_with_a_line_break_in_its_name_is_reached(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     context: list[Nudge] = []
@@ -203,25 +201,28 @@ async def test_a_worker_whose_name_breaks_a_line_is_reached(
     assert (nudged.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
 
 
-async def test_a_foreign_worker_may_ask_by_the_raw_name_that_its_spans_and_heartbeats_carry(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_foreign_worker_may_poll_with_its_raw_name(running: Running, http: httpx.AsyncClient) -> None:
     raw = "new%0Aline%1B%E2%80%A8"
     beat = await http.post(
         "/api/heartbeats",
         json={"agent_id": "new\nline\x1b\u2028", "session_id": "s\n", "incarnation_id": "\ti"},
     )
-    asked = {"session_id": "s\n", "incarnation_id": "\ti"}
-    assert (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json() == {"instructions": []}
+    parameters = {"session_id": "s\n", "incarnation_id": "\ti"}
+    assert (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json() == {
+        "instructions": []
+    }
     nudged = await http.post("/api/agents/new%20line/nudge", json={"message": "What blocks you?"})
-    [told] = (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json()["instructions"]
+    [instructions] = (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json()[
+        "instructions"
+    ]
     answered = await http.post(
-        f"/api/agents/{raw}/instructions/{told['instruction_id']}/answer", json={**asked, "outcome": "done"}
+        f"/api/agents/{raw}/instructions/{instructions['instruction_id']}/answer",
+        json={**parameters, "outcome": "done"},
     )
     health = await http.get(f"/api/agents/{raw}/health")
 
     assert (beat.status_code, beat.json()) == (202, {"agent_id": "new line"})
-    assert (nudged.status_code, told["message"]) == (202, "What blocks you?")
+    assert (nudged.status_code, instructions["message"]) == (202, "What blocks you?")
     assert answered.status_code == 204
     assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
 

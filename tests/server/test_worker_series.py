@@ -116,7 +116,7 @@ def test_stall_that_the_monitor_finds_is_counted(watched: Watched) -> None:
     assert watched.value("stalls_total", phase="idle") == 0
 
 
-def test_agent_that_serves_its_own_metrics_is_left_out(watched: Watched) -> None:
+def test_agent_serving_its_own_metrics_is_excluded(watched: Watched) -> None:
     """An agent that Prometheus scrapes itself is not counted twice; another run of its name is counted."""
     watched.tell(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
     watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")

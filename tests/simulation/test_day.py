@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.simulation.day import day, spread, summed
 
 
-async def test_a_hundred_workers_that_are_well_cost_no_call_of_the_model(tmp_path: Path) -> None:
+async def test_hundred_healthy_workers_cost_no_model_call(tmp_path: Path) -> None:
     """With users that think, rate limits, slow tools and restarts among them."""
     found = await day(tmp_path, workers=100, faults=0.0, days=0.1)
 
@@ -31,7 +31,7 @@ async def test_a_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -
     assert sum(found["calls_by_ticket"]) + found["calls_without_ticket"] == found["calls"]["all"]
 
 
-async def test_a_model_that_calls_medium_findings_healthy_is_not_asked_at_every_tick(tmp_path: Path) -> None:
+async def test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick(tmp_path: Path) -> None:
     """All of them: each is asked about again ever less often, and is a ticket when it gets worse."""
     found = await day(tmp_path, workers=15, faults=2.0, days=0.6, healthy=1.0)
 
@@ -42,7 +42,7 @@ async def test_a_model_that_calls_medium_findings_healthy_is_not_asked_at_every_
     assert found["tickets"] >= 8
 
 
-def test_what_days_cost_together_has_a_least_a_mean_and_a_most() -> None:
+def test_cost_of_days_has_minimum_mean_and_maximum() -> None:
     one = {
         "seed": 1,
         "days": 0.5,

@@ -23,19 +23,19 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return asyncio.run(simulate(folder, days=DAYS, workers=WORKERS, seed=7, traces=folder))
 
 
-def test_every_trouble_is_seen_within_5_seconds_of_its_threshold(week: dict[str, Any]) -> None:
+def test_every_fault_is_found_within_5_seconds_of_its_threshold(week: dict[str, Any]) -> None:
     """002 §11: whatever goes wrong with a worker is detected, and on time."""
     assert week["missed"] == []
     assert set(week["detection"]) == {kind.value for kind in FaultKind}
     assert {kind for kind, spread in week["detection"].items() if spread["max"] > 5.0} == set()
 
 
-def test_hardly_any_worker_that_is_well_is_taken_for_one_that_is_not(week: dict[str, Any]) -> None:
+def test_healthy_workers_have_few_false_alarms(week: dict[str, Any]) -> None:
     """002 §11: over 7 days false alarms stay below 1 % of worker-days."""
     assert week["false_alarm_rate"] < 0.01, week["false_alarms"]
 
 
-def test_what_can_be_recovered_is_recovered(week: dict[str, Any]) -> None:
+def test_recoverable_work_is_recovered(week: dict[str, Any]) -> None:
     """002 §11: over 95 % of the lost tasks get further, where any attempt could have saved them."""
     assert week["recoveries"]["tasks"] >= 5
     assert week["recovered_share"] > 0.95, week["recoveries"]

@@ -148,7 +148,7 @@ MESSAGES: Final = [
     ),
 ]
 SLOTS: Final = [row(AgentSlot, graphs=["docs_checker", "log_digest"])]
-SAID: Final = [
+CHAT_EVENTS: Final = [
     row(
         MessageRow,
         conversation="ask",
@@ -253,7 +253,7 @@ PAGED: Final = [
         untriaged=False,
     )
 ]
-TALK: Final = [
+CHAT_MESSAGES: Final = [
     event("client_output_delta", 20, "docs_checker", graph="docs_checker", node="ask", text="Which folder "),
     event("client_output_delta", 19, "docs_checker", graph="docs_checker", node="ask", text="shall I check?"),
     event(
@@ -265,7 +265,9 @@ TALK: Final = [
         question="Which folder shall I check?",
     ),
 ]
-BESIDE: Final = event("execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers")
+BACKGROUND_FAILURE: Final = event(
+    "execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers"
+)
 
 
 class Canned:
@@ -285,7 +287,7 @@ class Canned:
     """
 
     def __init__(
-        self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = TALK
+        self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = CHAT_MESSAGES
     ) -> None:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
@@ -338,7 +340,7 @@ def _found(path: str) -> Mapping[str, Any]:
         "history": ("history", HISTORY),
         "chat": ("messages", MESSAGES),
         "graphs": ("graphs", GRAPHS),
-        "messages": ("messages", SAID),
+        "messages": ("messages", CHAT_EVENTS),
         "sessions": ("sessions", [row(SessionRow, status="active")]),
         "nodes": ("nodes", NODES),
         "entry-points": ("entry_points", [row(EntryPoint, running=1)]),

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from tests.tui.canned import BESIDE, HAPPENED, NOW, PAGED, Canned, Row
+from tests.tui.canned import BACKGROUND_FAILURE, HAPPENED, NOW, PAGED, Canned, Row
 from tests.waiting import until
 
 SMALL: Final = (80, 24)
@@ -50,7 +50,7 @@ PICTURES: Final = (
         "talk",
         ("slash", *"talk docs_checker", "enter"),
         streams=1,
-        happened=(*HAPPENED, BESIDE),
+        happened=(*HAPPENED, BACKGROUND_FAILURE),
         shown=True,
     ),
 )
@@ -90,12 +90,12 @@ async def begun(
 
 async def looked_at(picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned) -> list[Taken]:
     """Go to one screen and back to the fleet."""
-    told = canned.told + picture.streams
+    events = canned.told + picture.streams
     found: list[Taken] = []
     await pilot.press(*picture.keys)
     for width, height in (SMALL, LARGE) if picture.shown else (SMALL,):
         await pilot.resize_terminal(width, height)
-        await settled(app, pilot, lambda: canned.told >= told)
+        await settled(app, pilot, lambda: canned.told >= events)
         found.append(Taken(picture.name, width, text_of(app), svg_of(app) if width == LARGE[0] else ""))
     await pilot.resize_terminal(*SMALL)
     await pilot.press(*picture.back)

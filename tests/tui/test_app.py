@@ -24,7 +24,7 @@ from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.widgets.row_table import RowTable
-from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, row, worker
+from tests.tui.canned import BACKGROUND_FAILURE, NOW, PAGED, TICKETS, Canned, event, row, worker
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
 
@@ -40,7 +40,7 @@ async def terminal(
         yield app, pilot
 
 
-async def test_service_that_is_away_is_said_so_and_lists_come_back_with_it() -> None:
+async def test_unavailable_service_is_shown_and_lists_return_with_it() -> None:
     canned = Canned()
     canned.away = True
     async with terminal(canned) as (app, _):
@@ -77,14 +77,14 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
         assert ["meanwhile" in line.text for line in app.app_state.fleet.feed] == [False, True]
 
 
-async def test_a_notice_goes_by_itself() -> None:
+async def test_notice_disappears_by_itself() -> None:
     async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
         app.handle_event(FleetEvent.of(PAGED[0]))
         assert len(app.app_state.notices) == 1
         await until(lambda: not len(app.app_state.notices), "it is gone")
 
 
-async def test_ctrl_q_at_a_notice_leads_to_the_queen_and_the_notice_is_seen() -> None:
+async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         app.handle_event(FleetEvent.of(PAGED[0]))
@@ -95,7 +95,7 @@ async def test_ctrl_q_at_a_notice_leads_to_the_queen_and_the_notice_is_seen() ->
         assert not len(app.app_state.notices)
 
 
-async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goes_on() -> None:
+async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await pilot.press("slash")
         await written(app, pilot, "/talk docs_checker")
@@ -106,17 +106,17 @@ async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goe
             lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
             "a question",
         )
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
 
         assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
         assert talk.conversation.entries[-1].text == "Which folder shall I check?"
 
 
-async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
+async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
     asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
@@ -129,7 +129,7 @@ async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
         )
 
 
-async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_is_on_its_way() -> None:
+async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
     class Slow(Canned):
         """Its first list, of the agents that are loaded, comes late."""
 
@@ -146,14 +146,14 @@ async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_
     canned = Slow()
     async with terminal(canned) as (app, _):
         await until(lambda: canned.asked_for, "the list is on its way")
-        app.handle_event(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
         await until(app._run_events.empty, "it is looked at")
         canned.comes.set()
         await until(lambda: len(app.app_state.notices), "the notice")
 
 
 @pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])
-async def test_whoever_is_not_allowed_is_told_why_and_goes_on_once_they_are(status: int, why: str) -> None:
+async def test_forbidden_user_gets_a_reason_and_continues_once_allowed(status: int, why: str) -> None:
     canned = Canned()
     canned.refuses = status
     async with terminal(canned) as (app, _):
@@ -164,7 +164,7 @@ async def test_whoever_is_not_allowed_is_told_why_and_goes_on_once_they_are(stat
         await until(seldom(lambda: "not allowed" not in text_of(app)), "and nothing else is said")
 
 
-async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
+async def test_unexpected_error_is_a_notice_and_a_log_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(name: str) -> None:
@@ -194,7 +194,7 @@ async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     await pilot.press("enter")
 
 
-async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> None:
+async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
@@ -229,7 +229,7 @@ class Slow(Canned):
         return await super()._answer(request)
 
 
-async def test_top_line_says_connecting_until_the_service_has_answered() -> None:
+async def test_top_line_shows_connecting_until_the_first_response() -> None:
     slow = Slow()
     async with terminal(slow) as (app, _):
         await until(seldom(lambda: "connecting" in text_of(app)), "it is connecting")
@@ -281,7 +281,7 @@ async def test_keys_of_one_burst_change_nothing(
     assert canned.asked == []
 
 
-async def test_what_is_typed_is_no_key() -> None:
+async def test_typed_text_is_no_key_binding() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press("slash", *"qnt?")

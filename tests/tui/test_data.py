@@ -31,7 +31,18 @@ from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.transcript import build_transcript
 from queenright.tui.worker_history import WorkerHistory, count_bad_steps
-from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
+from tests.tui.canned import (
+    BREAKERS,
+    CHAT_EVENTS,
+    HAPPENED,
+    HISTORY,
+    NODES,
+    NOW,
+    STREAM,
+    TICKETS,
+    WORKERS,
+    event,
+)
 
 
 def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
@@ -83,13 +94,13 @@ def test_open_breaker_is_before_closed_ones() -> None:
 
 
 def test_duplicate_event_counts_once() -> None:
-    known, told = (
+    known, events = (
         fleet(),
         FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
     )
 
-    assert known.handle_event(told)
-    assert not known.handle_event(told)
+    assert known.handle_event(events)
+    assert not known.handle_event(events)
     assert len(known.feed) == 1
 
 
@@ -119,7 +130,7 @@ def test_activity_is_counted_in_spans_up_to_now() -> None:
     assert known.activity("nobody", NOW, 3) == [0, 0, 0]
 
 
-def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
+def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
     lines = [feed_line(FleetEvent.of(one)) for one in HAPPENED]
 
     assert len([one for one in lines if one]) == 6
@@ -151,7 +162,7 @@ def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() 
         (["RETRY", "CONTINUE", "ESCALATE"], 9, [8, 8, 9]),
     ],
 )
-def test_bad_steps_before_the_first_verdict_that_is_known_count(
+def test_known_bad_steps_before_the_first_verdict_count(
     verdicts: list[str], now: int, counts: list[int]
 ) -> None:
     assert count_bad_steps(verdicts, now) == counts
@@ -163,7 +174,7 @@ def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
     assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
 
 
-def test_a_node_is_named_where_it_changes() -> None:
+def test_node_is_named_when_it_changes() -> None:
     step = moment("step_completed", node_id="search", data={"verdict": "ACCEPT"})
 
     assert work_line(step) is not None
@@ -178,7 +189,7 @@ def delta(text: str, graph: str = "main", node: str = "ask") -> FleetEvent:
     return moment("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
 
 
-def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> None:
+def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
     talk = Conversation("bee", "main")
 
     for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
@@ -200,21 +211,21 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
         ("execution_completed", "other completed"),
     ],
 )
-def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: str) -> None:
-    told, talk = (
+def test_background_graph_is_shown_beside_the_chat(kind: str, title: str) -> None:
+    result, talk = (
         moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
         Conversation("bee", "main"),
     )
 
-    talk.handle_event(told)
+    talk.handle_event(result)
 
-    said = background_notice(told, agent_id="bee", is_active=False)
-    assert said is not None
-    assert said.title == title
+    notice = background_notice(result, agent_id="bee", is_active=False)
+    assert notice is not None
+    assert notice.title == title
     assert talk.entries == []
 
 
-def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
+def test_other_graph_events_are_silent_and_switching_is_shown() -> None:
     talk = Conversation("bee", "main")
 
     paused = moment("execution_paused", graph_id="other")
@@ -226,12 +237,12 @@ def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
     assert [one.text for one in talk.entries] == ["── graph other ──", "Now I speak."]
 
 
-def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
+def test_chat_history_includes_the_pending_question() -> None:
     waiting = [{**NODES[0], "waiting_for_user": 1}, NODES[1]]
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
-    asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
+    asks = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = build_transcript(map(MessageRow.of, [asks, *SAID]), list(map(NodeRow.of, waiting)), "ada")
+    known = build_transcript(map(MessageRow.of, [asks, *CHAT_EVENTS]), list(map(NodeRow.of, waiting)), "ada")
 
     assert [(one.by, one.text) for one in known.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),
@@ -247,22 +258,22 @@ def chat_entry(text: str, by: str = "ask") -> ChatEntry:
     return ChatEntry(by=by, text=text, at=NOW - 5, is_own=by == "ada")
 
 
-def test_what_is_told_again_after_what_was_said_before_is_there_once() -> None:
+def test_repeated_chat_events_are_shown_once() -> None:
     talk = Conversation("bee", "main")
     talk.load_transcript(
         Transcript(entries=(chat_entry("Which folder?"), chat_entry("talk waits", by="")), until=NOW), 0
     )
 
     talk.handle_event(delta("Which folder?"))
-    asked = moment(
+    result = moment(
         "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
     )
-    talk.handle_event(asked)
+    talk.handle_event(result)
 
     assert [one.text for one in talk.entries] == ["Which folder?", "talk waits"]
 
 
-def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
+def test_chat_after_a_reconnect_equals_the_services_and_continues() -> None:
     talk = Conversation("bee")
     talk.switch_graph("other", NOW)
     talk.add_note("the talk before", NOW)
@@ -287,7 +298,7 @@ def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
     ]
 
 
-def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
+def test_unlogged_streaming_text_continues_after_a_reconnect() -> None:
     talk = Conversation("bee", "main")
     talk.handle_event(delta("Which "))
 
@@ -297,12 +308,12 @@ def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
     assert [one.text for one in talk.entries] == ["Hello.", "Which folder?"]
 
 
-async def test_whose_run_it_is_is_asked_once_a_run() -> None:
+async def test_trigger_of_a_run_is_looked_up_once() -> None:
     """B62: events of another agent whose graph has the same name are not this one's."""
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def has_run(agent_id: str, execution_id: str) -> bool:
-        asked.append((agent_id, execution_id))
+        requests.append((agent_id, execution_id))
         return execution_id == "own"
 
     owners = RunOwnership(has_run)
@@ -312,7 +323,7 @@ async def test_whose_run_it_is_is_asked_once_a_run() -> None:
     ]
 
     assert found == [True, False, False, True]
-    assert asked == [("bee", "own"), ("bee", "other")]
+    assert requests == [("bee", "own"), ("bee", "other")]
 
 
 # -- notices ----------------------------------------------------------------------------------------
@@ -323,7 +334,7 @@ def intervention(ticket: str, severity: str = "high") -> FleetEvent:
     return moment("queen_intervention_requested", data=data)
 
 
-def test_notices_stack_and_the_newest_goes_first() -> None:
+def test_newest_notice_disappears_first() -> None:
     notices = NoticeList()
     first = add_notice_for(intervention("a"), notices)
     for ticket in "bcd":
@@ -338,7 +349,7 @@ def test_notices_stack_and_the_newest_goes_first() -> None:
     assert not notices.dismiss(first)
 
 
-def test_a_ticket_has_one_notice_and_other_events_have_none() -> None:
+def test_ticket_has_one_notice_and_other_events_none() -> None:
     notices = NoticeList()
     add_notice_for(intervention("a", "high"), notices)
     add_notice_for(intervention("a", "critical"), notices)
@@ -350,7 +361,7 @@ def test_a_ticket_has_one_notice_and_other_events_have_none() -> None:
 # -- what is typed ----------------------------------------------------------------------------------
 
 
-def test_commands_are_told_from_words() -> None:
+def test_commands_are_distinguished_from_text() -> None:
     assert parse_command("/graph main") == Command("graph", "main")
     assert parse_command("what is this?") is None
     assert parse_command("//usr/bin") is None
@@ -362,7 +373,7 @@ def test_commands_are_told_from_words() -> None:
     ("line", "why"),
     [("/fly", "unknown command"), ("/load", "needs <path>"), ("/graphs all", "takes no argument")],
 )
-def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
+def test_invalid_command_names_a_valid_one(line: str, why: str) -> None:
     with pytest.raises(InvalidCommandError, match=why):
         parse_command(line)
 
@@ -371,14 +382,14 @@ def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: s
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
-def test_nothing_that_is_shown_moves_the_cursor(text: str, most: int) -> None:
+def test_displayed_text_has_no_control_characters(text: str, most: int) -> None:
     assert not {char for char in strip_control(text) if ord(char) < 32 and char != "\n"}
     assert "\x1b" not in clip(text, most)
     assert len(clip(text, most)) <= most
 
 
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
-def test_a_sparkline_is_as_wide_as_asked_for_and_nothing_is_no_bar(numbers: list[int], width: int) -> None:
+def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int], width: int) -> None:
     drawn = sparkline(numbers, width)
 
     assert len(drawn) == width

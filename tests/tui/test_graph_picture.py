@@ -38,5 +38,5 @@ def test_a_value_is_shown_as_json_and_a_long_one_is_cut() -> None:
     assert lines[2] == 'ü      {"a": null}'
 
 
-def test_of_nothing_there_is_nothing() -> None:
+def test_empty_input_gives_empty_output() -> None:
     assert (graph_lines([]), memory_lines({})) == ([], [])

@@ -20,13 +20,13 @@ async def happens(url: str, numbers: range) -> list[str]:
     """Let things happen that are in the feed; return what is said of each."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         for number in numbers:
-            asked = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
-            answer = await http.put("/api/emergency-stop", json=asked)
+            body = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
+            answer = await http.put("/api/emergency-stop", json=body)
             assert answer.is_success, answer.text
     return [f"number {number}." for number in numbers]
 
 
-def told(app: QueenrightApp) -> list[str]:
+def feed_lines(app: QueenrightApp) -> list[str]:
     return [
         f"number{line.text.rpartition('number')[2]}"
         for line in app.app_state.fleet.feed
@@ -34,7 +34,7 @@ def told(app: QueenrightApp) -> list[str]:
     ]
 
 
-async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) -> None:
+async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> None:
     """B64: neither what was told just before the kill nor what happened before the terminal was back."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
@@ -44,7 +44,7 @@ async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) ->
         app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("4")
-            await until(lambda: told(app) == happened, "what happened before")
+            await until(lambda: feed_lines(app) == happened, "what happened before")
             happened += await happens(url, range(4, 20))
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
@@ -52,9 +52,9 @@ async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) ->
 
             process = await start(storage, port)
             happened += await happens(url, range(20, 30))
-            await until(lambda: len(told(app)) >= len(happened), "what happened meanwhile")
+            await until(lambda: len(feed_lines(app)) >= len(happened), "what happened meanwhile")
             await until(seldom(lambda: "number 29." in text_of(app)), "it is on the screen")
-            assert told(app) == happened
+            assert feed_lines(app) == happened
             assert "does not respond" not in text_of(app)
     finally:
         process.terminate()

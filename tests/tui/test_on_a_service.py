@@ -85,7 +85,7 @@ async def works(home: House, text: str) -> None:
     await home.service.ingest([step])
 
 
-async def test_worker_is_opened_with_its_vital_signs_and_its_stream_goes_on(home: House) -> None:
+async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
@@ -111,7 +111,7 @@ async def read_stream_text(home: House, app: QueenrightApp, text: str) -> None:
     pytest.fail(f"{text} is never in the stream:\n{text_of(app)}")
 
 
-async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(home: House) -> None:
+async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
@@ -119,16 +119,16 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
 
         await typed(app, pilot, "what is wrong?")
         await shows(app, "what is wrong?")
-        asked = home.service.judging.chat
+        chat = home.service.judging.chat
         ticket = worst_ticket_of(home).ticket_id
         await until(lambda: "♛ queen" in text_of(app), "her answer")
 
-        assert "ada" in [one.by for one in await asked.history(ticket)]
+        assert "ada" in [one.by for one in await chat.history(ticket)]
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def test_nudge_is_asked_for_and_says_what_became_of_it(home: House) -> None:
+async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
     async with terminal(home, by="nudger") as (app, pilot):
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, PromptDialog), "the question")
@@ -158,7 +158,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
     assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
 
 
-async def test_ticket_is_taken(home: House) -> None:
+async def test_ticket_is_acknowledged(home: House) -> None:
     async with terminal(home, by="taker") as (app, pilot):
         await pilot.press("2")
         await shows(app, "Cause")
@@ -187,7 +187,7 @@ async def test_breaker_is_reset(home: House) -> None:
         await shows(app, "● closed")
 
 
-async def test_what_the_queen_tells_is_a_notice_wherever_one_is_and_esc_dismisses_it(home: House) -> None:
+async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await noticed(home, app, pilot, "high")
         assert isinstance(app.screen, FleetScreen)
@@ -221,7 +221,7 @@ def called(home: House, severity: str) -> AgentEvent:
     )
 
 
-async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_told_of(home: House) -> None:
+async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await typed(app, pilot, f"/load {home.roots / 'guide'}")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
@@ -299,7 +299,7 @@ async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     await pilot.press("enter")
 
 
-async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: House) -> None:
+async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("question_mark")
         await until(lambda: isinstance(app.screen, HelpDialog), "help")

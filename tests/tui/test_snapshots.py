@@ -22,7 +22,7 @@ async def now() -> dict[Path, str]:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", FILES, ids=lambda one: one.name)
-async def test_screen_looks_as_it_did(path: Path, now: dict[Path, str]) -> None:
+async def test_screen_equals_its_golden_file(path: Path, now: dict[Path, str]) -> None:
     before = await asyncio.to_thread(path.read_text)
     assert now[path] == before, f"{path.name}: python -m tests.tui.snapshots --write"
 
@@ -33,7 +33,7 @@ async def test_every_screen_has_its_golden_file(now: dict[Path, str]) -> None:
 
 
 @pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ completed"])
-def test_state_is_said_by_sign_and_word_not_by_colour_alone(state: str) -> None:
+def test_state_is_shown_by_sign_and_word_and_not_only_colour(state: str) -> None:
     assert state in golden("fleet", 80).read_text()
 
 
@@ -42,6 +42,6 @@ def test_nothing_is_wider_than_its_terminal() -> None:
         assert max(map(len, path.read_text().splitlines())) <= SMALL[0], path.name
 
 
-def test_a_picture_loads_nothing_from_elsewhere() -> None:
+def test_picture_loads_nothing_from_other_sites() -> None:
     for path in DOCUMENTS.glob("tui-*.svg"):
         assert "http" not in path.read_text().replace("http://www.w3.org/", ""), path.name

@@ -100,8 +100,8 @@ def _row(what: str, workers: int, times: Sequence[float], budget: float) -> Row:
 
 async def _health(service: Service, workers: int) -> Row:
     random = Random(1)
-    asked = [random.randrange(workers) for _ in range(1_000)]
-    times = await _times(lambda n: service.health.get_agent_health(f"agent-{n}"), asked)
+    worker_numbers = [random.randrange(workers) for _ in range(1_000)]
+    times = await _times(lambda n: service.health.get_agent_health(f"agent-{n}"), worker_numbers)
     return _row(f"health of one worker ({BREAKERS:,} breakers known)", workers, times, 20)
 
 

@@ -86,14 +86,14 @@ async def _crowd() -> list[Row]:
             messages = Counter(_channels(recorder.received))
     blocks.sort()
     most = max(messages.values(), default=0)
-    shown = ", ".join(f"{name} {count}" for name, count in sorted(messages.items())) or "none"
+    text = ", ".join(f"{name} {count}" for name, count in sorted(messages.items())) or "none"
     within = f"{ticketed:.0f} s" if ticketed else f"{at_limit} of {AGENTS:,} in {_LIMIT:.0f} s"
     return [
         Row(f"{AGENTS:,} looping agents, all ticketed", within, "<= 60 s", 0 < ticketed <= _LIMIT),
         Row("... and all taken in", f"{sent:.0f} s" if sent else "not", "-", sent > 0),
         Row("... processor time until all are triaged", f"{used:.0f} s", "-", True),
         Row("... and all triaged", f"{decided:.0f} s" if decided else "not", "<= 90 s", 0 < decided <= 90),
-        Row("... messages to people", shown, f"1 to {_MESSAGES} a channel", 0 < most <= _MESSAGES),
+        Row("... messages to people", text, f"1 to {_MESSAGES} a channel", 0 < most <= _MESSAGES),
         Row(
             "... event loop held: worst, 99 of 100",
             f"{blocks[-1] * 1e3:.0f} ms, {blocks[int(len(blocks) * 0.99)] * 1e3:.0f} ms",

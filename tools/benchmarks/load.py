@@ -132,7 +132,7 @@ class _Load:
         followers = spawn.Process(target=_follow_all, args=(self._port, theirs))
         followers.start()
         ours.recv()
-        asked, asking = spawn.Pipe()
+        pipe, asking = spawn.Pipe()
         clients = spawn.Process(target=_ask_all, args=(self._port, asking))
         clients.start()
         before, began = 0.0, time.monotonic()
@@ -145,7 +145,7 @@ class _Load:
                 if time.monotonic() - began > WARM_UP + SECONDS:
                     break
                 time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
-        times: dict[str, list[float]] = asked.recv()
+        times: dict[str, list[float]] = pipe.recv()
         clients.join()
         spent, took = _cpu(pid) - before, time.monotonic() - began - WARM_UP
         log = self._log_at_rest()

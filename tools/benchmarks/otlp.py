@@ -205,7 +205,7 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     async def ingest(events: list[AgentEvent]) -> None:
         await store.append(events)
         now = time.time()
-        found = [said for event in events for said in monitor.apply(event, now)]
+        found = [emitted for event in events for emitted in monitor.apply(event, now)]
         if found:
             await store.append(found)
 

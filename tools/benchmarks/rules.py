@@ -272,10 +272,10 @@ def windows() -> dict[str, float]:
     for path in rules_folder().glob("*.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
-                asked = re.findall(
+                mentions = re.findall(
                     r"([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?(?:\[|\s+offset\s+)(\d+)([smhd])", rule["expr"]
                 )
-                for name, number, unit in asked:
+                for name, number, unit in mentions:
                     found[name] = max(found[name], int(number) * _UNIT[unit])
     return found
 
@@ -297,14 +297,14 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
             times[group["name"]].append(group["evaluationTime"])
             if len(times[group["name"]]) > SETTLE:
                 for rule in group["rules"]:
-                    told = f"{rule['name']} {rule.get('labels', {}).get('window', '')}".strip()
-                    rules[told] = max(rules[told], rule["evaluationTime"])
+                    result = f"{rule['name']} {rule.get('labels', {}).get('window', '')}".strip()
+                    rules[result] = max(rules[result], rule["evaluationTime"])
                     if rule.get("lastError"):
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
     # A group with an interval of its own is evaluated once or twice meanwhile.
-    kept = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
-    return kept, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
+    settled = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
+    return settled, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
 
 
 def _evaluated(group: dict[str, Any]) -> bool:

@@ -33,7 +33,7 @@ def run() -> list[Row]:
     Help is wall clock; what asks a service is processor time, as the service's own is not the command's.
     """
     with serve() as service:
-        words = [(*asked, "--url", service.url) for asked in _ASKING]
+        words = [(*command, "--url", service.url) for command in _ASKING]
         asking = [_cpu_row(f"queenright {' '.join(one[:-2])}", one) for one in words]
     return [
         _row("queenright --help", ("--help",), {}),

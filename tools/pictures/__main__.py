@@ -18,8 +18,8 @@ from queenright.health.settings import HealthSettings
 from tests.grafana.shown import NAMES
 from tools.pictures.answers import Answers, Window, in_whole_bars
 from tools.pictures.page import draw
+from tools.story.recording import Story, running_story
 from tools.story.settings import HEALTH
-from tools.story.told import Story, running_story
 
 _CHOSEN: Final = ("archivist", "concierge", "courier", "librarian")
 """Between them these agents show what one may do: save nothing, wait, fail, get on."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queenright.grafana import PanelQuery, annotation_queries, queries
-from tools.story.told import Story
+from tools.story.recording import Story
 
 Labels = Mapping[str, str]
 
@@ -81,9 +81,9 @@ class Answers:
         """Return the series of each query of ``panel``."""
         bars = panel.get("interval") is not None
         known = {**self.variables, **self.window.variables(bars=bars)}
-        asked = queries({"panels": [panel], "templating": board["templating"]}, variables=known)
+        panel_queries = queries({"panels": [panel], "templating": board["templating"]}, variables=known)
         found = []
-        for target, query in zip(panel["targets"], asked, strict=True):
+        for target, query in zip(panel["targets"], panel_queries, strict=True):
             exemplars = self._exemplars(query.expr) if target.get("exemplar") else ()
             found.append(
                 [
@@ -95,10 +95,10 @@ class Answers:
 
     def marks(self, board: Mapping[str, Any]) -> list[Mark]:
         """Return where the dashboard's annotations begin."""
-        shown = [each for each in board["annotations"]["list"] if "expr" in each]
+        result = [each for each in board["annotations"]["list"] if "expr" in each]
         filled = annotation_queries(board, variables={**self.variables, "__rate_interval": "3s"})
         marks = []
-        for annotation, query in zip(shown, filled, strict=True):
+        for annotation, query in zip(result, filled, strict=True):
             for series in self.story.range(query.expr):
                 times = [float(at) for at, _ in series["values"]]
                 begins = [b for a, b in zip([-math.inf, *times], times, strict=False) if b - a > 2]

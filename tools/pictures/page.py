@@ -16,7 +16,7 @@ _ROW: Final = 36
 """Pixels of one unit of Grafana's grid."""
 _GAP: Final = 8
 
-SAID: Final = "drawn from the queries, not a screenshot of Grafana"
+CAPTION: Final = "drawn from the queries, not a screenshot of Grafana"
 
 
 def draw(board: dict[str, Any], answers: Answers) -> Canvas:
@@ -40,7 +40,7 @@ def draw(board: dict[str, Any], answers: Answers) -> Canvas:
         place = (x + _GAP / 2, y + 36, w - _GAP, h - 36 - _GAP / 2)
         _panel(canvas, place, panel, answers.lines(board, panel), marks, answers)
     foot = (
-        f"{board['title']}: {SAID}. Asked of a real Prometheus after {answers.window.seconds:.0f} seconds "
+        f"{board['title']}: {CAPTION}. Asked of a real Prometheus after {answers.window.seconds:.0f} seconds "
         f"in which the tests let everything happen once; rates over 10 s, bars of {answers.window.bars:g} s."
     )
     canvas.text(_GAP + 8, _HEAD + tall * _ROW + _FOOT / 2, foot, 12.5, DIM)
@@ -88,6 +88,6 @@ def _head(canvas: Canvas, board: dict[str, Any], answers: Answers) -> None:
         canvas.text(x + 9, 88.5, label, 12.5, LINK)
         canvas.text(x + width_of(label, 12.5) + 24, 88.5, chosen, 12.5)
         x += wide + 8
-    wide = width_of(SAID, 12.5) + 24
+    wide = width_of(CAPTION, 12.5) + 24
     canvas.box(WIDTH - wide - 16, 16, wide, 26, "#3a2c10", edge="#8a6a1f")
-    canvas.text(WIDTH - wide / 2 - 16, 29.5, SAID, 12.5, "#ffd27a", align="center")
+    canvas.text(WIDTH - wide / 2 - 16, 29.5, CAPTION, 12.5, "#ffd27a", align="center")

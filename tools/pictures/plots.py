@@ -62,11 +62,11 @@ def state_history(
     axes.grid(False)
     for number, line in enumerate(lines):
         for begin, end, value in _stretches(line, window):
-            said = words.get(f"{value:g}", {"text": f"{value:g}", "color": DIM})
-            axes.barh(number, end - begin, left=begin, height=0.84, color=colour(said["color"]), alpha=0.8)
+            result = words.get(f"{value:g}", {"text": f"{value:g}", "color": DIM})
+            axes.barh(number, end - begin, left=begin, height=0.84, color=colour(result["color"]), alpha=0.8)
             room = (end - begin) / window.seconds * (w - left - 8)
-            if width_of(said["text"], 10.5) + 8 < room:
-                axes.text(begin + 0.4, number, said["text"], fontsize=7.6, color="#0d0e12", va="center")
+            if width_of(result["text"], 10.5) + 8 < room:
+                axes.text(begin + 0.4, number, result["text"], fontsize=7.6, color="#0d0e12", va="center")
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [line.name for line in lines])
     axes.tick_params(axis="y", labelcolor=TEXT)
@@ -89,9 +89,9 @@ def heat_map(
     low, high = (max(0, seen[0] - 1), min(len(bounds), seen[-1] + 2)) if len(seen) else (0, len(bounds))
     x, y, w, h = place
     axes = canvas.plot(x + 62, y + 4, w - 70, h - 26)
-    shown = np.ma.masked_less_equal(counts[low:high], 1e-9)
+    result = np.ma.masked_less_equal(counts[low:high], 1e-9)
     edges = [*times, times[-1] + window.step]
-    axes.pcolormesh(edges, range(high - low + 1), shown, cmap=_ORANGES, linewidth=0)
+    axes.pcolormesh(edges, range(high - low + 1), result, cmap=_ORANGES, linewidth=0)
     labels = ["∞" if math.isinf(bound) else written(bound, unit) for bound in bounds[low:high]]
     every = max(1, math.ceil(len(labels) / 8))
     axes.set_yticks([n + 1 for n in range(0, len(labels), every)], labels[::every])

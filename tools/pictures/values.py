@@ -32,10 +32,10 @@ def numbers(canvas: Canvas, place: Place, panel: Panel, lines: list[Line]) -> No
         left = x + 6 + number * wide
         canvas.box(left, y + 2, wide - 4, h - 8, PANEL if plain else fill, edge=EDGE if plain else "none")
         words = [each["options"].get(f"{line.last:g}") for each in defaults.get("mappings", [])]
-        said = next(
+        result = next(
             (word["text"] for word in words if word), written(_whole(line.last, defaults), defaults["unit"])
         )
-        size = min(34.0, h * 0.36, 34.0 * (wide - 20) / max(width_of(said, 34), 1))
+        size = min(34.0, h * 0.36, 34.0 * (wide - 20) / max(width_of(result, 34), 1))
         ink = TEXT if plain else "#0d0e12"
         canvas.text(
             left + wide / 2 - 2,
@@ -46,7 +46,7 @@ def numbers(canvas: Canvas, place: Place, panel: Panel, lines: list[Line]) -> No
             align="center",
             room=wide - 10,
         )
-        canvas.text(left + wide / 2 - 2, y + h * 0.60, said, size, ink, align="center", bold=True)
+        canvas.text(left + wide / 2 - 2, y + h * 0.60, result, size, ink, align="center", bold=True)
 
 
 def gauges(canvas: Canvas, place: Place, panel: Panel, lines: list[Line]) -> None:
@@ -79,9 +79,9 @@ def table(canvas: Canvas, place: Place, panel: Panel, answers: list[list[Line]])
     heads, rows = _rows(panel, answers)
     x, y, w, h = place
     fits = int((h - 30) // 25)
-    shown = rows[:fits] if len(rows) <= fits else rows[: fits - 1]
+    result = rows[:fits] if len(rows) <= fits else rows[: fits - 1]
     widths = [
-        max([width_of(head, 12.5), *(width_of(row[n][0], 12.5) for row in shown)], default=10) + 26
+        max([width_of(head, 12.5), *(width_of(row[n][0], 12.5) for row in result)], default=10) + 26
         for n, head in enumerate(heads)
     ]
     spare = max(0.0, w - 16 - sum(widths)) / max(len(widths), 1)
@@ -90,14 +90,14 @@ def table(canvas: Canvas, place: Place, panel: Panel, answers: list[list[Line]])
     for n, head in enumerate(heads):
         wide = widths[n] * scale + spare
         canvas.text(left + 6, y + 14, head, 12.5, LINK, bold=True, room=wide - 10)
-        for number, row in enumerate(shown):
-            said, ink, _ = row[n]
-            canvas.text(left + 6, y + 42 + number * 25, said, 12.5, ink, room=wide - 10)
+        for number, row in enumerate(result):
+            cell, ink, _ = row[n]
+            canvas.text(left + 6, y + 42 + number * 25, cell, 12.5, ink, room=wide - 10)
         left += wide
-    for number in range(len(shown) + 1):
+    for number in range(len(result) + 1):
         canvas.rule(x + 8, y + 28 + number * 25, w - 16)
-    if len(shown) < len(rows):
-        canvas.text(x + 14, y + 42 + len(shown) * 25, f"… {len(rows) - len(shown)} more below", 12, DIM)
+    if len(result) < len(rows):
+        canvas.text(x + 14, y + 42 + len(result) * 25, f"… {len(rows) - len(result)} more below", 12, DIM)
 
 
 def _rows(panel: Panel, answers: list[list[Line]]) -> tuple[list[str], list[list[Cell]]]:
@@ -139,8 +139,8 @@ def _cell(value: float | str, own: dict[str, Any], unit: str) -> Cell:
     if isinstance(value, str):
         return value, ink, value
     for mapping in own.get("mappings", []):
-        if said := mapping["options"].get(f"{value:g}"):
-            return said["text"], colour(said["color"]), value
+        if result := mapping["options"].get(f"{value:g}"):
+            return result["text"], colour(result["color"]), value
     if own.get("custom.cellOptions"):
         ink = at_steps(value, own.get("thresholds", {}).get("steps", []))
     return written(_whole(value, own), own.get("unit", unit)), ink, value

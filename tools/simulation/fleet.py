@@ -302,9 +302,9 @@ class Fleet:
             data=data,
             id="",
         )
-        said = self.monitor.apply(event, self.now)
-        if said:
-            self._said += said
+        emitted = self.monitor.apply(event, self.now)
+        if emitted:
+            self._said += emitted
         if type_ in _CHANGES:
             self._changed[worker.agent_id, worker.session_id] = None
 
@@ -319,12 +319,12 @@ class Fleet:
     async def _speak(self) -> None:
         """Store what the monitor says, then let everybody act on it."""
         while self._said or self._changed:
-            said = list(self._said)
+            result = list(self._said)
             self._said.clear()
-            kept = [event for event in said if event.type in ALERT_CLASS]
-            if kept:
-                await self.store.append(kept)
-            for event in said:
+            alerts = [event for event in result if event.type in ALERT_CLASS]
+            if alerts:
+                await self.store.append(alerts)
+            for event in result:
                 self._note(event)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
@@ -363,8 +363,8 @@ class Fleet:
 
     async def _orchestrate(self, question: Escalation) -> Answer | None:
         worker = self.monitor.get(question.agent_id, question.session_id)
-        asked = question.model_dump(mode="json") | {"asked_at": question.created_at}
-        given = escalation_policy.answer(asked, summarise(worker, self.now) if worker is not None else None)
+        result = question.model_dump(mode="json") | {"asked_at": question.created_at}
+        given = escalation_policy.answer(result, summarise(worker, self.now) if worker is not None else None)
         return Answer(decision=given.decision, reason=given.reason)
 
     # -- what is known for certain ------------------------------------------------------------------

@@ -69,16 +69,16 @@ class Attributing(Counting):
     ) -> ModelReply:
         """See ``LLMProvider``."""
         desk = self.desk(tools)
-        asked = _asked(_ASKED_ABOUT[desk], messages)
+        result = _asked(_ASKED_ABOUT[desk], messages)
         if desk == "triage":
-            self.by_ticket[asked["ticket_id"]][desk] += 1
+            self.by_ticket[result["ticket_id"]][desk] += 1
         elif desk == "escalation":
-            key = asked["agent_id"], asked["session_id"]
+            key = result["agent_id"], result["session_id"]
             (self.by_ticket[self._last[key]] if key in self._last else self.waiting[key])[desk] += 1
-        elif (ticket := self.open_for(asked["agent_id"], asked["session_id"])) is not None:
+        elif (ticket := self.open_for(result["agent_id"], result["session_id"])) is not None:
             self.by_ticket.setdefault(ticket.ticket_id, Counter())[desk] += 1
         else:
-            self.waiting[asked["agent_id"], asked["session_id"]][desk] += 1
+            self.waiting[result["agent_id"], result["session_id"]][desk] += 1
         return await super().complete(messages, tools, on_text)
 
     def heard(self, event: AgentEvent) -> None:

@@ -69,9 +69,9 @@ def _recovered(tally: Tally) -> dict[str, Any]:
         of_task[attempt.task_id].append(attempt)
     saved = lost = watched = beyond = never = tries = 0
     for attempts in of_task.values():
-        begun = [each for each in attempts if each.started_at is not None]
-        tries += len(begun)
-        if not begun:
+        started_attempts = [each for each in attempts if each.started_at is not None]
+        tries += len(started_attempts)
+        if not started_attempts:
             never += any(_LIMIT_WORDS in each.outcome for each in attempts)
         elif attempts[0].session_id in tally.beyond_help:
             beyond += 1

@@ -63,18 +63,18 @@ class Provider(OpenAIServer):
                     return Thought(text=["All seems well."], usage=USAGE[model], model=model)
                 case (str(), 1) if model == QUEEN:
                     return Stream(head=False, held=True)
-        said = _dismissal(messages, tools) or await RulesModel().complete(messages, tools)
-        calls = [(call.id, call.name, call.arguments) for call in said.tool_calls]
+        result = _dismissal(messages, tools) or await RulesModel().complete(messages, tools)
+        calls = [(call.id, call.name, call.arguments) for call in result.tool_calls]
         return Thought(
-            text=[said.text] if said.text else (), tool_calls=calls, usage=USAGE[model], model=model
+            text=[result.text] if result.text else (), tool_calls=calls, usage=USAGE[model], model=model
         )
 
 
 async def warm() -> None:
     """Ask both models for nothing: the first question takes seconds, for all that is imported then."""
     for model in (JUDGE, QUEEN):
-        asked = [Message(role="user", content="Good morning.")]
-        await LiteLlmProvider(f"openai/{model}", timeout_seconds=60).complete(asked, [])
+        result = [Message(role="user", content="Good morning.")]
+        await LiteLlmProvider(f"openai/{model}", timeout_seconds=60).complete(result, [])
 
 
 def _message(row: Mapping[str, Any]) -> Message:
@@ -91,8 +91,8 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 
 def _about(agent: str, messages: Sequence[Message]) -> bool:
-    asked = [message.content for message in messages if message.role == "user"]
-    return f'"{agent}"' in asked[-1]
+    questions = [message.content for message in messages if message.role == "user"]
+    return f'"{agent}"' in questions[-1]
 
 
 def _dismissal(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply | None:

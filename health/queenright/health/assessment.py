@@ -16,7 +16,7 @@ from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.settings import HealthSettings
-from queenright.health.silence import span
+from queenright.health.stall_detectors import span
 from queenright.health.state import fails_in_a_row, health_state, is_stuck
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.counts import format_count

@@ -41,7 +41,7 @@ class StallClock(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """The last signs of life of a process; times in seconds since the epoch."""
+    """When a process last showed that it runs; times in seconds since the epoch."""
 
     seen: float
     beat: float = 0.0

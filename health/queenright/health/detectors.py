@@ -19,7 +19,8 @@ from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Se
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, grown, half_more
-from queenright.health.silence import (
+from queenright.health.spending import detect_spending
+from queenright.health.stall_detectors import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
     detect_no_tokens,
@@ -30,7 +31,6 @@ from queenright.health.silence import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.spending import detect_spending
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
 from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vitals import VitalSigns

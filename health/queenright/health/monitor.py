@@ -44,7 +44,7 @@ ENDED_KEPT: Final = 10_000
 ENDED_KEPT_SECONDS: Final = 3600.0
 
 SIGNS_KEPT: Final = 100_000
-"""The maximum number of processes whose last sign of life is in memory; the newest stay."""
+"""The maximum number of processes whose last activity is in memory; the newest stay."""
 
 END_REPEATED_SECONDS: Final = 5.0
 """How long an ending worker repeats its end to a service that is away."""
@@ -111,8 +111,8 @@ class WorkerHealth:
     """The worker's valid entry in the heap."""
     trouble_since: float | None = None
     """When it became stuck or failing; None while it is neither."""
-    life: int = 1
-    """The life (``VitalSigns.lives``) in which the state last changed."""
+    incarnation_number: int = 1
+    """The incarnation (``VitalSigns.incarnation_count``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
     """Findings of detectors on trial; nothing follows from them."""
     unknown_fields: frozenset[str] = frozenset()
@@ -195,9 +195,9 @@ class HealthMonitor:
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
-        """Return whether this life of a worker is being terminated: any end that it reports is that."""
+        """Return whether an incarnation is being terminated: any end that it reports is that."""
         self.listening_since = 0.0
-        """When calls of ``note_alive`` began: earlier signs of life are unknown."""
+        """When calls of ``note_alive`` began: earlier activity is unknown."""
 
     def connect(
         self,
@@ -356,15 +356,15 @@ class HealthMonitor:
 
     @staticmethod
     def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends a life that had worked on after its termination."""
+        """Return whether an event ends an incarnation that had worked on after its termination."""
         return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
 
     def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
         Return whether an event shows that a worker works on after its termination.
 
-        That is work of the same life that began after the end, by its author's clock and by ours, beyond the
-        clock tolerance. Neither a call that was running at the end counts, nor a new execution.
+        That is work of the same incarnation that began after the end, by its author's clock and by ours,
+        beyond the clock tolerance. Neither a call that was running at the end counts, nor a new execution.
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
@@ -482,7 +482,7 @@ class HealthMonitor:
 
     def note_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
-        Record a sign of life of a process, even if it is about none of its workers.
+        Record that a process is alive, even if the event is about none of its workers.
 
         Args:
             incarnation_id: The process, as its workers name it.
@@ -641,7 +641,7 @@ class HealthMonitor:
         vitals, target = worker.vitals, self._workers.get(new)
         if target is None:
             target = self._add_worker(new, now)
-            target.life = vitals.lives
+            target.incarnation_number = vitals.incarnation_count
         else:
             older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
@@ -672,7 +672,7 @@ class HealthMonitor:
     # -- actions on workers -------------------------------------------------------------------------
 
     def _apply_action(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
-        """Apply an event of the health layer: it is not a sign of life, so it moves no clock."""
+        """Apply an event of the health layer: it is not activity of the worker, so it moves no clock."""
         events: list[AgentEvent] = []
         for worker in self._affected_workers(event, at):
             was_over = worker.vitals.ended_at
@@ -719,8 +719,8 @@ class HealthMonitor:
         """
         if v.status not in (SessionStatus.FAILED, SessionStatus.COMPLETED):
             return []
-        is_repeated = v.counted_end == (v.lives, v.status)
-        v.counted_end = (v.lives, v.status)
+        is_repeated = v.counted_end == (v.incarnation_count, v.status)
+        v.counted_end = (v.incarnation_count, v.status)
         if is_repeated or not self._counts_runs:
             return []
         failed = self._failed_runs.pop(v.agent_id, FailedRuns())
@@ -812,7 +812,7 @@ class HealthMonitor:
         events: list[AgentEvent] = []
         if findings or before:
             events = self._differences(v, before, findings, now, delay)
-        has_restarted = v.lives != worker.life
+        has_restarted = v.incarnation_count != worker.incarnation_number
         if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
             lead = worst(findings)
             reason = END_REASONS.get(v.status.value, "no findings")
@@ -835,10 +835,10 @@ class HealthMonitor:
             )
             if not state.in_trouble:
                 worker.trouble_since = None
-            elif worker.trouble_since is None or worker.life != v.lives:
+            elif worker.trouble_since is None or worker.incarnation_number != v.incarnation_count:
                 worker.trouble_since = now
             worker.state, worker.state_since, worker.reason = state, now, reason
-            worker.life = v.lives
+            worker.incarnation_number = v.incarnation_count
         return events
 
     def _watch_shadow(self, worker: WorkerHealth, at: float) -> None:

@@ -27,7 +27,7 @@ TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
     state: frozenset() if state is HealthState.TERMINATED else frozenset(HealthState) - {state}
     for state in HealthState
 }
-"""Allowed transitions within one life: any, except from terminated."""
+"""Allowed transitions within one incarnation: any, except from terminated."""
 
 
 def may_follow(before: HealthState, after: HealthState, *, has_restarted: bool) -> bool:

@@ -1,8 +1,8 @@
 """
 How events change vital signs: one function an event type. Work itself is in ``vital_work``.
 
-What a worker tells, and what the health layer tells about it, are kept apart: the one is a sign of life
-and names the incarnation that gives it, the other is neither.
+Events of a worker and events of the health layer about it are separate: only the worker's own are activity
+and name the incarnation that sent them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, An
         return
     if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
-        v.recovery_failed = ""  # somebody called the work off: there is nothing left to bring back
+        v.recovery_failed = ""  # somebody called the work off: there is nothing left to recover
         return
     if data.get("error_type") == TERMINATED:
         v.end(SessionStatus.TERMINATED, at)  # we stopped it, and say so in a moment
@@ -238,9 +238,9 @@ def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any
         return
     v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
     v.recovery_failed_at = at
-    v._failed_incarnation = v.lives
+    v._failed_incarnation = v.incarnation_count
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
-        v.end(SessionStatus.FAILED, at)  # all that is known of it is that it could not be brought back
+        v.end(SessionStatus.FAILED, at)  # all that is known of it is that its recovery failed
 
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -263,7 +263,7 @@ def _is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> b
     """
     Return whether an end that names no incarnation is from before the one that is known.
 
-    One that names it is of this life whatever its time: of a batch that came late, the start may be timed
+    An end that names the incarnation belongs to it whatever its time: in a late batch, the start may be timed
     by its arrival and the end by its author's clock.
     """
     return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started

@@ -169,7 +169,7 @@ def name(said: object) -> str:
 
 
 class SessionStatus(StrEnum):
-    """Where a session is in its life; a word not listed here is ``unknown``."""
+    """The status of a session; an unlisted one is ``unknown``."""
 
     ACTIVE = "active"
     PAUSED = "paused"

@@ -166,6 +166,7 @@ class VitalState:
         "idle_turns",
         "idle_turns_of_model",
         "idle_turns_since",
+        "incarnation_count",
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
@@ -178,7 +179,6 @@ class VitalState:
         "last_trace_id",
         "limit_due",
         "limited_until",
-        "lives",
         "llm_error",
         "llm_error_since",
         "llm_errors",
@@ -270,7 +270,7 @@ class VitalState:
         self.task_id = session_id
         """What the session is about; the session itself, unless the worker says otherwise."""
         self.incarnation_id = ""
-        self.lives = 1
+        self.incarnation_count = 1
         """Incarnations and executions so far: only a new one brings a terminated worker back."""
         self.graph_id = ""
         self.node_id = ""
@@ -282,7 +282,7 @@ class VitalState:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """This life worked on after it was reported as terminated."""
+        """This incarnation worked on after it was reported as terminated."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
@@ -467,7 +467,7 @@ class VitalState:
     @property
     def lost(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
-        return bool(self.recovery_failed) and self._failed_incarnation == self.lives
+        return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
@@ -703,7 +703,7 @@ class VitalState:
 
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
-        self.lives += 1
+        self.incarnation_count += 1
         if self.status is not SessionStatus.UNKNOWN:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
@@ -733,9 +733,9 @@ class VitalState:
     def undo_termination(self, at: float) -> None:
         """Watch it again: it works on after its termination. What its detectors have counted stays."""
         is_lost = self.lost
-        self.lives += 1
+        self.incarnation_count += 1
         if is_lost:
-            self._failed_incarnation = self.lives
+            self._failed_incarnation = self.incarnation_count
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True

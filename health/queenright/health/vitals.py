@@ -39,7 +39,7 @@ class VitalSigns(VitalState):
         if self.away is not None and event.type in WORKER_EVENTS:
             self.away = None
         incarnation = event.incarnation_id
-        # What others say about a worker names the life that it is about, and begins none.
+        # What others say about a worker names the incarnation that it is about, and begins none.
         if incarnation and incarnation != self.incarnation_id and event.type not in ABOUT_WORKERS:
             if incarnation == self._previous_incarnation:
                 return  # the last words of a process that has been replaced

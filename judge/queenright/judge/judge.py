@@ -215,7 +215,7 @@ class HealthJudge:
         return outcomes
 
     async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets of a crowd, many per transaction, where they bind or the rules judge."""
+        """Write rules' tickets of many workers in few transactions where they bind or the rules judge."""
         judging = self._model.answering
         keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")

@@ -117,7 +117,7 @@ class Queen:
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
         self._left_to_model: set[str] = set()
-        """Tickets that wait and that the rules did not pass on when a crowd waited."""
+        """Waiting tickets that the rules did not decide when many waited."""
         self._deadlines: dict[str, _Deadline] = {}
         self._checks: list[tuple[float, str]] = []
         """A heap of the deadlines; an entry that no longer matches its ticket's deadline is skipped."""

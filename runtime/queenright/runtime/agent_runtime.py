@@ -169,7 +169,7 @@ class AgentRuntime:
         )
         """Worker control for the health layer: notify, terminate and respawn."""
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all graphs added so far. Graphs added later start immediately."""

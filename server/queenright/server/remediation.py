@@ -149,7 +149,7 @@ class Remediation:
         worker = self._monitor.get(*target.key)
         return "it waits" if worker is not None and worker.vitals.waiting is not None else None
 
-    # -- life ---------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------
 
     async def load(self, seconds_away: float = 0.0) -> None:
         """

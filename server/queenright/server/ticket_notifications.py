@@ -15,7 +15,7 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import Clock
-from queenright.server.earlier_lives import RECENT_SECONDS, EarlierSessions, find_earlier_lives
+from queenright.server.earlier_sessions import RECENT_SECONDS, EarlierSessions, find_earlier_sessions
 from queenright.server.operator_requests import find_requests
 from queenright.server.settings import Settings
 
@@ -37,7 +37,7 @@ class TicketNotifications:
     def write(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Write a ticket's notification; the decision and its notification are one transaction."""
         health = self.settings.health_monitoring
-        earlier = self._find_earlier_lives(connection, ticket)
+        earlier = self._find_earlier_sessions(connection, ticket)
         enqueue(
             connection,
             ticket,
@@ -56,12 +56,12 @@ class TicketNotifications:
             self.write(connection, ticket)
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
-        """Return the ticket of an earlier life whose incident a new ticket joins, if there is one."""
-        follows = self._find_earlier_lives(connection, ticket).tickets
+        """Return the ticket of an earlier session whose incident a new ticket joins, if there is one."""
+        follows = self._find_earlier_sessions(connection, ticket).tickets
         ticket_id = find_joined(connection, ticket, follows, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
 
-    def _find_earlier_lives(self, connection: Connection, ticket: EscalationTicket) -> EarlierSessions:
+    def _find_earlier_sessions(self, connection: Connection, ticket: EscalationTicket) -> EarlierSessions:
         agent_id, now = ticket.worker_agent_id, self.clock()
         if self.monitor.get(agent_id, ticket.worker_session_id) is None:
             return EarlierSessions()
@@ -69,4 +69,4 @@ class TicketNotifications:
         session_ids = {one.worker_session_id for one in (ticket, *others)}
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}
         sessions = {session_id: worker.vitals for session_id, worker in workers.items() if worker is not None}
-        return find_earlier_lives(ticket, others, sessions, now)
+        return find_earlier_sessions(ticket, others, sessions, now)

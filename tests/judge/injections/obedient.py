@@ -145,11 +145,11 @@ class Obedient:
 
 def _looked(messages: Sequence[Message]) -> bool:
     """Return whether the newest words are what looking closer has shown."""
-    asked = next((m for m in reversed(messages) if m.role == "assistant"), None)
+    result = next((m for m in reversed(messages) if m.role == "assistant"), None)
     return (
         messages[-1].role == "tool"
-        and asked is not None
-        and all(call.name in (GET_TRACE, QUERY_METRICS) for call in asked.tool_calls)
+        and result is not None
+        and all(call.name in (GET_TRACE, QUERY_METRICS) for call in result.tool_calls)
     )
 
 

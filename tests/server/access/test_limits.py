@@ -66,14 +66,12 @@ def test_a_household_of_ipv6_is_one_caller() -> None:
     assert network_of("") == ""
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
-def test_a_pause_is_whole_seconds(seconds: float, said: str) -> None:
-    assert retry_after(seconds) == said
+@pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
+def test_a_pause_is_whole_seconds(seconds: float, expected: str) -> None:
+    assert retry_after(seconds) == expected
 
 
-def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 3)
     clock = Clock()
     door = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
@@ -115,20 +113,26 @@ async def httpx_answer(send: object) -> None:
     await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
 
 
-def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
+def test_audit_name_is_the_token_name() -> None:
     from starlette.requests import Request
 
     from queenright.server.access.caller import KEY, MAX_NAME_LENGTH
 
-    def asked(name: str, address: str = "192.0.2.7") -> Request:
+    def request_from(name: str, address: str = "192.0.2.7") -> Request:
         return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
 
-    assert who(asked(""), "bob") == "bob"
-    assert [who(asked("ada"), said) for said in ("operator", "ada", "bob")] == ["ada", "ada", "ada (as bob)"]
-    assert actor_of(asked("ada")) == "ada (operator, 192.0.2.7)"
-    assert actor_of(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
-    longest = actor_of(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
+    assert who(request_from(""), "bob") == "bob"
+    assert [who(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [
+        "ada",
+        "ada",
+        "ada (as bob)",
+    ]
+    assert actor_of(request_from("ada")) == "ada (operator, 192.0.2.7)"
+    assert actor_of(request_from("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = actor_of(
+        request_from("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
+    )
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(who(asked("ada"), "b" * 100)) == MAX_NAME_LENGTH
+    assert len(who(request_from("ada"), "b" * 100)) == MAX_NAME_LENGTH

@@ -79,7 +79,7 @@ def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]
     assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed)
 
 
-def test_no_line_of_the_table_is_for_a_route_that_is_gone(routes: list[tuple[str, str]]) -> None:
+def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> None:
     there = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
     for right in ACCESS_RULES:
         if right.path in ("/v1/{}", "/openapi.json"):
@@ -109,7 +109,7 @@ def test_no_line_of_the_table_is_for_a_route_that_is_gone(routes: list[tuple[str
         ("WHATEVER", "/nowhere", AccessLevel.OPERATOR),
     ],
 )
-def test_a_path_written_another_way_asks_no_less(method: str, path: str, need: AccessLevel) -> None:
+def test_alternative_path_spelling_needs_the_same_access(method: str, path: str, need: AccessLevel) -> None:
     assert required_level(method, path) is need
 
 

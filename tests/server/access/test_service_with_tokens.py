@@ -124,11 +124,11 @@ def test_probes_are_open_and_details_need_a_viewer(
     with service.client() as anybody, service.client("viewer") as viewer:
         assert anybody.get("/healthz").text == "ok\n"
         service.running.service.faults.append("the cellar is under water")
-        hidden, told = anybody.get("/readyz"), viewer.get("/readyz")
+        hidden, result = anybody.get("/readyz"), viewer.get("/readyz")
         service.running.service.faults.clear()
 
     assert (hidden.status_code, hidden.json()) == (503, {"ready": False, "missing": []})
-    assert "the cellar is under water" in told.json()["missing"]
+    assert "the cellar is under water" in result.json()["missing"]
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
     """It is looked at whenever something is sent, after a while: here, every time."""
     monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
-    shown = {"Authorization": f"Bearer {words}"}
-    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=shown) as stream:
+    headers = {"Authorization": f"Bearer {words}"}
+    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=headers) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("data: ")
         revoke(service.settings, "watcher")
@@ -230,14 +230,14 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
         assert len(list(lines)) < 50  # and no end that never comes
 
 
-def test_another_sites_page_gets_no_leave_to_ask(service: Guarded) -> None:
-    asked = {
+def test_foreign_origin_gets_no_cors_permission(service: Guarded) -> None:
+    headers = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization",
     }
     with service.client() as http, service.client("viewer") as viewer:
-        answers = [http.options("/api/status", headers=asked), viewer.get("/api/status", headers=asked)]
+        answers = [http.options("/api/status", headers=headers), viewer.get("/api/status", headers=headers)]
 
     assert answers[0].status_code in (401, 405)
     for answer in answers:
@@ -356,14 +356,14 @@ def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
 def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
     with service.client() as http:
         sent_on = http.get("/breakers?name=a%20b", headers=PAGE)
-        asked = http.get(sent_on.headers["location"], headers=PAGE)
+        response = http.get(sent_on.headers["location"], headers=PAGE)
 
     assert sent_on.status_code == 303
-    assert 'name="next" value="/breakers?name=a%20b"' in asked.text
-    assert 'type="password"' in asked.text
+    assert 'name="next" value="/breakers?name=a%20b"' in response.text
+    assert 'type="password"' in response.text
 
 
-def test_a_link_from_elsewhere_asks_again_from_here_so_that_the_cookie_comes_along(service: Guarded) -> None:
+def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded) -> None:
     with service.client() as http:
         response = http.get("/", headers=PAGE | {"Sec-Fetch-Site": "cross-site"})
 
@@ -371,7 +371,7 @@ def test_a_link_from_elsewhere_asks_again_from_here_so_that_the_cookie_comes_alo
     assert 'http-equiv="refresh"' in response.text
 
 
-def test_a_session_looks_and_acts_as_its_token_until_one_logs_out(service: Guarded) -> None:
+def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
     ours = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
         home = http.get("/", headers=PAGE)
@@ -387,10 +387,10 @@ def test_a_session_looks_and_acts_as_its_token_until_one_logs_out(service: Guard
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
-        kept = http.cookies[COOKIE]
+        cookie = http.cookies[COOKIE]
         assert http.post("/logout", headers=ours).status_code == 303
     with service.client() as http:
-        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={kept}"})
+        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={cookie}"})
     assert after.status_code == 401
 
 
@@ -438,7 +438,7 @@ def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded)
         "/login",
     ],
 )
-def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(service: Guarded, place: str) -> None:
+def test_sign_in_redirects_only_to_own_pages(service: Guarded, place: str) -> None:
     with service.client() as http:
         response = http.post(
             "/login",
@@ -462,7 +462,7 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("host", "said", "needed"),
+    ("host", "expected", "needed"),
     [
         ("127.0.0.1", False, False),
         ("::1", False, False),
@@ -472,13 +472,13 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
         ("127.0.0.1", True, True),
     ],
 )
-def test_a_token_is_needed_wherever_others_can_reach(
-    tmp_path: Path, host: str, said: bool, needed: bool
+def test_token_is_required_on_reachable_addresses(
+    tmp_path: Path, host: str, expected: bool, needed: bool
 ) -> None:
-    assert Access(guarded(tmp_path, required=said)).is_token_required(host) is needed
+    assert Access(guarded(tmp_path, required=expected)).is_token_required(host) is needed
 
 
-async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Path) -> None:
+async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> None:
     settings = guarded(tmp_path, required=False)
     words = token_for(settings, "ada", Role.VIEWER)
     async with serving(settings) as running:
@@ -501,7 +501,7 @@ async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Pat
     assert other.status_code == 200
 
 
-async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
+async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
     """Whoever gets a copy of it is somebody else."""
     got: list[dict[str, str]] = []
 

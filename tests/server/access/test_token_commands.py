@@ -23,7 +23,7 @@ def run(*words: str, file: Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_token_is_printed_alone_and_once_and_is_the_one_that_is_known(tmp_path: Path) -> None:
+def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
 
     code, out, err = run("create", "ada", "--role", "operator", file=file)
@@ -39,11 +39,11 @@ def test_a_token_is_printed_alone_and_once_and_is_the_one_that_is_known(tmp_path
     assert abs(found.expires_at - time.time() - 90 * DAY) < 60
 
 
-@pytest.mark.parametrize(("said", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
-def test_token_expires_at_the_given_time(tmp_path: Path, said: str, days: float | None) -> None:
+@pytest.mark.parametrize(("expected", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
+def test_token_expires_at_the_given_time(tmp_path: Path, expected: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
-    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", said, "--json", file=file)
+    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", expected, "--json", file=file)
 
     made = json.loads(out)
     assert made["token"].startswith("qrt_")
@@ -83,7 +83,7 @@ def test_invalid_usage_creates_no_token(tmp_path: Path, words: tuple[str, ...]) 
     assert not file.exists()
 
 
-def test_a_second_one_of_a_name_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_duplicate_token_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     run("create", "ada", "--role", "viewer", file=file)
 

@@ -76,8 +76,8 @@ async def test_added_and_removed_tokens_are_published_once_with_the_reason(offic
     assert second["went"] == [{"name": "ada", "role": "admin", "why": "revoked"}]
     assert [one["name"] for one in second["live"]] == ["bob"]
     assert third["went"] == [{"name": "bob", "role": "viewer", "why": "expired"}]
-    kept = json.loads(office.file.read_text())["tokens"]
-    for secret in (SECRET, *(one["sha256"] for one in kept)):
+    text = json.loads(office.file.read_text())["tokens"]
+    for secret in (SECRET, *(one["sha256"] for one in text)):
         assert secret not in json.dumps([first, second, third])
 
 

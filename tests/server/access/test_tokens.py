@@ -44,7 +44,7 @@ def test_token_is_found_only_by_its_text() -> None:
 
 
 @given(st.text(max_size=80))
-def test_no_text_that_somebody_makes_up_is_a_token(text: str) -> None:
+def test_made_up_text_is_never_a_token(text: str) -> None:
     assert Tokens((made()[0],)).find(text, NOW) is None
 
 
@@ -80,7 +80,7 @@ def test_invalid_token_names_are_rejected(name: str) -> None:
         made(name)
 
 
-def test_neither_a_token_nor_its_hash_is_shown_by_accident() -> None:
+def test_token_and_hash_are_not_in_repr_or_logs() -> None:
     token, words = made()
 
     assert token.sha256 not in repr(token)
@@ -94,7 +94,7 @@ def write(path: Path, *tokens: Token) -> None:
     edit_tokens(path, lambda _: Tokens(tokens))
 
 
-def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path) -> None:
+def test_token_file_is_owner_only_and_contains_no_token(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tokens.json"
     token, words = made()
 
@@ -144,7 +144,7 @@ def test_error_of_a_damaged_token_file_has_no_content() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_file_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "tokens.json"
     write(path, made()[0])
     path.chmod(mode)

@@ -185,8 +185,8 @@ class House:
     async def done(self, agent: str = "guide") -> tuple[str, str]:
         """Have a run come to its end; return its id and its session."""
         run, session = await self.begun(agent)
-        said = {"message": "Ada", "session_id": session}
-        await self.ask("POST", f"/api/agents/{agent}/chat", json=said)
+        body = {"message": "Ada", "session_id": session}
+        await self.ask("POST", f"/api/agents/{agent}/chat", json=body)
         assert (await self.over(agent, run))["status"] == "completed"
         return run, session
 

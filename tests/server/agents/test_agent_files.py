@@ -38,7 +38,7 @@ def test_files_are_listed_and_read(folder: Path) -> None:
     assert files_of(folder).read("prompts/talk.md") == "Talk.\n"
 
 
-def test_long_list_is_cut_and_says_so(folder: Path) -> None:
+def test_long_list_is_marked_as_truncated(folder: Path) -> None:
     for number in range(MOST_FILES):
         (folder / f"data{number}.txt").touch()
 
@@ -81,7 +81,7 @@ def test_missing_file_is_named(folder: Path) -> None:
         files_of(folder).read("none.py")
 
 
-def test_links_are_not_followed_wherever_they_lead(folder: Path) -> None:
+def test_links_are_not_followed(folder: Path) -> None:
     (folder / "out.txt").symlink_to("../../secret.txt")
     (folder / "in.py").symlink_to("tools.py")
     (folder / "up").symlink_to("../..")
@@ -92,7 +92,7 @@ def test_links_are_not_followed_wherever_they_lead(folder: Path) -> None:
     assert (folder.parents[1] / "secret.txt").read_text(encoding="utf-8") == "outside"
 
 
-def test_what_is_no_text_file_is_refused(folder: Path) -> None:
+def test_non_text_file_is_refused(folder: Path) -> None:
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\xff")
     (folder / "zeros").write_bytes(b"a\0b")
     with (folder / "large.txt").open("wb") as file:
@@ -110,13 +110,13 @@ def test_written_file_keeps_its_mode_and_its_earlier_text(folder: Path) -> None:
     files = files_of(folder)
     (folder / "prompts" / "talk.md").chmod(0o640)
 
-    kept = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
+    result = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
 
     assert files.read("prompts/talk.md") == "Listen.\n"
     assert (folder / "prompts" / "talk.md").stat().st_mode & 0o777 == 0o640
-    assert kept == folder.parents[1] / "versions" / "20260101T000000Z-prompts-talk.md"
-    assert kept.read_text(encoding="utf-8") == "Talk.\n"
-    assert kept.stat().st_mode & 0o777 == 0o600
+    assert result == folder.parents[1] / "versions" / "20260101T000000Z-prompts-talk.md"
+    assert result.read_text(encoding="utf-8") == "Talk.\n"
+    assert result.stat().st_mode & 0o777 == 0o600
     assert sorted(os.listdir(folder / "prompts")) == ["talk.md"]
 
 
@@ -128,7 +128,7 @@ def test_new_file_has_no_earlier_version(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("expected", [None, "another text\n"])
-def test_file_that_changed_meanwhile_is_not_written(folder: Path, expected: str | None) -> None:
+def test_file_changed_since_reading_is_not_written(folder: Path, expected: str | None) -> None:
     with pytest.raises(AgentFileError, match="has changed meanwhile"):
         files_of(folder).write("tools.py", "x = 1\n", expected=expected, version="1")
 
@@ -140,7 +140,7 @@ def test_too_large_text_is_not_written(folder: Path) -> None:
         files_of(folder).write("new.md", "x" * (LARGEST_FILE + 1), expected=None, version="1")
 
 
-def test_file_is_not_written_if_its_earlier_version_cannot_be_kept(folder: Path) -> None:
+def test_file_is_not_written_if_its_earlier_version_cannot_be_saved(folder: Path) -> None:
     (folder.parents[1] / "versions").touch()
 
     with pytest.raises(AgentFileError, match="nothing was changed"):
@@ -154,6 +154,6 @@ def test_only_the_newest_versions_are_kept(folder: Path) -> None:
     for number in range(KEPT_VERSIONS + 5):
         files.write("tools.py", f"{number}", expected=files.read("tools.py"), version=f"{number:04}")
 
-    kept = sorted(os.listdir(folder.parents[1] / "versions"))
+    result = sorted(os.listdir(folder.parents[1] / "versions"))
 
-    assert (len(kept), kept[0]) == (KEPT_VERSIONS, "0005-tools.py")
+    assert (len(result), result[0]) == (KEPT_VERSIONS, "0005-tools.py")

@@ -34,8 +34,8 @@ async def test_waiting_run_is_queued_and_the_limit_answers_429(
         assert await trigger() == "started"
         assert await trigger() == "queued"
         refused = await home.http.post("/api/agents/guide/trigger", json=given, headers=key)
-        said = {"message": "Ada", "session_id": session}
-        await home.ask("POST", "/api/agents/guide/chat", json=said)
+        body = {"message": "Ada", "session_id": session}
+        await home.ask("POST", "/api/agents/guide/chat", json=body)
         await home.over("guide", first)
         again = await home.http.post("/api/agents/guide/trigger", json=given, headers=key)
 
@@ -52,8 +52,8 @@ async def test_waiting_chat_does_not_hold_up_the_next_trigger(tmp_path: Path) ->
     async with house(tmp_path, agents={"load": [str(file.parent)]}) as home:
         first, session = await home.begun()
         second, other = await home.begun()
-        said = {"message": "Ada", "session_id": other}
-        await home.ask("POST", "/api/agents/guide/chat", json=said)
+        body = {"message": "Ada", "session_id": other}
+        await home.ask("POST", "/api/agents/guide/chat", json=body)
         ended = await home.over("guide", second)
         still = await home.ask("GET", f"/api/agents/guide/executions/{first}")
 
@@ -71,17 +71,17 @@ async def test_waiting_run_is_reported_as_queued(tmp_path: Path, how: str) -> No
         await home.begun()
 
         if how == "resume":
-            asked = await home.ask(
+            body = await home.ask(
                 "POST", "/api/agents/guide/resume", json={"session_id": session}, status=202
             )
         else:
             path = f"/api/agents/guide/sessions/{session}/checkpoints"
             newest = (await home.ask("GET", path))["checkpoints"][0]["checkpoint_id"]
-            asked = await home.ask("POST", f"{path}/{newest}/restore", status=202)
+            body = await home.ask("POST", f"{path}/{newest}/restore", status=202)
         row = await home.ask("GET", f"/api/agents/guide/executions/{first}")
 
-    assert (asked["status"], row["status"]) == ("queued", "queued")
-    assert (asked["execution_id"], asked["session_id"]) == (first, session)
+    assert (body["status"], row["status"]) == ("queued", "queued")
+    assert (body["execution_id"], body["session_id"]) == (first, session)
 
 
 async def test_restore_behind_a_run_of_its_session_is_queued(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ async def test_restore_behind_a_run_of_its_session_is_queued(tmp_path: Path) -> 
         newest = (await home.ask("GET", path))["checkpoints"][0]["checkpoint_id"]
         second, _ = await home.begun(session_id=session)
 
-        asked = await home.ask("POST", f"{path}/{newest}/restore", status=202)
+        body = await home.ask("POST", f"{path}/{newest}/restore", status=202)
         row = await home.ask("GET", f"/api/agents/guide/executions/{first}")
 
     assert first != second
-    assert (asked["status"], row["status"]) == ("queued", "queued")
+    assert (body["status"], row["status"]) == ("queued", "queued")
 
 
 async def test_session_with_a_queued_restore_is_not_deleted(tmp_path: Path) -> None:
@@ -120,7 +120,9 @@ async def test_session_with_a_queued_restore_is_not_deleted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["resume", "restore"])
-async def test_session_of_another_process_is_a_conflict_and_starts_no_run(tmp_path: Path, how: str) -> None:
+async def test_session_claimed_by_another_process_is_a_conflict_and_starts_no_run(
+    tmp_path: Path, how: str
+) -> None:
     """B108: `resume` and `restore` are refused while another process runs an execution in the session."""
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:

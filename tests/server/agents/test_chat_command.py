@@ -18,7 +18,7 @@ async def chat(home: House, *words: str) -> CompletedProcess[str]:
     return await asyncio.to_thread(queenright, *command, cwd=home.roots)
 
 
-async def test_chat_prints_what_the_agent_answers(tmp_path: Path) -> None:
+async def test_chat_prints_the_agents_answers(tmp_path: Path) -> None:
     """The reply is all that it says until it waits again, or its run is over."""
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
@@ -42,7 +42,7 @@ async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
     assert done.stdout.endswith(" is started.\n")
 
 
-async def test_chat_with_an_agent_whose_run_fails_is_exit_code_1(tmp_path: Path) -> None:
+async def test_chat_with_a_failing_run_exits_with_1(tmp_path: Path) -> None:
     folder = guide(tmp_path / "agents" / "guide")
     (folder / "functions.py").write_text("def prepare(topic):\n    return topic[99]\n\n\nfinish = prepare\n")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
@@ -52,7 +52,7 @@ async def test_chat_with_an_agent_whose_run_fails_is_exit_code_1(tmp_path: Path)
     assert done.stdout.startswith("The run failed: ")
 
 
-async def test_chat_that_gets_no_answer_ends_at_its_timeout(tmp_path: Path) -> None:
+async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:
     """The agent goes on; what it does is not undone."""
     folder = looper(tmp_path / "agents" / "looper")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:

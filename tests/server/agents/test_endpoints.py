@@ -51,10 +51,10 @@ async def test_delete_api_agents__id(home: House) -> None:
     await home.ask("DELETE", "/api/agents/third?by=ada", status=204)
     gone = await home.ask("POST", "/api/agents/third/trigger", status=404)
     await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
-    kept = await home.ask("GET", f"/api/agents/third/sessions/{session}")
+    body = await home.ask("GET", f"/api/agents/third/sessions/{session}")
 
     assert "`queenright agents load`" in gone["title"]
-    assert kept["status"] == "paused"
+    assert body["status"] == "paused"
     resumed = await home.ask("POST", "/api/agents/third/resume", json={"session_id": session}, status=202)
     assert await home.waits("third", resumed["execution_id"]) == session
     await home.ask("DELETE", "/api/agents/third", status=204)
@@ -181,8 +181,8 @@ async def test_post_api_agents__id__chat(home: House) -> None:
         first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs"})
     session = await home.waits("guide", first["execution_id"])
     other, elsewhere = await home.begun()
-    said = {"message": "Ada", "session_id": session}
-    second = await home.ask("POST", "/api/agents/guide/chat", json=said)
+    body = {"message": "Ada", "session_id": session}
+    second = await home.ask("POST", "/api/agents/guide/chat", json=body)
 
     assert first["status"] == "started"
     assert second == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
@@ -193,7 +193,7 @@ async def test_post_api_agents__id__chat(home: House) -> None:
 
 
 async def test_message_to_a_graph_reaches_no_other_graph(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, own = await home.begun(graph_id="guide")
         chat = "/api/agents/guide/chat"
         started = await home.ask("POST", chat, json={"message": "wax", "graph_id": "second"})
@@ -224,7 +224,7 @@ async def test_post_api_agents__id__inject(home: House) -> None:
     assert "prepare, talk, finish" in unknown["title"]
 
 
-async def test_post_api_agents__id__inject_of_several_runs_asks_for_the_session(home: House) -> None:
+async def test_post_api_agents__id__inject_with_several_runs_requires_the_session(home: House) -> None:
     """B40: nobody is given what was meant for another."""
     [_, one], [_, two] = await home.begun(), await home.begun()
 
@@ -253,8 +253,8 @@ async def test_post_api_agents__id__stop(home: House) -> None:
     assert (await home.ask("GET", f"/api/agents/guide/sessions/{session}"))["status"] == "paused"
 
 
-async def test_stopping_a_graph_or_a_session_leaves_the_others(home: House) -> None:
-    async with beside(home, "second"):
+async def test_stopping_a_graph_or_session_does_not_affect_others(home: House) -> None:
+    async with added_graph(home, "second"):
         [own, session], [other, _] = await home.begun(), await home.begun()
         run, _ = await home.begun(graph_id="second")
         stop = "/api/agents/guide/stop"
@@ -318,8 +318,8 @@ async def test_post_api_agents__id__replay(home: House) -> None:
     assert started["execution_id"] != run
     assert started["session_id"] != session
     assert await home.waits("guide", started["execution_id"]) == started["session_id"]
-    said = {"message": "Ada", "session_id": started["session_id"]}
-    await home.ask("POST", "/api/agents/guide/chat", json=said)
+    body = {"message": "Ada", "session_id": started["session_id"]}
+    await home.ask("POST", "/api/agents/guide/chat", json=body)
     ended = await home.over("guide", started["execution_id"])
     assert (ended["status"], ended["outputs"]) == ("completed", {"greeting": "Ada: all about bees"})
     assert await home.ask("GET", f"/api/agents/guide/sessions/{session}") == before
@@ -453,9 +453,9 @@ async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
     newest = await home.ask("GET", f"{path}?limit=2")
     older = await home.ask("GET", f"{path}?cursor={newest['next']}")
 
-    said = [(one["kind"], one["text"]) for one in older["messages"] + newest["messages"]]
-    assert said[1:3] == [("assistant", "Who are you?"), ("user", "Ada")]
-    assert said[-1][0] == "tool"
+    messages = [(one["kind"], one["text"]) for one in older["messages"] + newest["messages"]]
+    assert messages[1:3] == [("assistant", "Who are you?"), ("user", "Ada")]
+    assert messages[-1][0] == "tool"
     assert older["next"] is None
     assert (await home.ask("GET", f"{path}?conversation=none"))["messages"] == []
 
@@ -464,7 +464,7 @@ async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
 
 
 @asynccontextmanager
-async def beside(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
+async def added_graph(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
     """Let one more graph run beside guide's own."""
     graphs = "/api/agents/guide/graphs"
     yield await home.ask("POST", graphs, json={"path": "more/second", "graph_id": name}, status=201)
@@ -473,7 +473,7 @@ async def beside(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
 
 async def test_post_api_agents__id__graphs(home: House) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with beside(home, "other") as named:
+    async with added_graph(home, "other") as named:
         added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
         taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
         listed = await home.ask("GET", f"{graphs}?limit=2")
@@ -488,16 +488,16 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
 
 async def test_delete_api_agents__id__graphs__gid(home: House) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with beside(home, "other"):
+    async with added_graph(home, "other"):
         _, session = await home.begun(graph_id="other")
     gone = await home.ask("DELETE", f"{graphs}/other", status=404)
     stays = await home.ask("DELETE", f"{graphs}/guide", status=409)
 
     assert "other" in gone["title"]
     assert "primary" in stays["title"]
-    async with beside(home, "other"):
-        kept = await home.ask("GET", f"{graphs}/other/sessions/{session}")
-        assert kept["status"] == "paused"
+    async with added_graph(home, "other"):
+        body = await home.ask("GET", f"{graphs}/other/sessions/{session}")
+        assert body["status"] == "paused"
 
 
 async def test_get_api_agents__id__active_graph(home: House) -> None:
@@ -508,21 +508,21 @@ async def test_get_api_agents__id__active_graph(home: House) -> None:
 async def test_put_api_agents__id__active_graph(home: House) -> None:
     """B61: what a user says goes to the graph that they look at; the other goes on."""
     active = "/api/agents/guide/active-graph"
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         after = await home.ask("PUT", active, json={"graph_id": "second"})
         await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
         run, session = await home.begun(graph_id="second")
         await home.begun(graph_id="guide")
-        heard = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
+        body = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
 
         assert after == await home.ask("GET", active) == {"graph_id": "second"}
-        assert (heard["graph_id"], heard["session_id"]) == ("second", session)
+        assert (body["graph_id"], body["session_id"]) == ("second", session)
         assert (await home.over("guide", run))["status"] == "completed"
     assert await home.ask("GET", active) == {"graph_id": "guide"}
 
 
 async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, session = await home.begun(graph_id="second")
         listed = await home.ask("GET", "/api/agents/guide/graphs/second/sessions")
         own = await home.ask("GET", "/api/agents/guide/sessions?limit=1000")
@@ -533,7 +533,7 @@ async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
 
 
 async def test_get_api_agents__id__graphs__gid__sessions__sid(home: House) -> None:
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         _, session = await home.begun(graph_id="second")
         one = await home.ask("GET", f"/api/agents/guide/graphs/second/sessions/{session}")
         await home.ask("GET", "/api/agents/guide/graphs/second/sessions/none", status=404)
@@ -645,7 +645,7 @@ async def test_get_api_agents__id__events(home: House) -> None:
     }
     url = f"{home.http.base_url.join('/api/agents/guide/events')}"
     await home.ask("POST", "/api/agents", json={"path": "more/second"}, status=201)
-    async with beside(home, "second"):
+    async with added_graph(home, "second"):
         async with Follower(url) as stream:
             before = stream.last_id
             mine = [(await home.begun())[1], (await home.begun(graph_id="second"))[1]]
@@ -657,10 +657,10 @@ async def test_get_api_agents__id__events(home: House) -> None:
             await later.until(lambda: mine[-1] in _asked(later), "the same again")
     await home.ask("DELETE", "/api/agents/second", status=204)
 
-    for told in (stream, later):
-        assert _asked(told) == mine
-        assert others not in told.text
-        assert {one.data["agent_id"] for one in told.events} == {"guide", "second"}
+    for stream_end in (stream, later):
+        assert _asked(stream_end) == mine
+        assert others not in stream_end.text
+        assert {one.data["agent_id"] for one in stream_end.events} == {"guide", "second"}
 
 
 def _asked(stream: Follower) -> list[str]:
@@ -690,7 +690,7 @@ async def test_get_api_agents__id__escalations__tid(home: House) -> None:
 
 # -- all of them ------------------------------------------------------------------------------------
 
-ASKED = """
+FIRST_RUN_EVENTS = """
 POST   /api/agents
 DELETE /api/agents/{id}
 GET    /api/agents/{id}
@@ -750,7 +750,7 @@ def rows(table: str) -> set[tuple[str, str]]:
     return {(method, path) for method, path in (line.split() for line in table.strip().splitlines())}
 
 
-@pytest.mark.parametrize(("method", "path"), sorted(rows(ASKED) | rows(OF_EVERYBODY)))
+@pytest.mark.parametrize(("method", "path"), sorted(rows(FIRST_RUN_EVENTS) | rows(OF_EVERYBODY)))
 async def test_every_row_has_a_test_of_its_name(method: str, path: str) -> None:
     name = path.replace("/{", "__").replace("}/", "__").strip("/}").replace("/", "_").replace("-", "_")
 
@@ -767,11 +767,11 @@ async def test_openapi_has_every_route_of_loaded_agents(home: House) -> None:
         if method in ("get", "post", "put", "delete") and set(re.findall(r"{(\w+)}", path)) <= _SHORT.keys()
     }
 
-    assert {row for row, one in there.items() if "loaded agents" in one["tags"]} == rows(ASKED)
+    assert {row for row, one in there.items() if "loaded agents" in one["tags"]} == rows(FIRST_RUN_EVENTS)
     assert rows(OF_EVERYBODY) <= there.keys()
 
 
-async def test_sessions_are_stored_where_the_command_line_stores_them(home: House) -> None:
+async def test_sessions_are_stored_where_the_cli_stores_them(home: House) -> None:
     _, session = await home.done()
 
     storage = home.service.settings.agents.storage
@@ -790,8 +790,8 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     await home.ask("POST", f"{at}/stop", json=where)
     resumed = await home.ask("POST", f"{at}/resume", json=where, status=202)
     await home.waits("third", resumed["execution_id"])
-    said = {"node_id": "talk", "content": "my name is a secret"} | where
-    await home.ask("POST", f"{at}/inject", json=said)
+    body = {"node_id": "talk", "content": "my name is a secret"} | where
+    await home.ask("POST", f"{at}/inject", json=body)
     await home.over("third", resumed["execution_id"])
     [_, checkpoint, *_] = (await home.ask("GET", f"{at}/sessions/{session}/checkpoints"))["checkpoints"]
     again = {"checkpoint_id": checkpoint["checkpoint_id"]} | where
@@ -809,8 +809,8 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     # Refused: nothing was done.
     await home.ask("DELETE", f"{at}?by=eve", status=404)
 
-    asked = {"type": "agent_operated", "agent_id": "third", "limit": 12}
-    found = (await home.ask("GET", "/api/audit", params=asked))["events"]
+    fields = {"type": "agent_operated", "agent_id": "third", "limit": 12}
+    found = (await home.ask("GET", "/api/audit", params=fields))["events"]
     done = [(one["data"]["what"], one["data"]["by"]) for one in reversed(found)]
 
     assert done == [

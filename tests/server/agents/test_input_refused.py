@@ -68,8 +68,8 @@ async def test_trigger_refuses_input_that_the_first_node_does_not_take(
 ) -> None:
     written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
-        heard: list[AgentEvent] = []
-        home.service.bus.subscribe(heard.append, name="test", filter_agent="clerk")
+        events: list[AgentEvent] = []
+        home.service.bus.subscribe(events.append, name="test", filter_agent="clerk")
         for _ in range(5):
             response = await home.http.post("/api/agents/clerk/trigger", json={"input_data": given})
             assert response.status_code == 422, response.text
@@ -80,7 +80,7 @@ async def test_trigger_refuses_input_that_the_first_node_does_not_take(
         assert problem["field"] == field
         assert set(problem) <= set(Problem.model_fields), "an answer that the API's document does not have"
         assert all(word in problem["title"] for word in words), problem["title"]
-        assert [event.type for event in heard if event.type is not EventType.AGENT_OPERATED] == []
+        assert [event.type for event in events if event.type is not EventType.AGENT_OPERATED] == []
         assert (await home.ask("GET", "/api/agents/clerk/sessions"))["sessions"] == []
         assert home.service.tickets.open_tickets() == []
         assert await home.service.health.recoveries(10) == []

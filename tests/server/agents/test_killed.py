@@ -113,7 +113,7 @@ def test_killed_run_that_waited_for_its_user_is_resumed_and_completes(
     killed: tuple[httpx.Client, dict[str, Any]],
 ) -> None:
     http, found = killed
-    session, asked = found["guide"]["session_id"], GUIDES + "client_input_requested"
+    session, question_type = found["guide"]["session_id"], GUIDES + "client_input_requested"
     task = {"task_id": answered(http, "/api/agents/guide/health", "task_id")["task_id"], "by": "ada"}
 
     ended = http.post("/api/agents/guide/terminate", json={"reason": "killed"})
@@ -127,10 +127,10 @@ def test_killed_run_that_waited_for_its_user_is_resumed_and_completes(
     # It had asked who is there, and asks again.
     first = found["guide"]["id"]
     deadline = time.monotonic() + 60
-    while {event["id"] for event in answered(http, asked, first)["events"]} == {first}:
+    while {event["id"] for event in answered(http, question_type, first)["events"]} == {first}:
         assert time.monotonic() < deadline, "it asks again"
         time.sleep(0.1)
-    said = {"message": "Ada", "session_id": session}
-    assert http.post("/api/agents/guide/chat", json=said).json()["status"] == "injected"
+    body = {"message": "Ada", "session_id": session}
+    assert http.post("/api/agents/guide/chat", json=body).json()["status"] == "injected"
     over = answered(http, f"/api/agents/guide/sessions/{session}", '"completed"')
     assert "Ada: all about bees" in json.dumps(over)

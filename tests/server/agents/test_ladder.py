@@ -54,30 +54,30 @@ GRACE = {"judge": {"start_grace_seconds": 1.5}}
 
 
 async def begin(home: House) -> tuple[str, list[AgentEvent]]:
-    heard: list[AgentEvent] = []
-    home.service.bus.subscribe(heard.append, name="test", filter_agent="looper")
+    events: list[AgentEvent] = []
+    home.service.bus.subscribe(events.append, name="test", filter_agent="looper")
     started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
-    return started["execution_id"], heard
+    return started["execution_id"], events
 
 
 @pytest.mark.parametrize("what", REPLIES)
-async def test_fast_loop_is_held_until_it_is_nudged(tmp_path: Path, what: str) -> None:
+async def test_fast_loop_is_held_until_nudged(tmp_path: Path, what: str) -> None:
     """B101: it has made its twenty bad steps before anybody may write a ticket, and is not given up."""
     written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
     settings = GRACE | {"intervention": {"quiet_seconds": 4}}
     async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
-        run, heard = await begin(home)
+        run, events = await begin(home)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
         await home.service.bus.drain()
 
-    opened = next(e for e in heard if e.type is EventType.WORKER_ESCALATION_TICKET)
-    kinds = [event.type for event in heard]
+    opened = next(e for e in events if e.type is EventType.WORKER_ESCALATION_TICKET)
+    kinds = [event.type for event in events]
     first = [kinds.index(each) for each in (EventType.WORKER_ESCALATION_TICKET, EventType.NUDGE_SENT)]
     assert result.succeeded
     assert opened.data["ticket"]["severity"] == "critical"
     assert first == sorted(first)
-    assert not of(heard, EventType.EXECUTION_FAILED)
-    assert len(of(heard, EventType.LLM_CALL_COMPLETED)) < 25
+    assert not of(events, EventType.EXECUTION_FAILED)
+    assert len(of(events, EventType.LLM_CALL_COMPLETED)) < 25
 
 
 async def test_held_run_ends_without_a_reaction(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ async def test_held_run_ends_without_a_reaction(tmp_path: Path) -> None:
         "intervention": {"enabled": False},
     }
     async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
-        run, heard = await begin(home)
-        await until(lambda: of(heard, EventType.QUEEN_INTERVENTION_REQUESTED), "the queen asks for a person")
-        running = not of(heard, EventType.EXECUTION_FAILED)
+        run, events = await begin(home)
+        await until(lambda: of(events, EventType.QUEEN_INTERVENTION_REQUESTED), "the queen asks for a person")
+        running = not of(events, EventType.EXECUTION_FAILED)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
 
     assert running

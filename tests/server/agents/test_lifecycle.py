@@ -14,12 +14,12 @@ async def kept(home: House) -> dict[str, Any]:
     started = await home.ask("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
     ended = await home.over("keeper", started["execution_id"])
     assert ended["outputs"] == {"answer": "started"}, ended
-    said = await home.ask("GET", f"/api/agents/keeper/sessions/{ended['session_id']}/messages")
-    [run] = [text.rpartition(" ")[2] for text in told(said) if text.startswith("started 'adder'")]
+    messages = await home.ask("GET", f"/api/agents/keeper/sessions/{ended['session_id']}/messages")
+    [run] = [text.rpartition(" ")[2] for text in tool_results(messages) if text.startswith("started 'adder'")]
     return await home.over("keeper", run)
 
 
-def told(said: dict[str, Any]) -> list[str]:
+def tool_results(said: dict[str, Any]) -> list[str]:
     """Return what tools answered in a session."""
     return [one["text"] for one in said["messages"] if one["role"] == "tool"]
 
@@ -60,8 +60,8 @@ async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> Non
         started = await home.ask("POST", "/api/agents/reacher/trigger", json={"input_data": {}}, status=202)
         ended = await home.over("reacher", started["execution_id"])
         session = ended["session_id"]
-        said = await home.ask("GET", f"/api/agents/reacher/sessions/{session}/messages")
+        messages = await home.ask("GET", f"/api/agents/reacher/sessions/{session}/messages")
         graphs = (await home.ask("GET", "/api/agents/reacher/graphs"))["graphs"]
 
     assert [one["graph_id"] for one in graphs if not one["of_service"]] == ["reacher"]
-    assert any("there is no agent" in text for text in told(said))
+    assert any("there is no agent" in text for text in tool_results(messages))

@@ -80,7 +80,7 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("raise ValueError('no honey')", "ValueError: no honey"),
         ("import sys\nsys.exit(3)", "SystemExit"),
@@ -90,14 +90,14 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
     ],
 )
 async def test_failing_import_is_reported_and_others_keep_running(
-    tmp_path: Path, code: str, said: str
+    tmp_path: Path, code: str, expected: str
 ) -> None:
     agents = manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     written(tmp_path / "agents" / "bad", agent=code)
     slot = await agents.load("adder")
 
-    with pytest.raises(AgentLoadError, match=said.replace("(", r"\(")):
+    with pytest.raises(AgentLoadError, match=expected.replace("(", r"\(")):
         await agents.load("bad")
 
     run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
@@ -202,7 +202,7 @@ def waiting(folder: Path, go: Path, began: Path) -> Path:
     )
 
 
-async def test_wait_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
+async def test_waiting_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
     limits = 0
 
     async def sleep(_: float) -> None:
@@ -236,11 +236,11 @@ async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> Non
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         async with house(tmp_path) as home:
             url = str(home.http.base_url.join("/api/agents"))
-            asked = [asyncio.create_task(http.post(url, json={"path": "mute"}))]
+            tasks = [asyncio.create_task(http.post(url, json={"path": "mute"}))]
             await until((tmp_path / "kept" / "mute" / "logs").exists, "its server has been started")
-            asked.append(asyncio.create_task(http.post(url, json={"path": "slow"})))
+            tasks.append(asyncio.create_task(http.post(url, json={"path": "slow"})))
             await until(began.exists, "its code runs")
-        for response in await asyncio.gather(*asked):
+        for response in await asyncio.gather(*tasks):
             assert response.status_code == 503
             assert response.headers["content-type"] == "application/problem+json"
             assert "the service is stopping" in response.json()["title"]
@@ -368,7 +368,7 @@ async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> Non
     await agents.shutdown_all()
 
 
-async def test_agent_that_runs_others_as_its_graphs_is_not_reloaded(tmp_path: Path) -> None:
+async def test_agent_with_other_agents_as_graphs_is_not_reloaded(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     guide(tmp_path / "agents" / "guide")

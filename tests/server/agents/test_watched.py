@@ -11,13 +11,13 @@ from tests.waiting import until
 EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
 
 
-async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_stopped(
+async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
     tmp_path: Path,
 ) -> None:
     looper(tmp_path / "agents" / "looper")
     async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=EAGER) as home:
-        heard: list[AgentEvent] = []
-        home.service.bus.subscribe(heard.append, name="test", filter_agent="looper")
+        events: list[AgentEvent] = []
+        home.service.bus.subscribe(events.append, name="test", filter_agent="looper")
         started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
         run = started["execution_id"]
         await until(lambda: home.service.tickets.open_tickets(), "there is a ticket about it")
@@ -38,15 +38,15 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_stopped(
         assert ended["outcome"] in ("started", "done")
         assert (row["status"], row["session_id"]) == ("terminated", session)
         assert row["checkpoint_id"]
-        kinds = {event.type for event in heard}
+        kinds = {event.type for event in events}
         assert {EventType.EXECUTION_STARTED, EventType.TOOL_CALL_COMPLETED} <= kinds
 
         # Brought back: in its session, from where it was stopped, as another life.
         task = {"task_id": health["task_id"], "by": "ada"}
         brought = await home.ask("POST", "/api/recoveries", json=task, status=202)
-        await until(lambda: of(heard, EventType.RECOVERY_COMPLETED), "it is back")
-        [stopped], [begun], [back] = (
-            of(heard, kind)
+        await until(lambda: of(events, EventType.RECOVERY_COMPLETED), "it is back")
+        [stopped], [event_groups], [back] = (
+            of(events, kind)
             for kind in (
                 EventType.AGENT_TERMINATED,
                 EventType.RECOVERY_INITIATED,
@@ -54,18 +54,18 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_stopped(
             )
         )
 
-        assert begun.data["recovery_id"] == brought["recovery_id"]
-        assert begun.data["from_checkpoint"] == stopped.data["checkpoint_id"] == row["checkpoint_id"]
+        assert event_groups.data["recovery_id"] == brought["recovery_id"]
+        assert event_groups.data["from_checkpoint"] == stopped.data["checkpoint_id"] == row["checkpoint_id"]
         assert (back.data["new_agent_id"], back.data["new_session_id"]) == ("looper", session)
         assert back.data["new_incarnation_id"] not in ("", stopped.incarnation_id)
-        assert of(heard, EventType.EXECUTION_RESUMED)
+        assert of(events, EventType.EXECUTION_RESUMED)
 
 
 def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
     return [event for event in heard if event.type is kind]
 
 
-async def test_agent_events_are_in_the_service_log_and_not_on_another_bus(
+async def test_agent_events_are_only_in_the_service_log(
     tmp_path: Path,
 ) -> None:
     guide(tmp_path / "agents" / "guide")

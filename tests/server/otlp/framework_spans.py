@@ -52,9 +52,11 @@ def request(
         span.kind = given.get("kind") or Span.SPAN_KIND_INTERNAL
         for key, of in given.get("attributes", {}).items():
             span.attributes.append(KeyValue(key=key, value=value(of)))
-        for event, said in given.get("events", ()):
+        for event, span_events in given.get("events", ()):
             made_event = span.events.add(name=event)
-            made_event.attributes.extend(KeyValue(key=key, value=value(of)) for key, of in said.items())
+            made_event.attributes.extend(
+                KeyValue(key=key, value=value(of)) for key, of in span_events.items()
+            )
         if "error" in given:
             span.status.code = Status.STATUS_CODE_ERROR
             span.status.message = given["error"]

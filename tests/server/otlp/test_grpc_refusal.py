@@ -49,9 +49,9 @@ async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> N
     async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
         refused = (await http.get("/api/telemetry")).json()["refused"]
         page = (await http.get("/telemetry")).text
-    [shown] = refused
-    assert (shown["path"], shown["status"], shown["count"]) == (GRPC_PATH, 505, 1)
-    assert SETTING in shown["reason"]
+    [refusal] = refused
+    assert (refusal["path"], refusal["status"], refusal["count"]) == (GRPC_PATH, 505, 1)
+    assert SETTING in refusal["reason"]
     assert SETTING in page
 
 

@@ -53,7 +53,7 @@ def test_cause_1_placeholder_in_an_envelope_is_not_recorded(wrap: str) -> None:
     assert (call["args_hash"], call["result_hash"]) == (None, None)
 
 
-def test_cause_2_span_that_ended_before_the_root_does_not_open_its_run_again() -> None:
+def test_cause_2_span_that_ended_before_the_root_does_not_reopen_its_run() -> None:
     """B85: also where it arrives in a request of its own."""
     memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
@@ -64,7 +64,7 @@ def test_cause_2_span_that_ended_before_the_root_does_not_open_its_run_again() -
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_cause_2_span_that_ends_a_moment_after_the_root_does_not_open_its_run_again(
+def test_cause_2_span_that_ends_just_after_the_root_does_not_reopen_its_run(
     order: tuple[int, int],
 ) -> None:
     """B85: spans of Node each have a clock of their own, which differ by parts of a millisecond."""
@@ -82,7 +82,7 @@ def test_cause_2_span_that_ends_a_moment_after_the_root_does_not_open_its_run_ag
     assert {event.time for event in decoded.events if event.type.value == "llm_call_completed"} == {end}
 
 
-def test_cause_2_work_that_goes_on_after_the_root_opens_its_run_again() -> None:
+def test_cause_2_work_continuing_after_the_root_reopens_its_run() -> None:
     """B85: an agent may go on in the background."""
     memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
@@ -256,7 +256,7 @@ EXCEPTION = ("exception", {"exception.type": "ApiError", "exception.message": "5
     ],
 )
 @pytest.mark.parametrize("kind", [chat, tool])
-def test_cause_7_failure_is_a_failure_however_it_is_recorded(kind: Any, failed: dict[str, Any]) -> None:
+def test_cause_7_failure_is_recognised_in_every_record_format(kind: Any, failed: dict[str, Any]) -> None:
     """B34: by its status, an exception event whatever the status, or attributes alone."""
     decoded = decode(kind(2, 1, **failed))
 
@@ -264,14 +264,14 @@ def test_cause_7_failure_is_a_failure_however_it_is_recorded(kind: Any, failed: 
     assert (ended["error_type"], ended["error"]) == ("ApiError", "503 overloaded")
 
 
-@pytest.mark.parametrize("said", ["false", "", "None"])
-def test_cause_7_attribute_without_an_error_is_not_a_failure(said: str) -> None:
-    [call] = calls(decode(tool(2, 1, attributes={"error": said})))
+@pytest.mark.parametrize("expected", ["false", "", "None"])
+def test_cause_7_attribute_without_an_error_is_not_a_failure(expected: str) -> None:
+    [call] = calls(decode(tool(2, 1, attributes={"error": expected})))
 
     assert (call["outcome"], "error_type" in call) == ("ok", False)
 
 
-def test_cause_7_model_call_that_was_tried_again_and_answered_has_not_failed() -> None:
+def test_cause_7_retried_and_answered_model_call_has_not_failed() -> None:
     answered = {"gen_ai.usage.output_tokens": 8}
 
     decoded = decode(chat(2, 1, events=[EXCEPTION], attributes=answered))
@@ -361,7 +361,7 @@ def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
         ("load_model x", {}),
     ],
 )
-def test_cause_8_other_words_are_no_work(name: str, attributes: dict[str, Any]) -> None:
+def test_cause_8_other_operation_names_are_no_work(name: str, attributes: dict[str, Any]) -> None:
     assert decode({"id": 1, "name": name, "attributes": attributes}).events == []
 
 
@@ -475,16 +475,16 @@ def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[
 def test_cause_10_span_that_was_dropped_leaves_no_open_work() -> None:
     """B88: the record of its end stands for it, if it has not come within a minute."""
     memory = Assembler()
-    begun = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
+    result = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
     at_once = take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
     later = take(ExportLogsServiceRequest(), memory, NOW + 61)
     after = decode(tool(2, 1, start=1, end=3), memory=memory)
 
-    assert [event.type.value for event in begun] == ["execution_started", "tool_call_started"]
+    assert [event.type.value for event in result] == ["execution_started", "tool_call_started"]
     assert (at_once, after.events) == ([], [])
     [ended] = later
     assert (ended.type.value, ended.data["outcome"]) == ("tool_call_completed", "ok")
-    assert ended.data["call_id"] == begun[1].data["call_id"]
+    assert ended.data["call_id"] == result[1].data["call_id"]
     assert ended.time == pytest.approx(NOW - 97)
 
 
@@ -504,9 +504,13 @@ def test_cause_10_span_that_arrives_after_the_record_of_its_end_counts_once() ->
 
 def test_cause_10_root_that_was_dropped_ends_its_run() -> None:
     memory = Assembler()
-    said = {names.OPEN_SPAN_KIND: "agent", names.OPEN_SPAN_OUTCOME: "error", names.ERROR_TYPE: "ApiError"}
-    take(record(names.EVENT_SPAN_STARTED, 1, 0, 1, **said), memory, NOW)
-    take(record(names.EVENT_SPAN_ENDED, 1, 0, 3, **said), memory, NOW)
+    attributes = {
+        names.OPEN_SPAN_KIND: "agent",
+        names.OPEN_SPAN_OUTCOME: "error",
+        names.ERROR_TYPE: "ApiError",
+    }
+    take(record(names.EVENT_SPAN_STARTED, 1, 0, 1, **attributes), memory, NOW)
+    take(record(names.EVENT_SPAN_ENDED, 1, 0, 3, **attributes), memory, NOW)
 
     [ended] = take(ExportLogsServiceRequest(), memory, NOW + 61)
 

@@ -16,7 +16,7 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
 def test_every_attribute_read_is_documented_in_its_order() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT, flags=re.MULTILINE))
 
-    assert {field: re.findall(r"`([^`]+)`", said) for field, said in rows.items()} == {
+    assert {field: re.findall(r"`([^`]+)`", row) for field, row in rows.items()} == {
         field: list(names) for field, names in ATTRIBUTES.items()
     }
 

@@ -103,7 +103,7 @@ def names(headers: Iterable[str]) -> set[str]:
     return {name.lower() for name in headers}
 
 
-async def test_a_request_arrives_as_the_agent_sent_it(otlp: Listening, collector: Collector) -> None:
+async def test_request_is_forwarded_unchanged(otlp: Listening, collector: Collector) -> None:
     body = gzip.compress(b'{"resourceSpans": []}')
     sent = {
         "content-type": "application/json; charset=utf-8",
@@ -199,7 +199,7 @@ async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     assert time.monotonic() - began < 2
 
 
-async def test_the_other_ends_retry_after_is_kept(collector: Collector) -> None:
+async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) -> None:
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
     async with forwarding(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")

@@ -208,7 +208,7 @@ TOOL = {
 
 
 @pytest.mark.parametrize("shape", TOOL)
-def test_a_call_of_a_tool_has_fingerprints_of_what_was_recorded(shape: str) -> None:
+def test_tool_call_has_fingerprints_of_its_recorded_content(shape: str) -> None:
     """B27: Key order and white space in arguments do not matter."""
     name, attributes = TOOL[shape]
 
@@ -333,7 +333,7 @@ def test_a_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
     assert [e.type.value for e in root.events] == ["execution_completed"]
 
 
-def test_a_run_that_goes_on_after_its_end_begins_again_and_a_late_span_does_not() -> None:
+def test_run_continuing_after_its_end_reopens_and_a_late_span_does_not() -> None:
     memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=3), memory=memory)
 
@@ -344,7 +344,7 @@ def test_a_run_that_goes_on_after_its_end_begins_again_and_a_late_span_does_not(
     assert [e.type.value for e in later.events] == ["execution_started", "tool_call_completed"]
 
 
-def test_processes_without_an_instance_id_are_told_apart_by_their_pid() -> None:
+def test_processes_without_an_instance_id_are_distinguished_by_pid() -> None:
     first = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
     again = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
     other = one(decode(chat(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
@@ -432,15 +432,15 @@ def test_span_without_an_end_is_open_work() -> None:
     """B89: a zero end time is no end, so that a hang in the first call of a run is seen."""
     memory = Assembler()
 
-    begun = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
+    result = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
     again = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
     ended = decode(tool(2, 1, **NAMED, end=5), memory=memory)
     late = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
 
-    assert [e.type.value for e in begun.events] == ["execution_started", "tool_call_started"]
-    assert "outcome" not in begun.events[1].data
+    assert [e.type.value for e in result.events] == ["execution_started", "tool_call_started"]
+    assert "outcome" not in result.events[1].data
     assert [e.type.value for e in ended.events] == ["tool_call_completed"]
-    assert ended.events[0].data["call_id"] == begun.events[1].data["call_id"]
+    assert ended.events[0].data["call_id"] == result.events[1].data["call_id"]
     assert (again.events, late.events) == ([], [])
 
 
@@ -464,7 +464,7 @@ def test_one_call_that_two_libraries_open_begins_and_ends_once(kind: Any) -> Non
     assert len({e.data.get("call_id") for e in work}) == 1
 
 
-def test_names_are_bounded_and_clean_and_long_ones_stay_apart() -> None:
+def test_names_are_bounded_clean_and_distinct() -> None:
     names = ["bee\x00\n\u202e" + "x" * 500 + end for end in "ab"]
 
     first, second = (
@@ -476,7 +476,7 @@ def test_names_are_bounded_and_clean_and_long_ones_stay_apart() -> None:
     assert all(len(name) <= 200 and name.isprintable() for name in (first, second))
 
 
-def test_events_are_in_the_order_of_their_times_and_ids_rise_with_them() -> None:
+def test_events_are_ordered_by_time_with_rising_ids() -> None:
     decoded = decode(chat(3, 1, end=5), tool(2, 1, end=1), chat(4, 1, end=3))
 
     times, ids = [e.time for e in decoded.events], [e.id for e in decoded.events]
@@ -498,7 +498,7 @@ def test_memory_is_bounded() -> None:
     assert (len(trace.runs_by_parent), len(trace.work_by_parent)) == (1_024, 1_024)
 
 
-def test_every_spelling_names_one_thing() -> None:
+def test_every_attribute_spelling_is_unique() -> None:
     spellings = [name for names in ATTRIBUTES.values() for name in names]
 
     assert len(spellings) == len(set(spellings))

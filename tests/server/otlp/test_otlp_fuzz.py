@@ -115,7 +115,7 @@ def test_arbitrary_json_is_never_a_servers_error(path: str, value: Any) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(found=st.lists(spans, max_size=6))
-def test_odd_spans_make_sound_events_or_none(found: list[dict[str, Any]]) -> None:
+def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> None:
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}).encode()
 
     status, events = asyncio.run(post("/v1/traces", {"content-type": "application/json"}, body))

@@ -83,7 +83,7 @@ def test_impossible_values_are_dropped(value: AnyValue) -> None:
 
 
 @pytest.mark.parametrize("at", [0.0, NOW + 2 * 86_400, 1e300])
-def test_a_tool_call_at_a_time_that_cannot_be_is_left_out(at: float) -> None:
+def test_tool_call_with_an_impossible_time_is_ignored(at: float) -> None:
     assert decode(names.EVENT_HEARTBEAT, heartbeat__last_tool_call=AnyValue(double_value=at)).data == {}
 
 
@@ -117,7 +117,7 @@ def test_resource_and_circuit_breaker_records_are_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         (AnyValue(bool_value=True), {"control": True}),
         (text("true"), {"control": True}),
@@ -125,7 +125,9 @@ def test_resource_and_circuit_breaker_records_are_events() -> None:
         (text("perhaps"), {}),
     ],
 )
-def test_start_reports_whether_the_worker_accepts_instructions(value: AnyValue, said: dict[str, Any]) -> None:
+def test_start_reports_whether_the_worker_accepts_instructions(
+    value: AnyValue, expected: dict[str, Any]
+) -> None:
     event = decode(names.EVENT_AGENT_STARTED, control=value, task__id=text("forage"))
 
-    assert event.data == {"start_records": True, "task_id": "forage", **said}
+    assert event.data == {"start_records": True, "task_id": "forage", **expected}

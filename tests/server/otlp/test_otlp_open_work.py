@@ -126,7 +126,7 @@ def test_partial_span_may_be_protobuf_in_base64() -> None:
         "x" * 2_000_000,
     ],
 )
-def test_body_that_is_no_span_is_refused_and_the_rest_goes_on(body: str) -> None:
+def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
     """B90: its sender is told."""
     [request, *_] = heartbeats()
     record_of(request)["body"]["stringValue"] = body

@@ -141,7 +141,7 @@ async def test_a_provider_that_fails_is_a_failed_turn(otlp: Listening, instrumen
     )
 
 
-async def test_an_agent_with_a_conversation_of_its_own_is_another_worker(
+async def test_agent_with_its_own_conversation_is_a_separate_worker(
     otlp: Listening, instrumented: TracerProvider
 ) -> None:
     outer = agent(calls("ask", 1, question="where"), "queen")

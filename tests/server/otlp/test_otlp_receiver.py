@@ -180,7 +180,7 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "headers", "body", "status", "said"),
+    ("method", "path", "headers", "body", "status", "expected"),
     [
         ("POST", "/v1/traces", PROTOBUF, b"\xff\xff\xff", 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, b"{", 400, "ExportTraceServiceRequest"),
@@ -208,7 +208,7 @@ async def test_bad_request_is_answered_with_the_reason(
     headers: dict[str, str],
     body: bytes,
     status: int,
-    said: str,
+    expected: str,
 ) -> None:
     response = await http.request(method, path, content=body, headers=headers)
 
@@ -217,7 +217,7 @@ async def test_bad_request_is_answered_with_the_reason(
         reason = Status.FromString(response.content).message
     else:
         reason = response.json()["message"]
-    assert said in reason
+    assert expected in reason
     assert otlp.app.counts.refused == 1
     if status == 405:
         assert response.headers["allow"] == "POST"
@@ -267,16 +267,16 @@ async def test_unstored_spans_are_retried_and_count_once(otlp: Listening, http: 
 async def test_the_answer_waits_until_the_events_are_durable(
     otlp: Listening, http: httpx.AsyncClient
 ) -> None:
-    durable, begun = asyncio.Event(), asyncio.Event()
+    durable, started = asyncio.Event(), asyncio.Event()
 
     async def slow(_: list[Any]) -> None:
-        begun.set()
+        started.set()
         await durable.wait()
 
     otlp.app._ingest = slow
     body = protobuf(span())
     request = asyncio.create_task(http.post("/v1/traces", content=body, headers=PROTOBUF))
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(started.wait(), 5)
     meanwhile = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
     assert not request.done()

@@ -60,7 +60,7 @@ async def agents(running: Running) -> list[tuple[str, str, int]]:
         return [(row["agent_id"], row["session_id"], row["tool_calls"]) for row in rows]
 
 
-async def test_ticket_agent_and_metrics_have_the_name_that_came_late(tmp_path: Path) -> None:
+async def test_late_name_applies_to_ticket_agent_and_metrics(tmp_path: Path) -> None:
     """B86: nothing is left under the old name, and a restart changes nothing of that."""
     old, new = ("svc", TRACE.hex()), ("scout", "c-1")
     named = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c-1"}

@@ -41,7 +41,7 @@ def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
     assert {event.agent_id for event in events[place + 1 :]} == {"scout"}
 
 
-def test_cause_4_conversation_that_is_named_late_renames_the_session() -> None:
+def test_cause_4_late_conversation_id_renames_the_session() -> None:
     """B86: and the run is not a second one."""
     conversation = {"gen_ai.conversation.id": "c-1"}
     events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2, attributes=conversation)])
@@ -49,7 +49,7 @@ def test_cause_4_conversation_that_is_named_late_renames_the_session() -> None:
     assert workers(events) == {("svc", "c-1")}
 
 
-def test_cause_4_outer_agent_names_the_run_whatever_names_are_inside() -> None:
+def test_cause_4_outer_agent_names_the_run() -> None:
     """B86: instrumentations put a name of their own on the calls of any agent."""
     inside = {"gen_ai.agent.name": "SDK agent"}
     helper = invoke(4, "helper", parent=1, start=1, end=2)
@@ -61,7 +61,7 @@ def test_cause_4_outer_agent_names_the_run_whatever_names_are_inside() -> None:
     assert types_of(events).count("execution_completed") == 1
 
 
-def test_cause_4_next_run_of_a_process_begins_under_the_name_of_the_last() -> None:
+def test_cause_4_next_run_of_a_process_starts_with_the_last_name() -> None:
     """B86: as long as all of its runs that began alike had one name."""
     other, third = bytes(15) + b"2", bytes(15) + b"3"
     first = [chat(2, 1, end=1)], [invoke(1, "scout", start=-1, end=3)]
@@ -153,7 +153,7 @@ CONVERSATION = [
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_cause_6_tool_calls_without_spans_are_those_of_the_messages(order: tuple[int, ...]) -> None:
+def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, ...]) -> None:
     """B84: each once, in whatever order the model calls arrive, and however often a result is sent."""
     events = events_of(*([CONVERSATION[n]] for n in order), later=20)
 
@@ -166,7 +166,7 @@ def test_cause_6_tool_calls_without_spans_are_those_of_the_messages(order: tuple
     assert sorted(found) == expected
 
 
-def test_cause_6_tool_calls_with_spans_are_not_taken_from_the_messages() -> None:
+def test_cause_6_tool_calls_with_spans_do_not_come_from_messages() -> None:
     """B84: a span may come later than what messages say of it."""
     spans = [
         tool(n + 4, 1, start=2 * n - 1, end=2 * n, attributes={"gen_ai.tool.call.id": f"c-{n}"})
@@ -180,10 +180,10 @@ def test_cause_6_span_after_its_reported_call_counts_once() -> None:
     """B84: exporters try for minutes."""
     memory = Assembler()
     decode(*CONVERSATION, memory=memory)
-    told = decode_spans(request(), memory, NOW + 20)
+    result = decode_spans(request(), memory, NOW + 20)
     late = decode(tool(5, 1, start=1, end=2, attributes={"gen_ai.tool.call.id": "c-1"}), memory=memory)
 
-    assert types_of([*told.events, *late.events]).count("tool_call_completed") == 2
+    assert types_of([*result.events, *late.events]).count("tool_call_completed") == 2
 
 
 def test_cause_7_late_records_correct_the_outcome() -> None:
@@ -196,7 +196,7 @@ def test_cause_7_late_records_correct_the_outcome() -> None:
     assert {event.time for event in ended} == {ended[0].time}
 
 
-def test_cause_2_root_that_arrives_before_anything_inside_it_ends_the_run() -> None:
+def test_cause_2_root_arriving_first_ends_the_run() -> None:
     """B85: and what was inside it still counts."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
 
@@ -208,7 +208,7 @@ def test_cause_2_root_that_arrives_before_anything_inside_it_ends_the_run() -> N
     ]
 
 
-def test_cause_3_agent_inside_a_span_that_never_comes_ends_after_a_minute() -> None:
+def test_cause_3_agent_inside_a_missing_span_ends_after_a_minute() -> None:
     """B88: a collector may drop what is around agents."""
     spans = [chat(3, 2, end=1), invoke(2, "scout", parent=1, start=0, end=2)]
 

@@ -29,11 +29,11 @@ async def ignore(events: list[AgentEvent]) -> None:
 @pytest.fixture
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
     """The address of a receiver, and the processes that it has heard of."""
-    heard: dict[str, float | None] = {}
-    app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=heard.update)
+    signs_by_source: dict[str, float | None] = {}
+    app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=signs_by_source.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server, task = await serve(app, listener)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", signs_by_source
         server.should_exit = True
         await task
 
@@ -46,27 +46,27 @@ async def post(url: str, path: str, body: bytes) -> None:
 
 
 async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[str, float | None]]) -> None:
-    url, heard = signs
+    url, received_signs = signs
     metrics = ExportMetricsServiceRequest()
     metrics.resource_metrics.add().resource.attributes.append(PROCESS)
     await post(url, "metrics", metrics.SerializeToString())
-    assert heard == {"p-1": None}
+    assert received_signs == {"p-1": None}
 
-    heard.clear()
+    received_signs.clear()
     traces = ExportTraceServiceRequest()
     group = traces.resource_spans.add()
     group.resource.attributes.append(PROCESS)
     group.scope_spans.add().spans.add(name="GET /", trace_id=b"t" * 16, span_id=b"s" * 8)
     await post(url, "traces", traces.SerializeToString())
-    assert heard == {"p-1": None}
+    assert received_signs == {"p-1": None}
 
 
-@pytest.mark.parametrize(("said", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
+@pytest.mark.parametrize(("expected", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
 async def test_open_work_report_has_the_interval_to_the_next(
-    signs: tuple[str, dict[str, float | None]], said: float, taken: float | None
+    signs: tuple[str, dict[str, float | None]], expected: float, taken: float | None
 ) -> None:
     """Also where it says nothing new; an interval that cannot be is none."""
-    url, heard = signs
+    url, received_signs = signs
     logs = ExportLogsServiceRequest()
     group = logs.resource_logs.add()
     group.resource.attributes.append(PROCESS)
@@ -80,8 +80,8 @@ async def test_open_work_report_has_the_interval_to_the_next(
     record.attributes.extend(
         KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
     )
-    record.attributes.append(KeyValue(key=names.HEARTBEAT_INTERVAL, value=AnyValue(double_value=said)))
+    record.attributes.append(KeyValue(key=names.HEARTBEAT_INTERVAL, value=AnyValue(double_value=expected)))
     for _ in range(2):
-        heard.clear()
+        received_signs.clear()
         await post(url, "logs", logs.SerializeToString())
-        assert heard == {"p-1": taken}
+        assert received_signs == {"p-1": taken}

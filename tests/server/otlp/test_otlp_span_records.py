@@ -29,7 +29,7 @@ from tests.instrumentation.test_open_spans import StillPulse
 START = 1_800_000_000 * 10**9
 
 
-def test_record_is_read_as_the_processor_wrote_it() -> None:
+def test_record_is_read_as_written_by_the_processor() -> None:
     """B88: what is open is known before anything of its run has ended."""
     memory, now = Memory(), START
     delivery = Delivery(lambda: memory)

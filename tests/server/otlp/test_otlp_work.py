@@ -40,17 +40,17 @@ class Counted(EventLoopShare):
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
         def counting(is_over: Callable[[], bool]) -> T:
-            asked = 0
+            count = 0
 
             def ask() -> bool:
-                nonlocal asked
-                asked += 1
+                nonlocal count
+                count += 1
                 return is_over()
 
             try:
                 return work(ask)
             finally:
-                self.slices.append(asked)
+                self.slices.append(count)
 
         return await super().run(counting)
 
@@ -253,7 +253,7 @@ def test_signs_in_the_texts_of_json_are_no_values() -> None:
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 
-async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_none() -> None:
+async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_nothing() -> None:
     share, done = Counted(), list[int]()
 
     async def work(number: int) -> None:

@@ -78,9 +78,9 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
     ]
     assert {(e.agent_id, e.session_id, e.graph_id) for e in events} == {("scout", SESSION, "foraging")}
     assert len({e.incarnation_id for e in events}) == len({e.trace_id for e in events}) == 1
-    said = [e.data for e in events]
-    started, step_started, llm_started, llm, tool_started, tool, step = said[:7]
-    waiting, beat, over, checkpoint, output, _ = said[7:]
+    payloads = [e.data for e in events]
+    started, step_started, llm_started, llm, tool_started, tool, step = payloads[:7]
+    waiting, beat, over, checkpoint, output, _ = payloads[7:]
     assert started == {
         "start_records": True,
         "framework": "queenright",
@@ -129,7 +129,7 @@ async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         ({"paused": True}, ("execution_paused", {})),
         ({"error": asyncio.CancelledError()}, ("execution_failed", {"error_type": "CancelledError"})),
@@ -137,13 +137,13 @@ async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
     ],
 )
 async def test_run_ends_with_the_reported_outcome(
-    otlp: Listening, how: dict[str, Any], told: tuple[str, dict[str, str]]
+    otlp: Listening, how: dict[str, Any], expected: tuple[str, dict[str, str]]
 ) -> None:
     """B18: a paused run is not over; whoever watches by telemetry alone is told so."""
     events = await work(otlp, lambda worker: worker.close(**how))
 
-    assert events[-1].type == told[0]
-    assert told[1].items() <= events[-1].data.items()
+    assert events[-1].type == expected[0]
+    assert expected[1].items() <= events[-1].data.items()
 
 
 async def test_a_turn_of_the_model_is_no_step_of_ours(otlp: Listening) -> None:

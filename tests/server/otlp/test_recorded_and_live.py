@@ -60,7 +60,7 @@ def live(tool: str, arguments: object, result: str) -> dict[str, Any]:
         ("browser_click", {"ref": "e5"}, "Step 3: the same page", ""),
     ],
 )
-def test_recorded_and_live_calls_are_read_alike(
+def test_recorded_and_live_calls_are_read_equally(
     tool: str, arguments: object, result: str, error: str
 ) -> None:
     facts = recorded(tool, arguments, result)

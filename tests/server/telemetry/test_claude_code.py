@@ -28,7 +28,7 @@ def types(events: list[AgentEvent]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
-def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None:
+def test_call_reported_by_several_sources_counts_once(name: str) -> None:
     """B84: log records, spans and hook calls of one session are one run."""
     all_of_them = summary(replay(records(name)))
     otlp = summary(replay(records(name, without=HOOKS)))
@@ -61,7 +61,7 @@ def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int)
     assert summary(replay(moved)) == expected
 
 
-def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None:
+def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> None:
     """B89: a command that exited with 2 is a failed call."""
     events = replay(records("healthy"))
 
@@ -89,11 +89,11 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
 def test_turn_that_ended_waits_for_its_user() -> None:
     """B95: also where only its log records are seen, which say no end of the session."""
     for given_records in (records("healthy", without=HOOKS), records("healthy")[:-2]):
-        told = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
-        assert told[-1] == "worker_waiting"
+        event_types = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
+        assert event_types[-1] == "worker_waiting"
 
 
-def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
+def test_permission_request_is_a_wait_from_its_start() -> None:
     """B93."""
     events = replay(records("permission"))
 
@@ -103,7 +103,7 @@ def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
     assert 0 <= wait.time - began.time < 1
 
 
-def test_permission_that_was_granted_ends_the_wait_when_the_client_says_so() -> None:
+def test_granted_permission_ends_the_wait() -> None:
     """B93: a tool that hangs after it was allowed is no wait; its decision is in the log, its end is not."""
     granted = [record for piece in records("permission_granted") for record in split(piece)]
     is_decided = [record for record in granted if "tool_decision" in str(record.body)]
@@ -182,7 +182,7 @@ def test_mcp_server_that_cannot_be_started_is_reported_once_the_session_began() 
         assert summary(events)["steps"] == 4
 
 
-def test_report_of_an_mcp_server_alone_begins_no_session() -> None:
+def test_mcp_server_report_alone_starts_no_session() -> None:
     """A client that was started and not used yet waits rightly, and one that exits only disconnects."""
     [only] = [
         piece

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.fixtures import BEGAN, FOLDER, load_fixture
-from tests.server.telemetry.test_recall import PATHS, Told
+from tests.server.telemetry.test_recall import PATHS, Session
 
 
 def by_name(path: Path) -> str:
@@ -16,10 +16,10 @@ def by_name(path: Path) -> str:
 
 @pytest.mark.parametrize("seconds", [-7_200, -90, -3, 3, 90, 7_200])
 @pytest.mark.parametrize("path", PATHS, ids=by_name)
-def test_run_is_the_same_whatever_its_client_clock_says(path: Path, seconds: int) -> None:
+def test_run_is_independent_of_the_client_clock(path: Path, seconds: int) -> None:
     """B84, B94: what counts, how it ended, and whether it waits: one that stays open is a stall to come."""
     fixture = load_fixture(path)
-    right, wrong = Told(), Told()
+    right, wrong = Session(), Session()
     right.tell(fixture.records)
 
     wrong.tell(list(fixture.moved(BEGAN + seconds)))
@@ -32,10 +32,10 @@ def test_run_is_the_same_whatever_its_client_clock_says(path: Path, seconds: int
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
 def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(client: str) -> None:
     """B93: what was logged with a later time does not make the request late, and the run a stall."""
-    told, questions = Told(), set[str]()
+    result, questions = Session(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
-        told.tell([record])
-        questions |= {one.vitals.question for one in told.monitor.workers()}
+        result.tell([record])
+        questions |= {one.vitals.question for one in result.monitor.workers()}
 
     assert any("touch new.txt" in question for question in questions)

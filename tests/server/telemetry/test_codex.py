@@ -31,7 +31,7 @@ def types(events: list[AgentEvent]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["healthy", "healthy-code"])
-def test_log_records_alone_say_steps_tokens_and_failed_commands(name: str) -> None:
+def test_log_records_alone_give_steps_tokens_and_failed_commands(name: str) -> None:
     """B89: the client says success of a command that exited with 2; code around a tool is no call."""
     events = replay(records(name, without=HOOKS))
     found = summary(events)
@@ -46,7 +46,7 @@ def test_log_records_alone_say_steps_tokens_and_failed_commands(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["healthy", "healthy-code"])
-def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None:
+def test_call_reported_by_several_sources_counts_once(name: str) -> None:
     """B84."""
     ended = [e.data for e in replay(records(name)) if e.type == "tool_call_completed"]
     ids = [one["call_id"] for one in ended if not one.get("amends")]
@@ -68,7 +68,7 @@ def test_command_that_hangs_is_open(name: str, without: str) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_command_that_exits_while_it_is_polled_ends(is_late: bool) -> None:
+def test_command_exiting_while_polled_ends(is_late: bool) -> None:
     """B84, B89: its end is that of the call that began it, in either order."""
     base = {"event.name": "codex.tool_result", "conversation.id": "s", "success": "true"}
     first = base | {
@@ -83,11 +83,13 @@ def test_command_that_exits_while_it_is_polled_ends(is_late: bool) -> None:
         "arguments": '{"session_id": 7, "chars": ""}',
         "output": "Chunk ID: b\nWall time: 5.0 seconds\nProcess exited with code 2\nOutput:\nno\n",
     }
-    told = [CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))]
+    observations = [
+        CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))
+    ]
     session = Session(Run("a", "s", "s"))
     changes = [
         change
-        for one in (told[::-1] if is_late else told)
+        for one in (observations[::-1] if is_late else observations)
         if one
         for change in session.apply(one, one.end or one.start)
     ]
@@ -130,7 +132,7 @@ def test_turn_that_ended_waits_for_its_user() -> None:
 
 
 @pytest.mark.parametrize("name", ["healthy", "permission"])
-def test_log_records_alone_tell_a_wait_from_a_hang(name: str) -> None:
+def test_log_records_alone_distinguish_a_wait_from_a_hang(name: str) -> None:
     """B93, B95: no record says so, but a session whose model has answered and that runs no tool waits."""
     events = replay(records(name, without=HOOKS))
     for session in {event.session_id for event in events}:
@@ -149,7 +151,9 @@ def test_two_sessions_at_once_are_two() -> None:
         ("submit", "ok", None),
     ],
 )
-def test_failure_that_only_the_output_tells_is_one(tool: str, output: str, error_type: str | None) -> None:
+def test_failure_visible_only_in_the_output_is_a_failure(
+    tool: str, output: str, error_type: str | None
+) -> None:
     record = {
         "event.name": "codex.tool_result",
         "conversation.id": "s",
@@ -204,7 +208,7 @@ def test_failed_command_is_failed_when_its_hook_call_arrives_first() -> None:
     assert "error" in {outcome for _, _, outcome in summary(replay(records("healthy")))["tools"]}
 
 
-def test_session_is_renamed_once_it_is_known_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_is_renamed_once_its_owner_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """B86: the log names the host, and hooks the person and the folder, whichever comes first."""
     person = Process("", "", "", False, owner="ada@workstation")
     monkeypatch.setattr("tests.server.telemetry.replay.UNKNOWN_PROCESS", person)

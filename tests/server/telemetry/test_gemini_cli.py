@@ -50,7 +50,7 @@ def read_hook(call: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
-def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None:
+def test_call_reported_by_several_sources_counts_once(name: str) -> None:
     """B84: log records, spans and hook calls of one session are one run."""
     everything = replay(records(name))
     all_of_them = result(everything)
@@ -98,13 +98,15 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
 def test_lost_hook_calls_lose_no_tool_call(path: Path, seed: int) -> None:
     """B84: hooks fail open, so any of them may be missing; the log tells of the calls that ended."""
     chance = Random(seed)
-    kept = [record for record in load_fixture(path).records if record.path != HOOKS or chance.random() < 0.7]
+    remaining = [
+        record for record in load_fixture(path).records if record.path != HOOKS or chance.random() < 0.7
+    ]
     logs = [record for record in load_fixture(path).records if record.path == "/v1/logs"]
 
-    assert result(replay(kept))["tools"].total() == result(replay(logs))["tools"].total()
+    assert result(replay(remaining))["tools"].total() == result(replay(logs))["tools"].total()
 
 
-def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None:
+def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> None:
     """B89: the client says success of a command that exited with 2."""
     events = replay(records("healthy"))
 
@@ -138,7 +140,7 @@ def test_turn_that_ended_waits_for_its_user() -> None:
         assert found.count("worker_waiting") == 1
 
 
-def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
+def test_permission_request_is_a_wait_from_its_start() -> None:
     """B93: log records that arrive after it do not end it."""
     events = replay(records("permission"))
 
@@ -149,7 +151,7 @@ def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
     assert types(events)[-2:] == ["worker_waiting", "execution_completed"]
 
 
-def test_permission_that_was_granted_lets_the_tool_end() -> None:
+def test_granted_permission_lets_the_tool_end() -> None:
     """B93."""
     found = types(replay(records("permission_granted")))
 
@@ -207,7 +209,7 @@ def test_tool_that_ran_while_the_service_restarted_ends() -> None:
     assert not vitals.open_tools
 
 
-def test_killed_session_says_no_end() -> None:
+def test_killed_session_reports_no_end() -> None:
     assert result(replay(records("killed")))["outcome"] == []
 
 
@@ -221,7 +223,7 @@ def test_loop_is_one_call_with_one_result_again_and_again(name: str, repeats: in
     assert len({(call["args_hash"], call["result_hash"]) for call in calls}) == 1
 
 
-def test_log_records_alone_say_the_arguments_and_no_result() -> None:
+def test_log_records_alone_give_arguments_and_no_result() -> None:
     calls = [e.data for e in replay(records("loop", without=HOOKS)) if e.type == "tool_call_completed"]
 
     assert len({call["args_hash"] for call in calls}) == 1
@@ -258,7 +260,7 @@ def test_two_sessions_at_once_are_two() -> None:
     assert types(events).count("execution_completed") == 2
 
 
-def test_records_after_the_end_of_a_session_do_not_begin_it_again() -> None:
+def test_records_after_a_session_end_do_not_reopen_it() -> None:
     """B84: the last log records are exported after the last hook call, and some end after it."""
     given_records = records("healthy")
     hooks = [record for record in given_records if record.path == HOOKS]

@@ -6,26 +6,26 @@ from typing import Any
 
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import split
-from tests.server.telemetry.test_recall import Told
+from tests.server.telemetry.test_recall import Session
 
 
 def decision_of(record: Record) -> bool:
     return "tool_decision" in str(record.body)
 
 
-def test_decision_that_is_told_late_ends_the_wait_for_it() -> None:
+def test_late_decision_ends_its_wait() -> None:
     """B93: what the tool does from then on is its own time, and a hang of it is seen."""
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
     hooks = [one for one in records if "/hooks/" in one.path]
     names = [one.body["hook_event_name"] for one in hooks]
-    asked = hooks[: names.index("PermissionRequest") + 1]
+    result = hooks[: names.index("PermissionRequest") + 1]
     [decided] = [part for one in records for part in split(one) if decision_of(part)]
-    before = asked[-2].body
+    before = result[-2].body
     aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
-    told = Told()
+    session = Session()
 
-    told.tell([*asked, Record(13.9, asked[-2].path, aside)])
-    waited = told.waits()
-    told.tell([Record(14.0, decided.path, decided.body)])
+    session.tell([*result, Record(13.9, result[-2].path, aside)])
+    waited = session.waits()
+    session.tell([Record(14.0, decided.path, decided.body)])
 
-    assert (waited, told.waits()) == (["user_input"], [None])
+    assert (waited, session.waits()) == (["user_input"], [None])

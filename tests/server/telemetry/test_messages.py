@@ -79,36 +79,38 @@ CALL = RequestedCall("c-1", "search", fingerprint(ARGUMENTS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_call_and_result_are_found_in_every_shape(shape: str) -> None:
+def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
     """B84: one call, whatever library recorded it."""
-    asked, results = find_tool_calls(json.dumps(SHAPES[shape]))
+    calls, results = find_tool_calls(json.dumps(SHAPES[shape]))
 
-    assert asked == [CALL]
+    assert calls == [CALL]
     assert results == [CallResult("c-1", fingerprint(RESULT), False)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_result_that_the_model_has_answered_is_no_new_one(shape: str) -> None:
     """B84: each question holds the whole conversation again."""
-    said = SHAPES[shape]
-    messages = said if isinstance(said, list) else next(iter(said.values()))
+    message = SHAPES[shape]
+    messages = message if isinstance(message, list) else next(iter(message.values()))
 
-    asked, results = find_tool_calls(json.dumps([*messages, ANSWER]))
+    calls, results = find_tool_calls(json.dumps([*messages, ANSWER]))
 
-    assert (asked, results) == ([CALL], [])
+    assert (calls, results) == ([CALL], [])
 
 
-def test_result_that_is_an_error_has_failed() -> None:
+def test_error_result_has_failed() -> None:
     """B89: where a provider has a word for it."""
-    said = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}]
+    messages = [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}
+    ]
 
-    assert find_tool_calls(json.dumps(said))[1] == [CallResult("c-1", None, True)]
+    assert find_tool_calls(json.dumps(messages))[1] == [CallResult("c-1", None, True)]
 
 
 @pytest.mark.parametrize(
     "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
 )
-def test_what_cannot_be_read_holds_no_calls(text: str) -> None:
+def test_unreadable_messages_contain_no_calls(text: str) -> None:
     assert find_tool_calls(text) == ([], [])
 
 
@@ -148,7 +150,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_messages_are_read_without_an_error(said: Any) -> None:
     """B48: what a model or a tool wrote is data."""
-    asked, results = find_tool_calls(json.dumps(said))
+    calls, results = find_tool_calls(json.dumps(said))
 
-    assert all(isinstance(one.id, str) and one.tool for one in asked)
+    assert all(isinstance(one.id, str) and one.tool for one in calls)
     assert all(isinstance(one.id, str) for one in results)

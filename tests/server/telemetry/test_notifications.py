@@ -21,9 +21,9 @@ UNTYPED = {"hook_event_name": "Notification", "message": PROMPT["message"]}
 OTHER = PROMPT | {"message": "Signed in", "notification_type": "auth_success"}
 BASH = {"tool_name": "Bash", "tool_input": {"command": "rm -rf build"}, "tool_use_id": "b"}
 READ = {"tool_name": "Read", "tool_input": {"file_path": "/a"}, "tool_use_id": "r"}
-BEGUN = BASH | {"hook_event_name": "PreToolUse"}
+TOOL_START = BASH | {"hook_event_name": "PreToolUse"}
 ENDED = BASH | {"hook_event_name": "PostToolUse", "tool_response": "done"}
-BESIDE = READ | {"hook_event_name": "PreToolUse", "agent_id": "a1"}
+SUBAGENT_TOOL_START = READ | {"hook_event_name": "PreToolUse", "agent_id": "a1"}
 BESIDE_ENDED = READ | {"hook_event_name": "PostToolUse", "tool_response": "text", "agent_id": "a1"}
 REQUEST = BASH | {"hook_event_name": "PermissionRequest"}
 WAITS = WaitingReason.USER_INPUT
@@ -32,14 +32,14 @@ WAITS = WaitingReason.USER_INPUT
 @pytest.mark.parametrize(
     ("calls", "waiting"),
     [
-        pytest.param([BEGUN, PROMPT], WAITS, id="permission-prompt"),
-        pytest.param([BEGUN, UNTYPED], WAITS, id="prompt-of-an-earlier-version"),
-        pytest.param([BEGUN, PROMPT, BESIDE, BESIDE_ENDED], WAITS, id="sub-agent-works-on"),
-        pytest.param([BEGUN, PROMPT, ENDED], None, id="granted"),
-        pytest.param([BEGUN, REQUEST, PROMPT, ENDED], None, id="request-was-reported"),
-        pytest.param([BEGUN, ENDED, PROMPT], None, id="late-prompt"),
-        pytest.param([BEGUN, OTHER], None, id="another-notification"),
-        pytest.param([BEGUN], None, id="no-notification"),
+        pytest.param([TOOL_START, PROMPT], WAITS, id="permission-prompt"),
+        pytest.param([TOOL_START, UNTYPED], WAITS, id="prompt-of-an-earlier-version"),
+        pytest.param([TOOL_START, PROMPT, SUBAGENT_TOOL_START, BESIDE_ENDED], WAITS, id="sub-agent-works-on"),
+        pytest.param([TOOL_START, PROMPT, ENDED], None, id="granted"),
+        pytest.param([TOOL_START, REQUEST, PROMPT, ENDED], None, id="request-was-reported"),
+        pytest.param([TOOL_START, ENDED, PROMPT], None, id="late-prompt"),
+        pytest.param([TOOL_START, OTHER], None, id="another-notification"),
+        pytest.param([TOOL_START], None, id="no-notification"),
     ],
 )
 def test_permission_prompt_waits_until_its_call_ends(

@@ -39,9 +39,9 @@ def vitals_of(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns
 
 
 def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
-    said |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
-    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": said | attributes}
+    result: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+    result |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
+    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": result | attributes}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: Tokens, cost: s
     assert price_call(model, tokens, PRICES) == (None if cost is None else Decimal(cost))
 
 
-def test_price_table_leaves_out_what_is_no_price() -> None:
+def test_price_table_ignores_invalid_prices() -> None:
     """B106: 0 dollars in the table is no price."""
     chat = {"mode": "chat", "input_cost_per_token": Decimal("1E-6"), "output_cost_per_token": Decimal("2E-6")}
     table = {
@@ -97,7 +97,7 @@ def test_installed_price_table_is_read_without_importing_litellm() -> None:
     assert not is_imported
 
 
-def test_session_of_a_framework_costs_what_the_price_table_says() -> None:
+def test_framework_session_cost_follows_the_price_table() -> None:
     """B106"""
     cached = call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
     events = decode(call(1), cached, memory=Assembler(prices=PRICES)).events
@@ -135,7 +135,7 @@ def test_call_that_two_libraries_record_is_paid_once(
 
 @settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(CLAUDE_CODE), seed=st.integers(0, 2**32), share=st.sampled_from([0.5, 0.9, 1.0]))
-def test_session_costs_what_the_client_says_in_any_order(path: Any, seed: int, share: float) -> None:
+def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: float) -> None:
     """B106: spans, log records and hook calls, some lost, some late, some twice, in any order."""
     chance, records, costs = Random(seed), list[Record](), dict[str, float]()
     for record in (part for one in load_fixture(path).records for part in split(one)):
@@ -166,6 +166,6 @@ def cost_in(record: Record) -> float | None:
     if record.path != "/v1/logs":
         return None
     [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
-    said = {one["key"]: one["value"] for one in log["attributes"]}
-    is_call = said.get("event.name", {}).get("stringValue") == "api_request"
-    return said["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in said else None
+    attributes = {one["key"]: one["value"] for one in log["attributes"]}
+    is_call = attributes.get("event.name", {}).get("stringValue") == "api_request"
+    return attributes["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in attributes else None

@@ -69,7 +69,7 @@ def test_prompts_of_a_subagent_do_not_end_a_loop() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 @pytest.mark.parametrize("source", ["", "/hooks/", "/v1/logs"])
-def test_prompt_is_one_event_whatever_sources_report_it(path: Any, source: str) -> None:
+def test_prompt_reported_by_several_sources_is_one_event(path: Any, source: str) -> None:
     if source == "/v1/logs" and path.stem == "killed":
         pytest.skip("it was killed before it sent any log record")
     records = list(load_fixture(path).records)

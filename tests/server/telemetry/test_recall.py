@@ -20,7 +20,7 @@ from tests.server.telemetry.replay import split, take
 PATHS = sorted(FOLDER.glob("*/*.json"))
 
 
-class Told:
+class Session:
     """A service: what it was told, and what is known of everybody after it."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def test_restart_at_any_record_changes_no_run(path: Any, cut: float, again: int)
     """B84, B85: its name, what counts and how it ended, though its client sends the last records again."""
     records = [part for record in load_fixture(path).records for part in split(record)]
     at = round(cut * len(records))
-    straight, restarted = Told(), Told()
+    straight, restarted = Session(), Session()
     straight.tell(records)
 
     restarted.tell(records[:at])

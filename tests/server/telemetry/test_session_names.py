@@ -37,7 +37,7 @@ def log(resource: dict[str, str], after: int = 0) -> Record:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_name_is_made_of_what_each_source_knows(order: tuple[int, ...]) -> None:
+def test_name_combines_what_each_source_knows(order: tuple[int, ...]) -> None:
     """B84: whichever of them comes first."""
     sources = [hook("/home/ada/website"), log(HOST), log(PERSON, 1)]
 
@@ -46,7 +46,7 @@ def test_name_is_made_of_what_each_source_knows(order: tuple[int, ...]) -> None:
     assert workers(events) == {("claude-code/ada@laptop/website", "s")}
 
 
-def test_folder_that_an_agent_goes_to_renames_nothing() -> None:
+def test_changed_working_folder_does_not_rename_the_session() -> None:
     events = replay([hook("/home/ada/website"), hook("/home/ada/website/src")])
 
     assert {event.agent_id for event in events} == {"claude-code/website"}
@@ -71,12 +71,12 @@ def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: 
 
     events = take(log(HOST), assembler).events
 
-    told = [event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED]
-    assert told == renamed
+    agent_ids = [event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED]
+    assert agent_ids == renamed
     assert workers(events) == {([*renamed, name][0], "s")}
 
 
-def test_long_names_are_cut_to_what_an_address_takes_and_stay_two() -> None:
+def test_long_names_are_shortened_and_stay_distinct() -> None:
     folders = ["a" * 199 + last for last in "bc"]
     names = {workers(replay([hook(f"/home/{one}"), log(PERSON)])).pop()[0] for one in folders}
 

@@ -1,7 +1,7 @@
 """
 Actions on workers: nudge, escalate, terminate. Each is recorded before it begins and when it ends.
 
-Every action needs a permit for one life of one worker. The permit is checked again after the action is
+Every action needs a permit for one incarnation of one worker. The permit is checked again after the action is
 recorded, because the write may have taken long.
 """
 
@@ -443,7 +443,7 @@ class Actions:
         return messages.event_about(type_, one, worker, self._clock(), data)
 
     def _has_ended(self, target: Target) -> bool:
-        """Return whether this life itself reported its end."""
+        """Return whether this incarnation itself reported its end."""
         worker = self._monitor.get(*target.key)
         return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
 

@@ -32,7 +32,7 @@ class ApprovalStatus(StrEnum):
 
 
 class Approval(BaseModel):
-    """A request to stop one life of a worker. Times are seconds since the epoch."""
+    """A request to stop one incarnation of a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,7 +61,7 @@ class Approval(BaseModel):
 
     @property
     def target(self) -> Target:
-        """The life of the worker that it is about."""
+        """The incarnation of the worker that it is about."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
     @property

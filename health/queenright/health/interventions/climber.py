@@ -343,7 +343,7 @@ class Climber:
         if one.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
             if one.outcome is Outcome.STARTED:
-                detail = "it was restarted in the meantime; the end of the life before is unknown"
+                detail = "it was restarted in the meantime; the outcome of the incarnation before is unknown"
                 await self._actions.interrupted(one, ladder, detail)
             return
         ours = (

@@ -49,7 +49,7 @@ _DECIDED: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
 
 
 class Ladder(BaseModel):
-    """The ladder of one life of a worker. Times are seconds since the epoch."""
+    """The ladder of one incarnation of a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -85,7 +85,7 @@ class Ladder(BaseModel):
 
     @property
     def target(self) -> Target:
-        """The life of the worker."""
+        """The incarnation of the worker."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
@@ -112,7 +112,7 @@ class Standing:
     checkpoint_is_stale: bool
     """Whether its last checkpoint is so old that the worker is stuck."""
     resumed_at: float
-    """When its last wait ended, or its life began."""
+    """When its last wait ended, or its incarnation began."""
 
     @classmethod
     def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:

@@ -142,7 +142,7 @@ class Ledger:
                 del self.uncertain[key]
 
     def is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
-        """Return whether a life of a worker is being terminated, or was asked to stop and may still."""
+        """Return whether a worker's incarnation is being terminated, or may still stop on request."""
         one = self.uncertain.get(key)
         return one is not None and one.incarnation_id == incarnation_id
 
@@ -167,7 +167,7 @@ class Ledger:
         return await self._store.read(lambda conn: record.find_intervention(conn, intervention_id))
 
     async def find_stopped(self, target: Target) -> Intervention | None:
-        """Return the newest termination that was confirmed for this life of a worker, or None."""
+        """Return the newest termination that was confirmed for this incarnation of a worker, or None."""
 
         def read(conn: Connection) -> list[Intervention]:
             return record.read_interventions(

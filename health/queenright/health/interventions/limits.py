@@ -44,7 +44,7 @@ def held_back(
         kind: A nudge or a termination.
         worker: The worker now.
         standing: The worker, as the ladder sees it.
-        ladder: The ladder of this life of the worker; None: not climbed.
+        ladder: The ladder of this incarnation of the worker; None: not climbed.
         settings: The settings of the ladder.
         now: Seconds since the epoch.
         quiet_until: No automatic action before this time.

@@ -36,7 +36,7 @@ _WENT_ON: Final = "the agent has gone on: its user answered at the terminal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionRequest:
-    """A permission request of one life of a worker. Times are seconds since the epoch."""
+    """A permission request of one incarnation of a worker. Times are seconds since the epoch."""
 
     request_id: str
     agent_id: str
@@ -196,7 +196,7 @@ class Permissions:
 
     async def answer(self, request_id: str, decision: Answered, *, by: str, reason: str = "") -> Intervention:
         """
-        Answer a request, once, for the life of the worker that asked.
+        Answer a request, once, for the incarnation of the worker that asked.
 
         Raises:
             PermissionNotFoundError: There is no request with this id.

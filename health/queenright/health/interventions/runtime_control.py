@@ -35,7 +35,7 @@ class RuntimeControl:
 
     def reaches(self, target: Target) -> bool:
         """
-        Return whether this life of the worker runs here, or was killed and left its session here.
+        Return whether this incarnation of the worker runs here, or was killed and left its session here.
 
         A killed one can be terminated, which ensures that nothing runs it, but not nudged.
         """
@@ -53,8 +53,7 @@ class RuntimeControl:
         It is durable on return, and discarded if it is read too late or by another incarnation.
 
         Raises:
-            WorkerUnreachableError: This life of the worker is not running, is between nodes, or waits for
-                its user.
+            WorkerUnreachableError: This incarnation is not running, is between nodes, or waits for its user.
         """
         note = Note(
             note_id=instruction_id,
@@ -73,10 +72,10 @@ class RuntimeControl:
         Stop the run, save its state as a checkpoint, and free its session.
 
         What cannot be stopped in time (a function in a thread) continues and keeps the session until it ends:
-        then the stop is not confirmed. For a killed life this ensures that nothing runs it.
+        then the stop is not confirmed. For a killed incarnation this ensures that nothing runs it.
 
         Raises:
-            WorkerUnreachableError: Another life runs here, or another process runs it.
+            WorkerUnreachableError: Another incarnation runs here, or another process runs it.
         """
         if self._workers.find_running(target.agent_id, target.session_id) is None:
             return await self._was_killed(target)

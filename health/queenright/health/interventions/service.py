@@ -384,7 +384,7 @@ class InterventionService:
             agent_id: The worker.
             message: The message.
             session_id: Its session; without one, that which has not ended.
-            incarnation_id: Its life, if that was checked before: a later one is not nudged.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not nudged.
             by: Who asks for it.
             person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
                 one of its nudges.
@@ -466,7 +466,7 @@ class InterventionService:
             agent_id: The worker.
             reason: Why; it is signed and stored.
             session_id: Its session; without one, that which has not ended.
-            incarnation_id: Its life, if that was checked before: a later one is not stopped.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not stopped.
             by: Who asks for it.
             person: False for an automatic termination: the ladder's intervals and limits apply.
             intervention_id: Its id, if it has one already.
@@ -503,7 +503,7 @@ class InterventionService:
         deliver: Callable[[], None],
     ) -> Intervention:
         """
-        Answer a permission request, in the life that asked.
+        Answer a permission request, in the incarnation that asked.
 
         Args:
             request: The request.
@@ -636,7 +636,7 @@ class InterventionService:
         return lambda worker: self._climber.held_back(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
-        """Return the ladder of this life of the worker."""
+        """Return the ladder of this incarnation of the worker."""
         current = self.ledger.ladders.get(worker.key)
         return current if current is not None and current.target == Target.of(worker.vitals) else None
 

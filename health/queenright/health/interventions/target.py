@@ -26,7 +26,7 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One life of one run of a worker. An action decided for one is never applied to another."""
+    """One incarnation of one run of a worker. An action decided for one is never applied to another."""
 
     agent_id: str
     session_id: str
@@ -34,7 +34,7 @@ class Target:
 
     @classmethod
     def of(cls, vitals: VitalSigns) -> Target:
-        """Return the current life of a worker."""
+        """Return the current incarnation of a worker."""
         return cls(
             agent_id=vitals.agent_id, session_id=vitals.session_id, incarnation_id=vitals.incarnation_id
         )

@@ -39,7 +39,7 @@ class Recovery(BaseModel):
     agent_id: str
     session_id: str
     incarnation_id: str
-    """The life that is over."""
+    """The incarnation that is over."""
     state: RecoveryState
     attempt: int
     """From 1; 0 where a limit let none begin."""

@@ -216,8 +216,8 @@ class WatchResult:
 def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchResult:
     """Judge a recovered worker."""
     over = attempt.watch_until is not None and now >= attempt.watch_until
-    life = attempt.new_incarnation_id
-    if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != life:
+    new = attempt.new_incarnation_id
+    if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
         return WatchResult("failed", "nothing was heard of it") if over else WatchResult("goes_on")
     v = worker.vitals
     if v.ended:

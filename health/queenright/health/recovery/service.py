@@ -172,7 +172,7 @@ class RecoveryService:
         Request the recovery of a worker's task. While one is open, a further request changes nothing.
 
         Args:
-            target: The life of the worker that is over.
+            target: The incarnation of the worker that is over.
             reason: What happened to it.
             by: Who asks.
             task_id: The task; by default the name that the worker gives it, else its session's id.
@@ -728,7 +728,7 @@ class RecoveryService:
         return None
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
-        """Return whether a termination of this life was not confirmed."""
+        """Return whether a termination of this incarnation was not confirmed."""
         unconfirmed = await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED

@@ -14,7 +14,7 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.silence import span
+from queenright.health.stall_detectors import span
 from queenright.health.state import health_state
 from queenright.health.vital_facts import OpenTool, SessionStatus
 from queenright.health.vital_state import ERROR_WINDOW

@@ -1,4 +1,4 @@
-"""What the queen reads and, on an admin's order, changes of a loaded agent: its folder, its log, its life."""
+"""The queen's access to a loaded agent: read files and log; on an admin's order, edit files and restart."""
 
 from __future__ import annotations
 

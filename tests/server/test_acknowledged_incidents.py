@@ -96,7 +96,7 @@ async def test_incident_acknowledged_in_pagerduty_is_in_hand_with_all_its_ticket
     assert await alerts(service) == before
 
 
-async def test_tickets_that_joined_before_alertmanager_told_anybody_are_in_hand_too(
+async def test_tickets_that_joined_before_the_first_notification_are_acknowledged_too(
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: Alertmanager was away, and is posted one alert for all of them."""
@@ -111,7 +111,7 @@ async def test_tickets_that_joined_before_alertmanager_told_anybody_are_in_hand_
     assert await alerts(service) == before
 
 
-async def test_crash_loop_that_goes_on_after_its_incident_was_resolved_in_pagerduty_pages(
+async def test_crash_loop_continuing_after_its_incident_was_resolved_pages(
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: its incident there is closed; the next life is an incident of its own, and reminded of."""
@@ -150,37 +150,35 @@ async def between_lives(service: Service, clock: Clock, kind: str) -> Escalation
     return ticket
 
 
-async def test_incident_that_was_resolved_in_pagerduty_between_two_lives_is_joined_by_none(
+async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_joined(
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: its alert, which was held open for the next life, ends; that life pages."""
     before = await between_lives(service, clock, "resolved")
     assert await firing(service) == []
-    told = await alerts(service)
+    result = await alerts(service)
 
     third = await live(service, clock, 3)
     assert (third.status, third.acknowledged_by, third.incident_id) == (TicketStatus.INTERVENING, "", "")
     assert third.incident != before.incident
-    assert [turn for turn, _ in (await alerts(service))[len(told) :]] == [""]
+    assert [turn for turn, _ in (await alerts(service))[len(result) :]] == [""]
 
 
-async def test_incident_that_was_acknowledged_in_pagerduty_between_two_lives_is_in_hand(
+async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays_acknowledged(
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: the next life's ticket is in the same hand, and nobody is reminded of it."""
     before = await between_lives(service, clock, "acknowledged")
-    told = await alerts(service)
+    result = await alerts(service)
 
     third = await live(service, clock, 3)
     assert (third.status, third.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
     assert third.incident == before.incident
     await pass_minutes(service, clock, 62)
-    assert await alerts(service) == told
+    assert await alerts(service) == result
 
 
-async def test_resolved_in_pagerduty_says_that_the_incident_is_closed_whoever_had_it(
-    service: Service, clock: Clock
-) -> None:
+async def test_pagerduty_resolve_closes_the_incident_for_any_owner(service: Service, clock: Clock) -> None:
     """B41: what bob had in hand stays his; the next life is not in his hand unasked."""
     await live(service, clock, 1)
     await crash(service, clock, 1)
@@ -196,7 +194,7 @@ async def test_resolved_in_pagerduty_says_that_the_incident_is_closed_whoever_ha
     assert (third.status, third.incident_id) == (TicketStatus.INTERVENING, "")
 
 
-async def test_incident_that_was_opened_again_in_pagerduty_is_joined(service: Service, clock: Clock) -> None:
+async def test_reopened_pagerduty_incident_is_joined(service: Service, clock: Clock) -> None:
     """B123."""
     await live(service, clock, 1)
     await crash(service, clock, 1)
@@ -251,7 +249,7 @@ async def found(service: Service, ticket: EscalationTicket) -> EscalationTicket:
     return one
 
 
-async def test_given_up_work_is_not_in_the_hand_of_whoever_had_a_ticket_that_is_closed(
+async def test_abandoned_work_is_not_acknowledged_by_the_owner_of_a_closed_ticket(
     service: Service, clock: Clock
 ) -> None:
     """B122: ada had session 2's, which was brought to an end; nobody has session 3's."""
@@ -259,11 +257,11 @@ async def test_given_up_work_is_not_in_the_hand_of_whoever_had_a_ticket_that_is_
         ticket = await given_up(service, clock, number)
         clock.now += MINUTE
     await service.tickets.acknowledge(ticket.ticket_id, by="ada")
-    begun = of_session(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
+    start = of_session(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
     clock.now += 20
     accepted = of_session(EventType.STEP_COMPLETED, clock.now, 2, "again", index=0, verdict="ACCEPT")
     completed = of_session(EventType.EXECUTION_COMPLETED, clock.now, 2, "again")
-    await service.ingest([begun, accepted, completed])
+    await service.ingest([start, accepted, completed])
     await until(lambda: service.tickets.open_for("bee", "bee-2") is None, "the end of session 2")
     assert (await found(service, ticket)).acknowledged_by == "ada"
     clock.now += 30

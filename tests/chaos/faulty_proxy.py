@@ -16,14 +16,14 @@ _POST = b"POST /api/v2/alerts"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ForwardedPost:
     """One alert that the Alertmanager at the end has taken, whether or not whoever sent it heard so."""
 
     at: float
     alert: dict[str, Any]
 
 
-class BadWay:
+class FaultyProxy:
     """
     An HTTP proxy on a port of its own.
 
@@ -34,7 +34,7 @@ class BadWay:
 
     def __init__(self, port: int, target: int) -> None:
         self.port = port
-        self.taken: list[Taken] = []
+        self.taken: list[ForwardedPost] = []
         self.refused: list[str] = []
         """What the Alertmanager itself called wrong."""
         self._target = target
@@ -113,7 +113,7 @@ class BadWay:
         body = request.partition(b"\r\n\r\n")[2]
         if answer.startswith(b"HTTP/1.1 200"):
             now = time.time()
-            self.taken += [Taken(now, alert) for alert in json.loads(body)]
+            self.taken += [ForwardedPost(now, alert) for alert in json.loads(body)]
         else:
             self.refused.append(answer.decode(errors="replace"))
 

@@ -48,10 +48,10 @@ def dead_port() -> str:
 
 
 def check(done_stdout: str, done_stderr: str) -> None:
-    said = [json.loads(line) for line in done_stdout.splitlines()]
-    assert said[0]["caught"] == "the agent's own"
-    assert said[0]["slowest"] < 0.5
-    assert said[-1]["exit"] < 3.0
+    output = [json.loads(line) for line in done_stdout.splitlines()]
+    assert output[0]["caught"] == "the agent's own"
+    assert output[0]["slowest"] < 0.5
+    assert output[-1]["exit"] < 3.0
     assert len(done_stderr.splitlines()) <= 1
     assert done_stderr.startswith("Queenright") or not done_stderr
 
@@ -94,7 +94,7 @@ def test_the_service_is_no_http_server_at_all(script: Script) -> None:
     check(done.stdout, done.stderr)
 
 
-def test_a_logging_handler_that_raises_is_no_trouble(script: Script) -> None:
+def test_failing_logging_handler_does_not_affect_the_agent(script: Script) -> None:
     """B81: not even what we say about our trouble can break the agent."""
     done = script(
         "import logging\n"

@@ -24,21 +24,21 @@ def call_of(kind: str, command: str, call_id: str = "", **more: str) -> dict[str
     return call | ({"tool_use_id": call_id} if call_id else {})
 
 
-BEGUN_BEFORE = (call_of("PreToolUse", "make docs", "call-a"),)
-ASKED_BEFORE = (*BEGUN_BEFORE, call_of("PermissionRequest", "make docs"))
-DONE = call_of("PostToolUse", "make docs", "call-a")
-OF_ANOTHER_TOOL = {"tool_name": "WebFetch"}
+FIRST_CALL = (call_of("PreToolUse", "make docs", "call-a"),)
+FIRST_REQUEST = (*FIRST_CALL, call_of("PermissionRequest", "make docs"))
+FIRST_CALL_END = call_of("PostToolUse", "make docs", "call-a")
+OTHER_TOOL = {"tool_name": "WebFetch"}
 OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        pytest.param(ASKED_BEFORE, (DONE,), id="another-request-was-granted"),
-        pytest.param(BEGUN_BEFORE, (DONE,), id="call-that-needed-none-ends"),
+        pytest.param(FIRST_REQUEST, (FIRST_CALL_END,), id="another-request-was-granted"),
+        pytest.param(FIRST_CALL, (FIRST_CALL_END,), id="call-that-needed-none-ends"),
         pytest.param(
-            (call_of("PreToolUse", "", "call-a", **OF_ANOTHER_TOOL),),
-            (call_of("PostToolUse", "", "call-a", **OF_ANOTHER_TOOL),),
+            (call_of("PreToolUse", "", "call-a", **OTHER_TOOL),),
+            (call_of("PostToolUse", "", "call-a", **OTHER_TOOL),),
             id="call-of-another-tool-ends",
         ),
         pytest.param(
@@ -56,12 +56,12 @@ async def test_permission_request_waits_while_other_calls_go_on(
 ) -> None:
     """B93: an agent that waits for its person is no stall, whatever its other calls do meanwhile."""
     start, prompt, *_ = calls("healthy")
-    asked = (
+    result = (
         call_of("PreToolUse", "rm -rf build", "call-b"),
         call_of("PermissionRequest", "rm -rf build"),
     )
     async with client_of(running) as telemetry:
-        for call in (start, prompt, *before, *asked):
+        for call in (start, prompt, *before, *result):
             assert (await telemetry.post(HOOK, json=call)).json() == {}
         assert waiting_of(running) == "user_input"
 
@@ -82,9 +82,9 @@ async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> No
             asyncio.create_task(telemetry.post(HOOK, json=call_of("PermissionRequest", one)))
             for one in commands
         ]
-        asked = running.service.permissions.open_requests
-        await until(lambda: len(asked()) == 2, "both are asked")
-        [first] = [one for one in asked() if one.question == "Bash: make docs"]
+        pending_requests = running.service.permissions.open_requests
+        await until(lambda: len(pending_requests()) == 2, "both are asked")
+        [first] = [one for one in pending_requests() if one.question == "Bash: make docs"]
 
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             path = f"/api/permissions/{first.request_id}/answer"
@@ -93,6 +93,6 @@ async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> No
 
         assert answer.status_code == 202
         assert given["hookSpecificOutput"]["decision"]["behavior"] == "allow"
-        assert [one.question for one in asked()] == ["Bash: rm -rf build"]
+        assert [one.question for one in pending_requests()] == ["Bash: rm -rf build"]
         assert waiting_of(running) == "user_input"
         questions[1].cancel()

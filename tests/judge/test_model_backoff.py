@@ -27,16 +27,14 @@ def after(calls: list[bool], *, every: float = 60.0, failures: int = 3) -> tuple
     ("turns", "calls_before_its_rest"),
     [([FAILED], 3), ([FAILED, FAILED, ANSWERED], 8), ([FAILED, ANSWERED], 11)],
 )
-def test_a_model_that_fails_half_of_the_time_or_more_comes_to_rest(
-    turns: list[bool], calls_before_its_rest: int
-) -> None:
+def test_model_failing_half_its_calls_is_suspended(turns: list[bool], calls_before_its_rest: int) -> None:
     patience, _, calls = after(turns * 20)
 
     assert patience.reason == "timeout"
     assert calls == calls_before_its_rest
 
 
-def test_a_model_that_fails_a_third_of_the_time_is_borne() -> None:
+def test_model_failing_a_third_of_its_calls_is_not_suspended() -> None:
     patience, _, _ = after([ANSWERED, ANSWERED, FAILED] * 500)
 
     assert patience.reason is None
@@ -49,7 +47,7 @@ def test_failures_of_an_hour_ago_are_forgotten() -> None:
     assert calls == 60
 
 
-def test_an_answer_after_a_rest_begins_anew() -> None:
+def test_success_after_suspension_resets_the_failures() -> None:
     patience, time, _ = after([FAILED, FAILED, ANSWERED] * 20)
     time.now += 300
     assert patience.reason is None
@@ -60,7 +58,7 @@ def test_an_answer_after_a_rest_begins_anew() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
-def test_a_model_rests_only_after_as_many_failures_as_are_borne(calls: list[bool], failures: int) -> None:
+def test_model_is_suspended_only_after_the_tolerated_failures(calls: list[bool], failures: int) -> None:
     patience, _, made = after(calls, failures=failures)
 
     if patience.reason:

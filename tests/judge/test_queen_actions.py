@@ -101,10 +101,10 @@ async def bees(tmp_path: Path) -> AsyncIterator[Hive]:
 # -- nudges -----------------------------------------------------------------------------------------
 
 
-async def test_the_worker_of_the_ticket_is_told_in_the_queens_name(hive: Garden) -> None:
-    said = await hive.queen.nudge(hive.ticket(), WORDS)
+async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(hive: Garden) -> None:
+    result = await hive.queen.nudge(hive.ticket(), WORDS)
 
-    assert said == "nudged: the message is in the worker's context"
+    assert result == "nudged: the message is in the worker's context"
     [(target, message)] = hive.hands.nudged
     assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
     assert message == WORDS
@@ -112,7 +112,7 @@ async def test_the_worker_of_the_ticket_is_told_in_the_queens_name(hive: Garden)
     assert (event.data["by"], event.data["attempt"]) == ("queen", 1)
 
 
-async def test_what_an_operator_ordered_in_the_chat_is_done_by_her_and_the_record_says_whose_order_it_was(
+async def test_chat_order_is_executed_and_recorded_with_its_operator(
     hive: Garden,
 ) -> None:
     await hive.queen.nudge(hive.ticket(), WORDS, ordered_by="ada")
@@ -120,17 +120,17 @@ async def test_what_an_operator_ordered_in_the_chat_is_done_by_her_and_the_recor
 
     [event] = hive.of(EventType.NUDGE_SENT)
     assert event.data["by"] == "queen, as ada ordered"
-    [asked] = hive.approvals.pending()
-    assert (asked.asked_by, asked.ordered_by) == ("queen", "ada")
+    [pending_requests] = hive.approvals.pending()
+    assert (pending_requests.asked_by, pending_requests.ordered_by) == ("queen", "ada")
 
 
-async def test_a_nudge_that_is_fetched_says_so(hive: Garden) -> None:
+async def test_fetched_nudge_is_reported_as_fetched(hive: Garden) -> None:
     hive.hands.delivers = Delivery.QUEUED
 
     assert "waits for the worker to fetch it" in await hive.queen.nudge(hive.ticket(), WORDS)
 
 
-async def test_a_second_nudge_within_the_interval_is_refused_in_words(hive: Garden) -> None:
+async def test_second_nudge_within_the_interval_is_refused_with_a_reason(hive: Garden) -> None:
     """B66: at most one action a worker and interval, whoever acts."""
     await hive.queen.nudge(hive.ticket(), WORDS)
     hive.time.now += INTERVAL - 1
@@ -143,7 +143,7 @@ async def test_a_second_nudge_within_the_interval_is_refused_in_words(hive: Gard
     assert len(hive.hands.nudged) == 2
 
 
-async def test_the_ladder_waits_for_her_nudge_to_have_its_time_and_counts_it(hive: Garden) -> None:
+async def test_ladder_waits_for_and_counts_the_queens_nudge(hive: Garden) -> None:
     """B66: she and the ladder share the interval, and the number of nudges."""
     await hive.queen.nudge(hive.ticket(), WORDS)
     began = hive.time.now
@@ -164,7 +164,7 @@ async def test_she_does_not_hold_up_an_escalation_by_nudging_on(hive: Garden) ->
         await hive.queen.nudge(hive.ticket(), WORDS)
 
 
-async def test_a_nudge_is_of_bounded_length_without_secrets_and_without_what_is_not_seen(
+async def test_nudge_is_bounded_masked_and_printable(
     hive: Garden,
 ) -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
@@ -178,7 +178,7 @@ async def test_a_nudge_is_of_bounded_length_without_secrets_and_without_what_is_
     assert len(message) <= LONGEST_NUDGE
 
 
-async def test_a_nudge_of_nothing_that_is_seen_is_refused(hive: Garden) -> None:
+async def test_nudge_without_visible_text_is_refused(hive: Garden) -> None:
     with pytest.raises(ToolError, match="must not be blank"):
         await hive.queen.nudge(hive.ticket(), "\u200b\u200b \u202e")
 
@@ -261,7 +261,7 @@ async def test_she_acts_within_the_limits_of_all_acting(
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"nudge": {"enabled": False}}])
-async def test_where_nothing_is_done_by_itself_she_does_nothing(store: Store, off: dict[str, Any]) -> None:
+async def test_queen_does_not_act_with_automatic_actions_disabled(store: Store, off: dict[str, Any]) -> None:
     hive = Garden(store, **off)
     await hive.get_stuck()
 
@@ -269,7 +269,7 @@ async def test_where_nothing_is_done_by_itself_she_does_nothing(store: Store, of
         await hive.queen.nudge(hive.ticket(), WORDS)
 
 
-async def test_what_the_orchestrator_decides_on_is_left_to_it(hive: Garden) -> None:
+async def test_pending_orchestrator_decision_blocks_queen_actions(hive: Garden) -> None:
     await hive.service.escalate("bee", "it is stuck", by="ada")
     hive.time.now += INTERVAL
 
@@ -296,14 +296,18 @@ async def test_unreachable_worker_is_not_a_success(hive: Garden) -> None:
 
 
 async def test_a_termination_needs_an_operator(hive: Garden) -> None:
-    said = await hive.queen.request_termination(hive.ticket(), "It loops.")
+    result = await hive.queen.request_termination(hive.ticket(), "It loops.")
 
-    [asked] = hive.approvals.pending()
-    assert said.startswith(
-        f"asked: an operator may approve it within 30 minutes (approval {asked.approval_id})"
+    [pending_requests] = hive.approvals.pending()
+    assert result.startswith(
+        f"asked: an operator may approve it within 30 minutes (approval {pending_requests.approval_id})"
     )
-    assert "It is not stopped." in said
-    assert (asked.ticket_id, asked.agent_id, asked.asked_by) == ("t1", "bee", "queen")
+    assert "It is not stopped." in result
+    assert (pending_requests.ticket_id, pending_requests.agent_id, pending_requests.asked_by) == (
+        "t1",
+        "bee",
+        "queen",
+    )
     assert hive.hands.stopped == []
     with pytest.raises(ToolError, match="is pending already"):
         await hive.queen.request_termination(hive.ticket(), "It loops.")
@@ -320,7 +324,7 @@ async def test_never_is_never(store: Store) -> None:
     assert hive.hands.stopped == []
 
 
-async def test_where_it_is_allowed_it_is_done_at_once_in_her_name(store: Store) -> None:
+async def test_allowed_termination_runs_immediately_in_the_queens_name(store: Store) -> None:
     hive = Garden(store, termination={"on_request": "allow"})
     await hive.get_stuck()
 
@@ -330,7 +334,7 @@ async def test_where_it_is_allowed_it_is_done_at_once_in_her_name(store: Store) 
     assert (ended.data["by"], ended.data["reason"]) == ("queen", "It loops.")
 
 
-async def test_whom_she_has_spoken_to_she_does_not_stop_within_the_interval(store: Store) -> None:
+async def test_nudged_worker_is_not_terminated_within_the_interval(store: Store) -> None:
     """B66: a nudge and a termination are one action each."""
     hive = Garden(store, termination={"on_request": "allow"})
     await hive.get_stuck()
@@ -355,7 +359,7 @@ async def called(hive: Garden, name: str, **arguments: Any) -> ToolResult:
     return await tool.call(json.dumps(arguments))
 
 
-async def test_a_model_says_what_and_the_ticket_says_whom(hive: Garden) -> None:
+async def test_action_target_comes_from_the_ticket(hive: Garden) -> None:
     assert not (await called(hive, NUDGE, ticket_id="t1", message=WORDS)).failed
     assert not (await called(hive, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
 
@@ -378,7 +382,7 @@ async def test_a_model_says_what_and_the_ticket_says_whom(hive: Garden) -> None:
         (REQUEST_TERMINATION, {"ticket_id": "t2", "reason": "It loops again."}, "not about ticket 't2'"),
     ],
 )
-async def test_whom_and_how_much_are_not_the_models_to_say(
+async def test_model_cannot_choose_target_or_limits(
     hive: Garden, name: str, arguments: dict[str, Any], why: str
 ) -> None:
     """B36: the model cannot set identity."""
@@ -393,7 +397,7 @@ async def test_whom_and_how_much_are_not_the_models_to_say(
 # -- at work ----------------------------------------------------------------------------------------
 
 
-class LateHands:
+class LateActions:
     """Hands that are there once the store is."""
 
     def __init__(self) -> None:
@@ -410,7 +414,7 @@ class LateHands:
         return await self.real.request_termination(ticket, reason, ordered_by=ordered_by)
 
 
-async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees: Hive) -> None:
+async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive) -> None:
     def speak(shown: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         ticket_id = unquote("ticket", shown[-1].content)["ticket_id"]  # type: ignore[index]
         ask = {"ticket_id": ticket_id, "reason": "It repeats one error."}
@@ -422,24 +426,24 @@ async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees
             )
         )
 
-    hands = LateHands()
+    hands = LateActions()
     bees.actions = hands
     bees.queen_model = TalkingModel(speak)
     await bees.start()
 
-    async def nobody(*who: Any, **how: Any) -> Any:
+    async def no_operator(*who: Any, **how: Any) -> Any:
         raise AssertionError("nothing was approved")
 
     approvals = Approvals(
         bees.store,
         timeout=1800,
         monitor=bees.monitor,
-        terminate=nobody,
+        terminate=no_operator,
         stopped=lambda: None,
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
-    hands.real = WorkerActions(nobody, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
+    hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
 
     await bees.begin()
     await bees.bad_steps(16)
@@ -447,8 +451,11 @@ async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees
 
     ticket = await bees.ticket()
     assert ticket.status is TicketStatus.INTERVENING
-    [asked] = approvals.pending()
-    assert (asked.ticket_id, asked.agent_id) == (ticket.ticket_id, ticket.worker_agent_id)
+    [pending_requests] = approvals.pending()
+    assert (pending_requests.ticket_id, pending_requests.agent_id) == (
+        ticket.ticket_id,
+        ticket.worker_agent_id,
+    )
     order = [event.type for event in bees.events]
     requested = order.index(EventType.TERMINATION_REQUESTED)
     assert requested < order.index(EventType.QUEEN_INTERVENTION_REQUESTED)

@@ -64,7 +64,7 @@ async def failing_tool(running: Running) -> str:
 
 
 @pytest.mark.parametrize("kind", ["loop", "lost", "errors"])
-async def test_page_of_a_ticket_says_each_sentence_once(
+async def test_ticket_page_has_each_sentence_once(
     running: Running, browser: httpx.AsyncClient, kind: str
 ) -> None:
     """B102."""
@@ -82,16 +82,16 @@ async def test_page_of_a_ticket_says_each_sentence_once(
     assert [one for one, times in counted.items() if times > 1] == []
 
 
-def test_only_what_is_new_is_left_of_a_text() -> None:
-    shown = ["bee has been going in circles: search 5 times (6 bad steps). Stop the run."]
+def test_repeated_sentences_are_removed_from_a_text() -> None:
+    result = ["bee has been going in circles: search 5 times (6 bad steps). Stop the run."]
 
-    assert without_repeats("Stop the run.", shown) == "Stop the run."
-    assert without_repeats("bee has been going in circles: search 5 times.", shown) == ""
-    assert without_repeats("It has been slow. Bee has been going in circles.", shown) == "It has been slow."
-    assert without_repeats("line one\n  line two", shown) == "line one\n  line two"
+    assert without_repeats("Stop the run.", result) == "Stop the run."
+    assert without_repeats("bee has been going in circles: search 5 times.", result) == ""
+    assert without_repeats("It has been slow. Bee has been going in circles.", result) == "It has been slow."
+    assert without_repeats("line one\n  line two", result) == "line one\n  line two"
 
 
-def test_activity_is_one_of_few_words_and_never_an_outcome() -> None:
+def test_activity_is_an_enum_and_never_an_outcome() -> None:
     """B103: a session that has ended does nothing any more; a paused one is paused."""
     script = WorkerScript().start()
     seen = [activity_of(script.health.vitals)]

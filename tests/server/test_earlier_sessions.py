@@ -7,11 +7,11 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_facts import SessionStatus
 from queenright.health.vitals import VitalSigns
-from queenright.server.earlier_lives import (
+from queenright.server.earlier_sessions import (
     RECENT_SECONDS,
     SHORT_SECONDS,
     EarlierSessions,
-    find_earlier_lives,
+    find_earlier_sessions,
 )
 from tests.alerting.parts import ticket
 
@@ -19,7 +19,9 @@ SETTINGS = HealthSettings()
 NOW = 10_000.0
 
 
-def life(session: str, began: float, *, beat: float | None = None, ended: bool = False) -> VitalSigns:
+def session_record(
+    session: str, began: float, *, beat: float | None = None, ended: bool = False
+) -> VitalSigns:
     vitals = VitalSigns("bee", session, began, SETTINGS.loops, SETTINGS)
     vitals.last_heartbeat = beat
     if ended:
@@ -27,7 +29,7 @@ def life(session: str, began: float, *, beat: float | None = None, ended: bool =
     return vitals
 
 
-def told(session: str, at: float, **changes: Any) -> EscalationTicket:
+def ticket_of(session: str, at: float, **changes: Any) -> EscalationTicket:
     values = {"ticket_id": f"ticket-of-{session}", "worker_session_id": session, "notified_at": at}
     return ticket(**values | changes)
 
@@ -35,41 +37,46 @@ def told(session: str, at: float, **changes: Any) -> EscalationTicket:
 def find(
     mine: float, tickets: list[EscalationTicket], *lives: VitalSigns, lasted: float = 0.0, **changes: Any
 ) -> EarlierSessions:
-    own = life("mine", mine)
+    own = session_record("mine", mine)
     own.last_activity = mine + lasted
     sessions = {one.session_id: one for one in (own, *lives)}
-    return find_earlier_lives(told("mine", NOW, **changes), tickets, sessions, NOW)
+    return find_earlier_sessions(ticket_of("mine", NOW, **changes), tickets, sessions, NOW)
 
 
 def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
     """B123; and B122: one that runs at the same time, or may be silent, is not."""
     for session, expected in {
-        life("crashed", NOW - 90.0, beat=NOW - 60.0): ("ticket-of-crashed",),
-        life("failed", NOW - 90.0, ended=True): ("ticket-of-failed",),
-        life("beats on", NOW - 90.0, beat=NOW - 10.0): (),
-        life("silent", NOW - 90.0): (),
+        session_record("crashed", NOW - 90.0, beat=NOW - 60.0): ("ticket-of-crashed",),
+        session_record("failed", NOW - 90.0, ended=True): ("ticket-of-failed",),
+        session_record("beats on", NOW - 90.0, beat=NOW - 10.0): (),
+        session_record("silent", NOW - 90.0): (),
     }.items():
-        found = find(NOW - 30.0, [told(session.session_id, NOW - 40.0)], session)
+        found = find(NOW - 30.0, [ticket_of(session.session_id, NOW - 40.0)], session)
         assert found.tickets == expected, session.session_id
-    unheard = told("dismissed", NOW - 40.0, notified_at=None)
-    assert find(NOW - 30.0, [unheard], life("dismissed", NOW - 90.0, ended=True)) == EarlierSessions()
+    unheard = ticket_of("dismissed", NOW - 40.0, notified_at=None)
+    assert (
+        find(NOW - 30.0, [unheard], session_record("dismissed", NOW - 90.0, ended=True)) == EarlierSessions()
+    )
 
 
-def test_trouble_after_a_long_life_or_a_long_pause_is_told_for_itself() -> None:
+def test_condition_after_a_long_run_or_pause_is_notified_separately() -> None:
     """B122, B125: an agent that worked well in between is in new trouble, whoever has the old one."""
-    dead = life("dead", NOW - 3000.0, beat=NOW - 900.0)
-    tickets = [told("dead", NOW - 800.0)]
+    dead = session_record("dead", NOW - 3000.0, beat=NOW - 900.0)
+    tickets = [ticket_of("dead", NOW - 800.0)]
     assert find(NOW - SHORT_SECONDS - 1.0, tickets, dead).tickets == ("ticket-of-dead",)
     worked = find(NOW - SHORT_SECONDS - 1.0, tickets, dead, lasted=SHORT_SECONDS + 1.0)
     assert worked.tickets == ()
     assert find(NOW - 10.0, tickets, dead).tickets == ()
 
 
-def test_work_that_was_given_up_joins_the_third_time_what_nobody_has_acknowledged() -> None:
+def test_abandoned_work_joins_the_unacknowledged_incident_the_third_time() -> None:
     """B122: a person settles it, run by run; B123: and is not paged for it every minute."""
-    lives = [life(name, NOW - 60.0 * n, ended=True) for n, name in enumerate(("third", "second", "first"), 2)]
+    lives = [
+        session_record(name, NOW - 60.0 * n, ended=True)
+        for n, name in enumerate(("third", "second", "first"), 2)
+    ]
     given_up: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
-    tickets = [told(one.session_id, NOW - 50.0, **given_up) for one in lives]
+    tickets = [ticket_of(one.session_id, NOW - 50.0, **given_up) for one in lives]
     assert find(NOW - 30.0, tickets[2:], *lives, **given_up).tickets == ()
     assert find(NOW - 30.0, tickets[1:], *lives, **given_up).tickets == (
         "ticket-of-second",
@@ -77,14 +84,17 @@ def test_work_that_was_given_up_joins_the_third_time_what_nobody_has_acknowledge
     )
     for status in TicketStatus.ACKNOWLEDGED, TicketStatus.WORKER_GONE:
         by_ada = {"status": status, "acknowledged_by": "ada", **given_up}
-        taken = [told(one.session_id, NOW - 50.0, **by_ada) for one in lives]
+        taken = [ticket_of(one.session_id, NOW - 50.0, **by_ada) for one in lives]
         assert find(NOW - 30.0, taken, *lives, **given_up).tickets == (), status
 
 
 def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> None:
     """B41: it is closed there; nor are the tickets of it joined that another has in hand."""
-    lives = [life(name, NOW - 60.0 * n, ended=True) for n, name in enumerate(("third", "second", "first"), 2)]
-    third, second, first = (told(one.session_id, NOW - 50.0) for one in lives)
+    lives = [
+        session_record(name, NOW - 60.0 * n, ended=True)
+        for n, name in enumerate(("third", "second", "first"), 2)
+    ]
+    third, second, first = (ticket_of(one.session_id, NOW - 50.0) for one in lives)
     second = second.model_copy(update={"incident_id": first.ticket_id})
     assert find(NOW - 30.0, [third, second, first], *lives).tickets[0] == third.ticket_id
     resolved = second.model_copy(update={"incident_resolved_at": NOW - 40.0})
@@ -94,33 +104,33 @@ def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> 
 
 def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:
     """B123: it never says that it ended. B122: the second life reaches people."""
-    lives = [life("second", NOW - 120.0), life("first", NOW - 240.0)]
-    tickets = [told("second", NOW - 110.0), told("first", NOW - 230.0)]
+    lives = [session_record("second", NOW - 120.0), session_record("first", NOW - 240.0)]
+    tickets = [ticket_of("second", NOW - 110.0), ticket_of("first", NOW - 230.0)]
     assert find(NOW - 60.0, tickets[1:], lives[1]) == EarlierSessions((), is_recurring=True)
     found = find(NOW - 60.0, tickets, *lives)
     assert found == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
     # Long ago is another incident.
-    tickets[1] = told("first", NOW - RECENT_SECONDS - 1.0)
+    tickets[1] = ticket_of("first", NOW - RECENT_SECONDS - 1.0)
     assert find(NOW - 60.0, tickets, *lives).tickets == ()
 
 
-def test_sessions_side_by_side_are_never_earlier_lives() -> None:
+def test_concurrent_sessions_are_never_earlier_ones() -> None:
     """B122."""
-    lives = [life(f"s{n}", NOW - 100.0 - n) for n in range(5)]
-    tickets = [told(one.session_id, NOW - 50.0) for one in lives]
+    lives = [session_record(f"s{n}", NOW - 100.0 - n) for n in range(5)]
+    tickets = [ticket_of(one.session_id, NOW - 50.0) for one in lives]
     assert find(NOW - 200.0, tickets, *lives) == EarlierSessions()
 
 
-def test_ticket_of_the_same_session_is_of_an_earlier_life_if_another_process_had_it() -> None:
+def test_ticket_of_the_same_session_in_another_process_is_an_earlier_incarnation() -> None:
     gone = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
-    before = told("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
-    relapse = told("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)
+    before = ticket_of("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
+    relapse = ticket_of("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)
     assert find(NOW - 100.0, [before, relapse]) == EarlierSessions(("before",), is_recurring=True)
 
 
 def test_forgotten_session_was_over_when_its_ticket_closed() -> None:
     tickets = [
-        told("early", NOW - 60.0, closed_at=NOW - 50.0),
-        told("late", NOW - 60.0, closed_at=NOW - 30.0),
+        ticket_of("early", NOW - 60.0, closed_at=NOW - 50.0),
+        ticket_of("late", NOW - 60.0, closed_at=NOW - 30.0),
     ]
     assert find(NOW - 40.0, tickets).tickets == ("ticket-of-early",)

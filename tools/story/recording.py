@@ -32,8 +32,8 @@ class Story:
 
     def query(self, expr: str, *, at: float | None = None) -> list[dict[str, Any]]:
         """Return the series of an instant query, by default at the end of the story."""
-        asked = {"query": expr, "time": str(self.until if at is None else at)}
-        answer = self.prometheus.get("/query", params=asked).json()
+        parameters = {"query": expr, "time": str(self.until if at is None else at)}
+        answer = self.prometheus.get("/query", params=parameters).json()
         if answer["status"] != "success":
             raise AssertionError(f"{expr}: {answer['error']}")
         found = answer["data"]["result"]
@@ -41,8 +41,8 @@ class Story:
 
     def range(self, expr: str, *, step: float = 1) -> list[dict[str, Any]]:
         """Return the series of a range query over the whole story, ``step`` seconds apart."""
-        asked = {"query": expr, "start": str(self.since), "end": str(self.until), "step": str(step)}
-        answer = self.prometheus.get("/query_range", params=asked).json()
+        parameters = {"query": expr, "start": str(self.since), "end": str(self.until), "step": str(step)}
+        answer = self.prometheus.get("/query_range", params=parameters).json()
         if answer["status"] != "success":
             raise AssertionError(f"{expr}: {answer['error']}")
         result: list[dict[str, Any]] = answer["data"]["result"]
@@ -50,8 +50,10 @@ class Story:
 
     def exemplars(self, selector: str) -> list[dict[str, Any]]:
         """Return the series with exemplars that a selector matches."""
-        asked = {"query": selector, "start": str(self.since), "end": str(self.until)}
-        result: list[dict[str, Any]] = self.prometheus.get("/query_exemplars", params=asked).json()["data"]
+        parameters = {"query": selector, "start": str(self.since), "end": str(self.until)}
+        result: list[dict[str, Any]] = self.prometheus.get("/query_exemplars", params=parameters).json()[
+            "data"
+        ]
         return result
 
 

@@ -16,16 +16,16 @@ from tests.programs import run
 
 OF_NOW = ("stat", "bargauge", "table")
 SCRAPED = {"job": "queenright", "instance": "127.0.0.1:8420"}
-GONE = 12
+DOWNTIME_MINUTES = 12
 """The minute from which on the service and every worker is gone; before it, all is as it should be."""
 
 
 def of_now(board: Dashboard) -> list[Panel]:
-    return [shown for shown in panels(board) if shown["type"] in OF_NOW]
+    return [panel for panel in panels(board) if panel["type"] in OF_NOW]
 
 
 def large(board: Dashboard) -> list[Panel]:
-    return [shown for shown in of_now(board) if shown["type"] != "table"]
+    return [panel for panel in of_now(board) if panel["type"] != "table"]
 
 
 def green(shown: Panel) -> bool:
@@ -40,27 +40,27 @@ def green(shown: Panel) -> bool:
 
 def test_current_value_is_an_instant_query(dashboard: Dashboard) -> None:
     assert of_now(dashboard)
-    for shown in panels(dashboard):
-        for target in shown["targets"]:
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
             once = (target.get("instant", False), target.get("range", False))
-            assert once == ((True, False) if shown["type"] in OF_NOW else (False, True)), shown["title"]
+            assert once == ((True, False) if panel["type"] in OF_NOW else (False, True)), panel["title"]
 
 
-def test_a_number_is_the_last_one_and_none_is_no_data(dashboard: Dashboard) -> None:
-    for shown in large(dashboard):
-        reduced = shown["options"]["reduceOptions"]
+def test_single_value_is_the_last_and_a_missing_one_is_no_data(dashboard: Dashboard) -> None:
+    for panel in large(dashboard):
+        reduced = panel["options"]["reduceOptions"]
 
-        assert (reduced["calcs"], reduced["values"]) == (["lastNotNull"], False), shown["title"]
-        assert shown["fieldConfig"]["defaults"]["noValue"] == "no data", shown["title"]
+        assert (reduced["calcs"], reduced["values"]) == (["lastNotNull"], False), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["noValue"] == "no data", panel["title"]
 
 
 def test_a_number_about_the_time_shown_is_never_green(dashboard: Dashboard) -> None:
-    for shown in large(dashboard):
-        if any("$__range" in target["expr"] for target in shown["targets"]):
-            assert not green(shown), shown["title"]
+    for panel in large(dashboard):
+        if any("$__range" in target["expr"] for target in panel["targets"]):
+            assert not green(panel), panel["title"]
 
 
-ASKED = [
+CURRENT_VALUE_QUERIES = [
     (name, shown["title"], query.expr)
     for name in NAMES
     for shown in large(load(name))
@@ -74,7 +74,11 @@ STAYS = ("Scrape targets",)
 
 def series() -> list[dict[str, str]]:
     """Every series that a number reads, 1 until the process is gone, with the labels that are asked for."""
-    wanted = {found for _, _, expr in ASKED for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)}
+    wanted = {
+        found
+        for _, _, expr in CURRENT_VALUE_QUERIES
+        for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)
+    }
     made: dict[str, str] = {}
     for name, matchers in wanted:
         metric = names.METRICS[name.removesuffix("_bucket")]
@@ -83,9 +87,9 @@ def series() -> list[dict[str, str]]:
             label: value.split("|")[0] for label, value in re.findall(r'(\w+)=~?"([^".+]+)"', matchers)
         }
         labels |= {"le": "+Inf"} if name.endswith("_bucket") else {}
-        said = ", ".join(f'{label}="{value}"' for label, value in labels.items())
-        made[f"{name}{{{said}}}"] = f"1+1x{4 * GONE - 1} stale"
-    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * GONE - 1} 0x40"
+        selector = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+        made[f"{name}{{{selector}}}"] = f"1+1x{4 * DOWNTIME_MINUTES - 1} stale"
+    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * DOWNTIME_MINUTES - 1} 0x40"
     return [{"series": name, "values": values} for name, values in made.items()]
 
 
@@ -95,31 +99,33 @@ def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> 
     file = folder / f"at_{minute}.json"  # JSON is YAML
     one: dict[str, Any] = {"interval": "15s", "input_series": series(), "promql_expr_test": tests}
     file.write_text(json.dumps({"rule_files": [], "tests": [one]}))
-    said = run("promtool", "test", "rules", str(file))
-    answered = re.findall(r"^\s*expr: ", said.stdout + said.stderr, re.MULTILINE)
-    assert (said.returncode != 0) == bool(answered), said.stderr
+    result = run("promtool", "test", "rules", str(file))
+    answered = re.findall(r"^\s*expr: ", result.stdout + result.stderr, re.MULTILINE)
+    assert (result.returncode != 0) == bool(answered), result.stderr
     return len(asked) - len(answered)
 
 
-def test_of_a_service_that_is_gone_no_number_of_now_is_shown(tmp_path: Path) -> None:
-    asked = [each for each in ASKED if "5m]" not in each[2] and each[1] not in STAYS]
+def test_unavailable_service_shows_no_current_value(tmp_path: Path) -> None:
+    questions = [each for each in CURRENT_VALUE_QUERIES if "5m]" not in each[2] and each[1] not in STAYS]
 
-    assert len(asked) >= 14
-    assert unanswered(tmp_path, GONE - 1, asked) == 0
-    assert unanswered(tmp_path, GONE, asked) == len(asked)
+    assert len(questions) >= 14
+    assert unanswered(tmp_path, DOWNTIME_MINUTES - 1, questions) == 0
+    assert unanswered(tmp_path, DOWNTIME_MINUTES, questions) == len(questions)
 
 
 def test_missing_outbox_is_not_zero(tmp_path: Path) -> None:
-    [oldest] = [each for each in ASKED if each[1] == "Oldest undelivered"]
+    [oldest] = [each for each in CURRENT_VALUE_QUERIES if each[1] == "Oldest undelivered"]
 
     assert "vector(0)" in oldest[2]
-    assert unanswered(tmp_path, GONE + 1, [oldest]) == 1
+    assert unanswered(tmp_path, DOWNTIME_MINUTES + 1, [oldest]) == 1
 
 
 @pytest.mark.parametrize("label", ["severity", "status"])
 def test_no_open_ticket_is_a_zero_while_the_service_answers(tmp_path: Path, label: str) -> None:
-    [expr] = {each[2] for each in ASKED if f"sum by ({label}) (queenright_tickets_open" in each[2]}
-    said = "any" if label == "severity" else "open"
+    [expr] = {
+        each[2] for each in CURRENT_VALUE_QUERIES if f"sum by ({label}) (queenright_tickets_open" in each[2]
+    }
+    text = "any" if label == "severity" else "open"
     agents = 'queenright_agents{job="queenright", instance="127.0.0.1:8420", state="healthy"}'
     test = {
         "interval": "15s",
@@ -128,7 +134,7 @@ def test_no_open_ticket_is_a_zero_while_the_service_answers(tmp_path: Path, labe
             {
                 "expr": expr,
                 "eval_time": "4m",
-                "exp_samples": [{"labels": f'{{{label}="{said}"}}', "value": 0}],
+                "exp_samples": [{"labels": f'{{{label}="{text}"}}', "value": 0}],
             },
             {"expr": expr, "eval_time": "6m", "exp_samples": []},
         ],

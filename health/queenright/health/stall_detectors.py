@@ -1,7 +1,7 @@
 """
-Detectors of silence: pure functions of vital signs and the time.
+Detect workers that have stopped: pure functions of vital signs and the time.
 
-``deadlines`` computes the moments at which they begin to find something.
+``deadlines`` computes when each detector finds something for the first time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     return Finding(
         kind=FindingKind.HEARTBEAT_MISSING,
         severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other sign of life for {span(now - last)}{_since_away(v)}",
+        evidence=f"no heartbeat and no other activity for {span(now - last)}{_since_away(v)}",
         since=last,
     )
 

@@ -86,7 +86,7 @@ async def clicks(http: httpx.AsyncClient, running: Running, body: bytes) -> http
 
 def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **more: Any) -> bytes:
     """Return what PagerDuty posts."""
-    said = {
+    fields = {
         "id": f"01EVENT{number:03}",
         "event_type": f"incident.{kind}",
         "resource_type": "incident",
@@ -95,7 +95,7 @@ def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **m
         "client": None,
         "data": {"id": "PGR0VU2", "type": "incident", "incident_key": dedup_key(key)},
     }
-    return json.dumps({"event": said | more}).encode()
+    return json.dumps({"event": fields | more}).encode()
 
 
 def by_secrets(body: bytes, *secrets: str) -> dict[str, str]:
@@ -136,8 +136,8 @@ async def test_slack_click_acknowledges_and_names_the_person(
 
     answer = await clicks(http, running, click(ticket_id))
 
-    said = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
-    assert (answer.status_code, answer.json()) == (200, said)
+    result = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
+    assert (answer.status_code, answer.json()) == (200, result)
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
         "acknowledged",
@@ -207,7 +207,7 @@ async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.
     assert lines == ["1 of 2 tickets acknowledged by ada.", "nobody: This ticket does not exist (any more)."]
 
 
-async def test_replayed_click_gets_the_same_answer_and_has_no_effect(
+async def test_replayed_click_has_the_same_answer_and_no_effect(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -261,9 +261,7 @@ async def test_click_without_a_valid_signature_is_refused(running: Running, http
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
-async def test_a_signed_body_that_is_no_click_is_a_fault_in_words(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_signed_body_that_is_not_a_click_is_an_error(running: Running, http: httpx.AsyncClient) -> None:
     bodies = {
         b"": "one field `payload`",
         b"payload=1&payload=2": "one field `payload`",
@@ -301,13 +299,13 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
     body = click("t")
     headers = signed(body, service.clock())
 
-    said, _ = await hasty.slack(
+    result, _ = await hasty.slack(
         body,
         timestamp=headers["X-Slack-Request-Timestamp"],
         signature=headers["X-Slack-Signature"],
     )
 
-    assert "could not be recorded" in said["text"]
+    assert "could not be recorded" in result["text"]
 
 
 # -- PagerDuty --------------------------------------------------------------------------------------
@@ -336,7 +334,7 @@ async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
     assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
 
 
-async def test_an_event_that_comes_twice_is_done_once(running: Running, http: httpx.AsyncClient) -> None:
+async def test_duplicate_event_is_processed_once(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     body = event("acknowledged", running)
@@ -349,7 +347,7 @@ async def test_an_event_that_comes_twice_is_done_once(running: Running, http: ht
     assert (await ticket_of(running, ticket_id)).status == "intervening"
 
 
-async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
+async def test_pagerduty_timeout_does_not_undo_other_acknowledgements(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -362,7 +360,7 @@ async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "bob"
 
 
-async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it_ends(
+async def test_resolve_by_a_person_acknowledges_and_the_condition_ends_the_ticket(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -380,7 +378,7 @@ async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it
     assert ticket.acknowledged_note.startswith("resolved in PagerDuty")
 
 
-async def test_resolved_by_a_person_ends_what_nothing_else_can_end(
+async def test_resolve_by_a_person_closes_tickets_that_cannot_close_themselves(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await lost_ticket_on(running)
@@ -444,7 +442,7 @@ async def test_webhook_without_a_valid_signature_is_refused(
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
-async def test_a_signed_body_that_is_no_event_names_the_field(
+async def test_signed_body_that_is_not_an_event_names_the_field(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     for body, where in (
@@ -483,7 +481,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
 # -- every other way --------------------------------------------------------------------------------
 
 
-async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back(
+async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: they count anew."""
@@ -501,8 +499,8 @@ async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back
     forged = await http.post(f"{path}/acknowledge", json={"via": "slack"})
 
     assert (again.status_code, forged.status_code) == (409, 422)
-    said = [e for e in running.service.recent if e.type is EventType.TICKET_UNACKNOWLEDGED]
-    assert [(e.data["by"], e.data["was"]) for e in said] == [("ada", "ada"), ("ada", "ada")]
+    events = [e for e in running.service.recent if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in events] == [("ada", "ada"), ("ada", "ada")]
 
 
 # -- notified receivers -----------------------------------------------------------------------------
@@ -515,15 +513,15 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     await tell(http, ticket_id, "unknown", "\0", receiver="slack")
     await tell(http, ticket_id, status="resolved")
 
-    notified = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
-    assert {(one["receiver"], one["status"]) for one in notified} == {
+    body = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
+    assert {(one["receiver"], one["status"]) for one in body} == {
         ("slack-and-pagerduty", "firing"),
         ("slack", "firing"),
         ("slack-and-pagerduty", "resolved"),
     }
-    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in notified)
+    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in body)
     [listed] = (await http.get("/api/tickets")).json()["tickets"]
-    assert listed["notified"] == notified
+    assert listed["notified"] == body
 
 
 async def test_repeated_notifications_keep_first_and_last_time(
@@ -533,9 +531,9 @@ async def test_repeated_notifications_keep_first_and_last_time(
     await tell(http, ticket_id)
     await tell(http, ticket_id)
 
-    [notified] = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
+    [body] = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
 
-    assert notified["first_at"] < notified["at"]
+    assert body["first_at"] < body["at"]
 
 
 async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refused(
@@ -566,7 +564,7 @@ async def test_unconfigured_callback_names_the_setting(tmp_path: Path) -> None:
     assert "alerting.pagerduty_webhook_secret_files" in incident.json()["title"]
 
 
-def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -> None:
+def test_secret_readable_by_others_is_refused_at_start(settings: Settings) -> None:
     for file in (
         settings.alerting.slack_signing_secret_file,
         settings.alerting.pagerduty_webhook_secret_files[1],
@@ -580,7 +578,7 @@ def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -
 
 
 @given(st.binary(max_size=300), st.text(max_size=80), st.text(max_size=80))
-def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, other: str) -> None:
+def test_any_bytes_raise_only_the_documented_error(body: bytes, one: str, other: str) -> None:
     for read, refusal in (
         (read_click, InvalidInteractionError),
         (read_event, InvalidEventError),

@@ -1,4 +1,4 @@
-"""Find the tickets of an agent's earlier lives: an agent that crashes is restarted. Pure functions."""
+"""Find the tickets of an agent's earlier sessions: an agent that crashes is restarted. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import VitalSigns
 
 RECENT_SECONDS: Final = 3600.0
-"""How far back an agent's lives are counted."""
+"""How far back an agent's sessions are counted."""
 SHORT_SECONDS: Final = 600.0
-"""A longer life, or one that begins this long after the one before it, is not part of a crash loop."""
+"""A longer session, or one that begins this long after the one before it, is not part of a crash loop."""
 
-_SILENT_LIVES: Final = 2
-"""After this many notified lives in a row, a session that falls silent counts as crashed."""
+_SILENT_SESSIONS: Final = 2
+"""After this many notified sessions in a row, a session that falls silent counts as crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,22 @@ class EarlierSessions:
     tickets: tuple[str, ...] = ()
     """Tickets whose alert the new one joins if one of them fires, newest first."""
     is_recurring: bool = False
-    """Whether people were notified of an earlier life within the last hour."""
+    """Whether people were notified of an earlier session within the last hour."""
 
 
-def find_earlier_lives(
+def find_earlier_sessions(
     ticket: EscalationTicket,
     others: Iterable[EscalationTicket],
     sessions: Mapping[str, VitalSigns],
     now: float,
 ) -> EarlierSessions:
     """
-    Find the tickets of earlier lives of a ticket's agent with the same cause.
+    Find the tickets of earlier sessions of a ticket's agent with the same cause.
 
-    A session is an earlier life if its last event is before this session began. The agent is in a crash loop
-    if this life was short and began soon after the earlier one; any other trouble is notified on its own. A
-    session without heartbeats that did not report its end may be silent or gone; it counts as gone once two
-    lives were notified within the hour.
+    A session is an earlier one if its last event is before this session began. The agent is in a crash loop
+    if this session was short and began soon after the earlier one; any other trouble is notified on its own.
+    A session without heartbeats that did not report its end may be silent or gone; it counts as gone once two
+    sessions were notified within the hour.
 
     A failed recovery needs a person for each run: from the third within the hour on, it joins a ticket that
     is not acknowledged. Nothing joins an incident that a person resolved in PagerDuty.
@@ -65,7 +65,7 @@ def find_earlier_lives(
         and one.ticket_id != ticket.ticket_id
         and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
     ]
-    are_many = len(recent) >= _SILENT_LIVES
+    are_many = len(recent) >= _SILENT_SESSIONS
     resolved = {one.incident for one in recent if one.incident_resolved_at is not None}
     unresolved = [one for one in recent if one.incident not in resolved]
     if ticket.kind is FindingKind.RECOVERY_FAILED:

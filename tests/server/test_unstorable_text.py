@@ -25,7 +25,7 @@ async def api(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncCli
         yield http
 
 
-async def test_a_nul_in_an_address_is_refused_before_the_store_is_asked(api: httpx.AsyncClient) -> None:
+async def test_nul_in_a_path_is_refused_before_the_store(api: httpx.AsyncClient) -> None:
     paths = [
         "/api/recoveries/%00",
         "/api/tickets/%00",
@@ -53,13 +53,13 @@ async def test_a_nul_in_an_address_is_refused_before_the_store_is_asked(api: htt
         assert (await api.post(address, json={})).status_code == 400
 
 
-async def test_what_only_looks_like_a_nul_is_a_name_like_any_other(api: httpx.AsyncClient) -> None:
+async def test_escaped_nul_lookalike_is_an_ordinary_name(api: httpx.AsyncClient) -> None:
     assert (await api.get("/api/tickets/%2500")).status_code == 404
     assert (await api.get("/api/interventions?agent_id=%2500")).status_code == 200
 
 
 @pytest.mark.parametrize("bad", ["\0", "a\0b", "\ud800"], ids=ascii)
-async def test_text_that_cannot_be_kept_is_refused_in_a_body(api: httpx.AsyncClient, bad: str) -> None:
+async def test_unstorable_text_is_refused_in_a_body(api: httpx.AsyncClient, bad: str) -> None:
     target: dict[str, object] = {"session_id": "s", "incarnation_id": "i", "outcome": "done"}
     stop: dict[str, object] = {"on": False, "reason": "it is over", "by": "ada"}
     bodies: list[tuple[str, str, dict[str, object], str]] = [

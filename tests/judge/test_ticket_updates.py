@@ -18,11 +18,11 @@ from tests.judge.conftest import AGENT, SESSION, Hive, TalkingModel, call
 
 def requested(hive: Hive) -> list[tuple[str, str]]:
     """Return with which severity and urgency the queen has asked for a person."""
-    told = (event.data for event in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED))
-    return [(data["severity"], data["urgency"]) for data in told]
+    events = (event.data for event in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED))
+    return [(data["severity"], data["urgency"]) for data in events]
 
 
-async def test_rise_of_what_people_were_told_is_requested_anew(hive: Hive) -> None:
+async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
     """B102: one request for each rise, and the words, numbers and urgency are those of the moment."""
     await hive.start()
     await hive.begin()
@@ -82,10 +82,10 @@ def talking(said: list[str]) -> TalkingModel:
 
 
 @pytest.mark.parametrize("judge", ["rules", "model"])
-async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge: str) -> None:
+async def test_new_condition_changes_the_text_of_an_open_ticket(hive: Hive, judge: str) -> None:
     """B102: what it was opened about is over, and something else has begun within the hold."""
-    said: list[str] = []
-    hive.judge_model = RulesModel() if judge == "rules" else talking(said)
+    replies: list[str] = []
+    hive.judge_model = RulesModel() if judge == "rules" else talking(replies)
     await hive.start()
     await hive.begin()
 
@@ -99,24 +99,24 @@ async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge:
         ticket.words_kind, ticket.worker_agent_id, ticket.worker_session_id
     )
     assert ticket.suggested_action in ticket.analysis
-    assert len(said) == (judge == "model"), (
+    assert len(replies) == (judge == "model"), (
         "a model writes the ticket, and what changes is the rules' to write"
     )
 
 
-async def test_judge_is_not_asked_again_while_its_words_hold(hive: Hive) -> None:
+async def test_judge_is_not_asked_again_while_its_text_applies(hive: Hive) -> None:
     """A ticket that is only counted costs no model call."""
-    said: list[str] = []
-    hive.judge_model = talking(said)
+    replies: list[str] = []
+    hive.judge_model = talking(replies)
     await hive.start()
     await hive.begin()
     await hive.bad_steps(16)
-    asked = len(said)
+    count = len(replies)
 
     for _ in range(3):
         await hive.bad_steps(1)
         await hive.tick()
 
-    assert len(said) == asked
+    assert len(replies) == count
     assert (await hive.ticket()).worker_session_id == SESSION
     assert (await hive.ticket()).worker_agent_id == AGENT
