@@ -50,6 +50,24 @@ def test_ticket_in_another_alert_names_it() -> None:
     assert any("018f-first" in one for one in lines)
 
 
+def test_closed_ticket_says_how_long_it_was_open() -> None:
+    closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW, age="3 h")
+
+    assert ", resolved after 12 min, at " in ticket_lines(closed, NOW + 10_000)[0]
+    assert ticket_lines(ticket(age="3 h"), NOW)[0].endswith(" for 3 h")
+
+
+def test_notified_receivers_are_in_the_order_of_time() -> None:
+    notified = [
+        {"receiver": "slack", "status": status, "first_at": NOW + seconds, "at": NOW + 99}
+        for status, seconds in (("resolved", 60), ("firing", 1))
+    ]
+
+    [line] = [one for one in ticket_lines(ticket(notified=notified), NOW) if one.startswith("  notified ")]
+
+    assert line.index("slack (firing, ") < line.index("slack (resolved, ")
+
+
 @pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
 async def test_a_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
     found = await ticket_on(running)
