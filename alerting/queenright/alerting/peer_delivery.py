@@ -67,11 +67,7 @@ class PeerDelivery:
     Delivers due alerts to one peer.
 
     Args:
-        peer: The peer.
-        settings: Resend intervals and timeouts.
-        client: The Alertmanager client.
         count: Counts the outcome of each notification.
-        jitter: Returns a factor for each pause, so that peers and services do not retry in step.
     """
 
     def __init__(

@@ -108,10 +108,7 @@ def while_known(value: float, metric: Series, *, label: str = "", word: str = ""
     Return ``value`` while any series of ``metric`` exists, so that 0 differs from "no data".
 
     Args:
-        value: The value.
         metric: A metric that exists while the process is up.
-        label: A label to add to the value.
-        word: The label's value.
     """
     constant = f"vector({value:g})"
     if label:

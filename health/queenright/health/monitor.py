@@ -172,9 +172,6 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
-
-    Args:
-        settings: The thresholds.
     """
 
     def __init__(self, settings: HealthSettings) -> None:
@@ -485,7 +482,6 @@ class HealthMonitor:
         Record a sign of life of a process, even if it is about none of its workers.
 
         Args:
-            incarnation_id: The process, as its workers name it.
             now: When it arrived.
             interval: The interval in seconds of reports of open work, if this is one.
         """

@@ -191,15 +191,8 @@ class HealthMonitoringService:
     The public interface of the health layer. Belongs to one event loop.
 
     Args:
-        store: Where history is read.
-        monitor: The known workers.
-        interventions: Executes interventions.
-        recovery: Recovers tasks.
-        breakers: All circuit breakers.
         written: Returns when every change of a breaker is durable.
-        stop: The emergency stop.
         ingest: Ingests events as from a worker; durable on return.
-        clock: Seconds since the epoch.
     """
 
     def __init__(
@@ -294,9 +287,7 @@ class HealthMonitoringService:
         Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
 
         Args:
-            agent_id: The worker's agent.
             seconds: How far back.
-            limit: The maximum number of entries.
             before: Only entries with a smaller ``seq``, for paging.
 
         Raises:

@@ -68,7 +68,6 @@ class SqliteDatabase(Database):
     A database in a file.
 
     Args:
-        address: The address with the path of the file.
         read_only: Neither lock nor create nor migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 

@@ -89,19 +89,12 @@ class AgentRuntime:
     Run graphs. They share one event bus; each graph has its own sessions on disk.
 
     Args:
-        bus: The event bus.
         storage: Folder of the sessions: ``sessions/...`` for the primary graph, ``graphs/{id}/...`` for
             the others.
-        clock: Wall clock for event times and cron, in seconds since the epoch.
-        monotonic: Monotonic clock for intervals and user presence, in seconds.
-        sleep: Sleeps on the monotonic clock.
-        ids: Generates run ids.
-        disk: Runs disk work in threads.
         guards: Creates the guards that detect loops inside nodes; None disables them.
         breakers: Provides circuit breakers for tools, models and checkpoints; None disables them.
         telemetry: Receives the spans of workers; None discards them.
         registry: Receives the metrics of workers; None uses a private registry.
-        random: Adds jitter to retries and heartbeats.
         heartbeat_interval: Maximum seconds between two heartbeats of a run; None disables heartbeats.
     """
 
@@ -205,12 +198,9 @@ class AgentRuntime:
         Add a graph, before or after ``start``.
 
         Args:
-            graph: The graph's specification.
             model: Default model of the nodes; a graph of functions needs none.
             models: Models of single nodes, by the name in the node's specification.
-            tools: Tools available to the nodes.
             functions: Functions of function nodes and routers, by name.
-            judges: Judges of the nodes, by name.
             goal: The graph's goal; progress towards it is published as events.
             agent_id: The worker's id; empty for a graph that is not a worker and is not monitored.
             primary: Whether this is the primary graph. A runtime has at most one.
@@ -399,12 +389,6 @@ class AgentRuntime:
         """
         Fire an entry point manually, whatever its trigger type, and return the run's id at once.
 
-        Args:
-            entry_point_id: The entry point.
-            input_data: The run's input, as JSON values.
-            graph_id: The graph; by default the active one.
-            session_id: An existing session to run in.
-
         Raises:
             GraphError: The graph or the entry point does not exist, or the runtime is not started.
             TooManyWaitingError: The queue of the entry point is full.
@@ -464,9 +448,7 @@ class AgentRuntime:
         Resume the newest unfinished run of a session and return its id.
 
         Args:
-            session_id: The session.
             graph_id: The session's graph; by default the active one.
-            checkpoint_id: Resume the run of this checkpoint, in the state the checkpoint holds.
 
         Raises:
             SessionNotFoundError: The session does not exist.
@@ -535,8 +517,6 @@ class AgentRuntime:
         Artifacts are copied. Effects outside the session are not undone.
 
         Args:
-            session_id: The session of the checkpoint.
-            checkpoint_id: The checkpoint to start from.
             graph_id: The session's graph; by default the active one.
 
         Raises:

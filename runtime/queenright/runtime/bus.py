@@ -147,14 +147,8 @@ class EventBus:
         Call ``handler`` for every event that matches all filters; a filter that is None matches everything.
 
         Args:
-            handler: A function or coroutine function of one event.
             name: Label of the dropped-events metric: a fixed word, not an id.
-            types: Only events of these types.
-            filter_graph: Only events of this graph.
-            filter_stream: Only events of this stream.
             filter_node: Only events of this node. Node ids repeat between graphs: set ``filter_graph`` too.
-            filter_agent: Only events of this worker.
-            capacity: Maximum number of queued events.
 
         Raises:
             ValueError: ``capacity`` is not positive.
@@ -201,9 +195,6 @@ class EventBus:
         Args:
             types: Any of these types; all types if none is given.
             filter_graph: As for ``subscribe``, like the other filters.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
             where: Additional condition. Called by the publisher: must be fast.
 
         Raises:
@@ -243,12 +234,8 @@ class EventBus:
         Args:
             types: Any of these types; all types if none is given.
             filter_graph: As for ``subscribe``, like the other filters.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
             where: Additional condition. Called by the publisher: must be fast.
             timeout: Maximum seconds to wait; None waits forever.
-            sleep: Clock of the timeout.
 
         Raises:
             TimeoutError: No such event was published in time; names the event.
@@ -285,13 +272,7 @@ class EventBus:
 
         Args:
             types: Only events of these types; None is all, an empty collection is none.
-            filter_graph: Only events of this graph.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
-            session_id: Only events of this session.
             after: Only events after the one with this id, such as the last one of the previous page.
-            limit: Maximum number of events.
             newest: Whether to return the newest or the oldest events if there are more than ``limit``.
 
         Raises:

@@ -1,7 +1,7 @@
 """
-Play the story and keep everything running until standard input ends: ``python -m tests.observed.story FOLDER``.
+Play the story, then keep everything running: ``python -m tests.observed.story FOLDER``.
 
-One line of JSON says where things are once all has happened.
+One line of JSON says where things are once all has happened. It ends with the standard input.
 """
 
 from __future__ import annotations

@@ -142,11 +142,7 @@ class BreakerMachine:
         Restore the state from another process.
 
         Args:
-            state: The state.
-            failures: Consecutive failures.
-            reason: Why.
             open_for: For how many more seconds it is open; at most the whole timeout.
-            now: The time.
         """
         self.failures = max(0, failures)
         self._turn(state, reason)

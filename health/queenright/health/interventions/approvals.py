@@ -80,15 +80,9 @@ class Approvals:
     All approval requests of one store. Belongs to one event loop.
 
     Args:
-        store: Where they are stored.
         timeout: Seconds after which a request expires, and an approved termination that could not begin is
             void.
-        monitor: The known workers.
-        terminate: Executes an approved termination.
         stopped: Returns why all actions are stopped, or None.
-        clock: Seconds since the epoch.
-        publish: Receives events once they are durable.
-        ids: Makes ids.
         on_change: Is called in the transaction of every change, for notifications; it may only use the
             connection it is given.
     """
@@ -159,9 +153,6 @@ class Approvals:
         Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            worker: The worker now.
-            ticket_id: The ticket about it.
-            reason: Why to stop it.
             by: Who asks; a person of this name may not approve it.
             ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
                 could stop the worker themselves.
@@ -221,7 +212,6 @@ class Approvals:
         Approve a request and terminate the worker. It is checked again first, and may become void.
 
         Args:
-            approval_id: The request.
             by: Who approves it; not who asked.
             reason: Why, if there is more to say.
 
@@ -303,7 +293,6 @@ class Approvals:
         Close expired and void requests, and begin approved terminations that could not begin at once.
 
         Args:
-            now: Seconds since the epoch.
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
         for one in [one for one in self._open.values() if self._idle(one)]:

@@ -80,7 +80,6 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     Return why a worker need not be stopped any more, or None.
 
     Args:
-        approval: The request.
         worker: The worker now; None if it is unknown.
     """
     if worker is None:

@@ -103,10 +103,6 @@ class Permissions:
 
     Args:
         wait_seconds: How long each waits; 0 turns waiting off.
-        answer: Records an answer and passes it on.
-        clock: Seconds since the epoch.
-        sleep: Waits on that clock.
-        ids: Makes ids.
     """
 
     def __init__(
@@ -152,7 +148,6 @@ class Permissions:
 
         Args:
             target: The worker that asks.
-            tool: The tool.
             question: What it wants to do, without secrets.
             is_asked: Returns whether the agent still waits; it may be asked at the terminal too.
         """

@@ -84,13 +84,7 @@ async def play_all(
     Play scenarios, each on its own stage, and return the outcomes in order.
 
     Args:
-        scenarios: The scenarios.
-        judge: Makes the judge's model.
-        queen: Makes the queen's model.
-        settings: The health layer's thresholds.
-        judging: Prompts and limits of judge and queen.
         at_once: How many to play in parallel; useful with slow models.
-        on_played: Called with each outcome.
     """
     limit = asyncio.Semaphore(at_once)
 

@@ -74,10 +74,6 @@ class Stage:
     Judge, queen and everything below them; use it as an asynchronous context manager.
 
     Args:
-        folder: The folder for database and conversations.
-        judge: The judge's model.
-        queen: The queen's model.
-        settings: The health layer's thresholds.
         judging: Prompts and limits of judge and queen; its models are not used.
         meanwhile: The worker's actions between its first ticket and the triage.
     """
