@@ -152,7 +152,6 @@ class EventBus:
 
         Raises:
             ValueError: ``capacity`` is not positive.
-            ValueError: ``capacity`` is not positive.
             RuntimeError: The bus is closed.
         """
         if capacity < 1:
