@@ -70,6 +70,16 @@ class Intervention(BaseModel):
         """The life of the worker."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
+    @property
+    def delivered(self) -> bool:
+        """Whether a nudge is in the worker's context, or queued until the worker fetches it."""
+        return self.outcome in (Outcome.DONE, Outcome.QUEUED)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the worker has certainly stopped after a termination."""
+        return self.outcome is Outcome.DONE
+
 
 class EscalationStatus(StrEnum):
     """The status of an escalation."""
