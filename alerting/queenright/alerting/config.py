@@ -181,11 +181,6 @@ def render_prometheus(
     )
 
 
-def render_rules(text: str, base: str) -> str:
-    """Replace the default base URL of the runbooks in a rule file by ``base``."""
-    return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
-
-
 def _workers_job(workers: Sequence[str]) -> str:
     if not workers:
         return ""

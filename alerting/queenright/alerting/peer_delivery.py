@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from queenright.alerting.alertmanager import (
     PEER_TIMEOUT_SECONDS,
@@ -55,13 +55,6 @@ class Deliveries:
     """At most one per outage, and one per rejected alert."""
 
 
-class Count(Protocol):
-    """Counts notifications by outcome."""
-
-    def __call__(self, outcome: Outcome, amount: int) -> None:
-        """Add ``amount``."""
-
-
 class PeerDelivery:
     """
     Delivers due alerts to one peer.
@@ -76,7 +69,7 @@ class PeerDelivery:
         settings: AlertingSettings,
         client: AlertmanagerClient,
         *,
-        count: Count,
+        count: Callable[[Outcome, int], None],
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
     ) -> None:
         self.peer = peer

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -40,22 +40,8 @@ Change = Callable[[Connection, Approval], None]
 Unless = Callable[[WorkerHealth], str | None]
 
 
-class Terminate(Protocol):
-    """Terminates a worker: ``InterventionService.terminate``."""
-
-    def __call__(
-        self,
-        agent_id: str,
-        reason: str,
-        *,
-        session_id: str,
-        incarnation_id: str,
-        by: str,
-        intervention_id: str,
-        unless: Unless,
-    ) -> Awaitable[Intervention]:
-        """Terminate it, unless ``unless`` returns an objection."""
-        ...
+Terminate = Callable[..., Awaitable[Intervention]]
+"""Terminates a worker: ``InterventionService.terminate``."""
 
 
 class ApprovalNotFoundError(QueenrightError):
