@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +21,7 @@ from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
+from queenright.runtime.event_filter import Filters
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
@@ -552,7 +553,7 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown.
         """
-        return await self._execution(execution_id).wait()
+        return await self.get_execution(execution_id).wait()
 
     def get_execution_result(self, execution_id: str, graph_id: str | None = None) -> ExecutionResult | None:
         """
@@ -561,7 +562,7 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown, or belongs to another graph.
         """
-        execution = self._execution(execution_id)
+        execution = self.get_execution(execution_id)
         if graph_id is not None and execution.graph_id != graph_id:
             raise GraphError(f"run {execution_id!r} is in graph {execution.graph_id!r}, not {graph_id!r}")
         return execution.result
@@ -573,7 +574,12 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown.
         """
-        return self._execution(execution_id)
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            raise GraphError(
+                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
+            )
+        return execution
 
     async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
@@ -685,19 +691,10 @@ class AgentRuntime:
         handler: Handler,
         *,
         name: str = "runtime",
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
+        **filters: Unpack[Filters],
     ) -> Subscription:
         """Call ``handler`` for matching events; call ``cancel()`` on the result to unsubscribe."""
-        return self.bus.subscribe(
-            handler,
-            name=name,
-            types=types,
-            filter_graph=filter_graph,
-            filter_stream=filter_stream,
-            filter_node=filter_node,
-        )
+        return self.bus.subscribe(handler, name=name, types=types, **filters)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -742,14 +739,6 @@ class AgentRuntime:
             finished = [name for name, run in self._executions.items() if run.done]
             for name in finished[: len(self._executions) - MAX_KEPT_RESULTS]:
                 del self._executions[name]
-
-    def _execution(self, execution_id: str) -> Execution:
-        execution = self._executions.get(execution_id)
-        if execution is None:
-            raise GraphError(
-                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
-            )
-        return execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())
