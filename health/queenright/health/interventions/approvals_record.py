@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.target import WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import APPROVALS
@@ -31,16 +30,11 @@ class ApprovalStatus(StrEnum):
     """It needs no answer any more: the worker made progress, waits, has ended or was restarted."""
 
 
-class Approval(BaseModel):
+class Approval(WorkerRecord):
     """A request to stop one life of a worker. Times are seconds since the epoch."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     approval_id: str
     ticket_id: str
-    agent_id: str
-    session_id: str
-    incarnation_id: str
     reason: str
     asked_by: str
     ordered_by: str = ""
@@ -58,11 +52,6 @@ class Approval(BaseModel):
     outcome: Outcome | None = None
     """The outcome of that termination; null before."""
     detail: str = ""
-
-    @property
-    def target(self) -> Target:
-        """The life of the worker that it is about."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
     @property
     def is_pending(self) -> bool:
