@@ -244,7 +244,7 @@ class Stage:
             if event.type is EventType.WORKER_ESCALATION_TICKET and self._meanwhile:
                 actor = self._actors.get(event.agent_id)
                 acts, self._meanwhile = self._meanwhile, []
-                for happening in (h for act in acts for h in act.acts(actor or Actor(event.agent_id))):
+                for happening in (h for act in acts for h in act(actor or Actor(event.agent_id))):
                     if isinstance(happening, Emits) and actor is not None:
                         self._apply(actor, happening)
         self.bus.fan_out(*events)
