@@ -107,7 +107,7 @@ _RUNNERS: Final = re.compile(
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
     r"|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
-"""Commands that run a script or a program of somebody's, build something, or ask another to change something."""
+"""Commands that run a script or program, build something, or ask another program to change something."""
 _BUILDS: Final = re.compile(r"\S*build\S*")
 _CHECKERS: Final = re.compile(
     r"(?!\S*latest)\S*(?:test|lint|check|verify|validate|py_?compile)\S*|vet|clippy|tox|nox|mypy|pyright|flake8"
