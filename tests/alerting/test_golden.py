@@ -64,7 +64,7 @@ def test_incident_key_is_the_group_and_details_are_strings(name: str, version: s
     """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
     keys = {
         hashlib.sha256(posted_body["groupKey"].encode()).hexdigest()
-        for posted_body in bodies(name, version, "/api/alertmanager/told")
+        for posted_body in bodies(name, version, "/api/alertmanager/notifications")
     }
     for body in bodies(name, version, "/pagerduty/"):
         assert body["dedup_key"] in keys

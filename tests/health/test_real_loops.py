@@ -707,6 +707,55 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     assert script.kinds() == set()
 
 
+CHECKS = [
+    ("bash", "pytest -q tests/test_{}.py"),
+    ("bash", "cd app && ruff check m{}.py"),
+    ("bash", "npm run lint -- m{}.ts"),
+    ("bash", "docker compose exec web pytest tests/test_{}.py"),
+    ("Bash", "for f in m{}/*.py; do mypy $f; done"),
+    ("run_tests", "tests/test_{}.py"),
+    ("lint_file", "m{}.py"),
+]
+
+
+@pytest.mark.parametrize("answer", ["1 failed", "Exit code 1", "E   ImportError: cannot import name 'x'"])
+@pytest.mark.parametrize("has_failed", [True, False])
+@pytest.mark.parametrize(("tool", "check"), CHECKS)
+def test_check_of_each_item_with_equal_answers_never_pages(
+    tool: str, check: str, has_failed: bool, answer: str
+) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "exit_code_1", "error": answer} if has_failed else {}
+    for _ in range(2):
+        for n in range(20):
+            call_of(script, tool, {"command": check.format(n)}, answer, **said)
+        script.call("edit", args=f"{script.now}", result="ok")
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert has_failed or all(not finding.ticket for finding in script.health.findings)
+
+
+@pytest.mark.parametrize(("tool", "check"), CHECKS)
+def test_same_check_again_that_fails_pages(tool: str, check: str) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "exit_code_1", "error": "1 failed"}
+    for _ in range(8):
+        call_of(script, tool, {"command": check}, "1 failed", **said)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("data", [{"outcome": "timeout"}, {"error": "bash: pytest: command not found"}])
+def test_check_of_each_item_that_cannot_run_pages(data: dict[str, str]) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "error", "error": "timed out"} | data
+    for n in range(8):
+        call_of(script, "bash", {"command": f"pytest tests/test_{n}.py"}, said["error"], **said)
+
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
 BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":"","stderr":""}']
 
 

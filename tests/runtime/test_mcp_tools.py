@@ -321,8 +321,8 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
         ({"command": "x", "headers": {"A": SECRET}}, "headers apply to a server with a url"),
         ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd apply to a server with a command"),
         ({"url": f"ftp://{SECRET}"}, "must start with http:// or https://"),
-        ({"command": "x", "env": {"A": [SECRET]}}, "servers.a.env.A: Input should be a valid string"),
-        ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: Extra inputs are not permitted"),
+        ({"command": "x", "env": {"A": [SECRET]}}, "servers.a.env.A: it must be text"),
+        ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: no such field"),
     ],
 )
 def test_invalid_file_error_has_the_place_without_values(tmp_path: Path, server: Any, expected: str) -> None:

@@ -116,7 +116,7 @@ async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", *
         for one in tickets
     ]
     body = {"version": "4", "groupKey": GROUP, "receiver": "slack-and-pagerduty", "status": status}
-    return await http.post("/api/alertmanager/told", json=body | {"alerts": alerts} | more)
+    return await http.post("/api/alertmanager/notifications", json=body | {"alerts": alerts} | more)
 
 
 async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
@@ -444,7 +444,7 @@ async def test_signed_body_that_is_not_an_event_names_the_field(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     for body, where in (
-        (b"", "body: "),
+        (b"", "the body: "),
         (b"{}", "event: "),
         (b'{"event": 1}', "event: "),
         (event("acknowledged", running, id="a b"), "event.id: "),
@@ -473,7 +473,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
         [row] = (await http.get("/api/status")).json()["tickets"]
 
     assert answer.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
-    assert [one["receiver"] for one in row["told"]] == ["slack-and-pagerduty"]
+    assert [one["receiver"] for one in row["notified"]] == ["slack-and-pagerduty"]
 
 
 # -- every other way --------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line
     assert [(e.data["by"], e.data["was"]) for e in events] == [("ada", "ada"), ("ada", "ada")]
 
 
-# -- who was told -----------------------------------------------------------------------------------
+# -- notified receivers -----------------------------------------------------------------------------
 
 
 async def test_ticket_lists_its_notifications(running: Running, http: httpx.AsyncClient) -> None:
@@ -511,7 +511,7 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     await tell(http, ticket_id, "unknown", "\0", receiver="slack")
     await tell(http, ticket_id, status="resolved")
 
-    body = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    body = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
     assert {(one["receiver"], one["status"]) for one in body} == {
         ("slack-and-pagerduty", "firing"),
         ("slack", "firing"),
@@ -519,7 +519,7 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     }
     assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in body)
     [listed] = (await http.get("/api/tickets")).json()["tickets"]
-    assert listed["told"] == body
+    assert listed["notified"] == body
 
 
 async def test_repeated_notifications_keep_first_and_last_time(
@@ -529,7 +529,7 @@ async def test_repeated_notifications_keep_first_and_last_time(
     await tell(http, ticket_id)
     await tell(http, ticket_id)
 
-    [body] = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    [body] = (await http.get(f"/api/tickets/{ticket_id}")).json()["notified"]
 
     assert body["first_at"] < body["at"]
 
@@ -542,7 +542,7 @@ async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refus
     for more in ({"version": "5"}, {"groupKey": 1}, {"receiver": ""}, {"alerts": [{"status": "x"}]}):
         assert (await tell(http, "t", **more)).status_code == 400
     origin = {"Origin": "https://evil.example"}
-    assert (await http.post("/api/alertmanager/told", json={}, headers=origin)).status_code == 403
+    assert (await http.post("/api/alertmanager/notifications", json={}, headers=origin)).status_code == 403
 
 
 # -- settings ---------------------------------------------------------------------------------------

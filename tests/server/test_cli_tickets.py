@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.api.examples import NOW, example_of
 from queenright.api.tickets import Ticket, TicketSilence
-from queenright.api.wire import NOW, example_of
 from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
@@ -23,7 +23,7 @@ __all__ = ["settings"]
 
 
 def ticket(**changes: Any) -> Ticket:
-    return Ticket.model_validate(example_of(Ticket) | changes)
+    return Ticket.model_validate(example_of(Ticket) | {"silenced": None, "incident_id": ""} | changes)
 
 
 def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
@@ -48,6 +48,24 @@ def test_ticket_in_another_alert_names_it() -> None:
     lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
 
     assert any("018f-first" in one for one in lines)
+
+
+def test_closed_ticket_says_how_long_it_was_open() -> None:
+    closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW, age="3 h")
+
+    assert ", resolved after 12 min, at " in ticket_lines(closed, NOW + 10_000)[0]
+    assert ticket_lines(ticket(age="3 h"), NOW)[0].endswith(" for 3 h")
+
+
+def test_notified_receivers_are_in_the_order_of_time() -> None:
+    notified = [
+        {"receiver": "slack", "status": status, "first_at": NOW + seconds, "at": NOW + 99}
+        for status, seconds in (("resolved", 60), ("firing", 1))
+    ]
+
+    [line] = [one for one in ticket_lines(ticket(notified=notified), NOW) if one.startswith("  notified ")]
+
+    assert line.index("slack (firing, ") < line.index("slack (resolved, ")
 
 
 @pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])

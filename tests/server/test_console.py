@@ -341,10 +341,10 @@ async def test_worker_page_lists_interventions_and_their_requesters(
 
     page = unescape((await browser.get("/agents/looper")).text)
 
-    assert page.count("looper: nudge by ada: not done. ") == 2
+    assert page.count("looper: nudge by ada: not done: ") == 2
     assert page.count("looper: nudge queued, by bob.") == 1
     assert "nudge by bob" not in page
-    assert page.count("looper: terminate by eve: refused. ") == 1
+    assert page.count("looper: terminate by eve: refused: ") == 1
 
 
 async def test_silence_lasts_two_hours_by_default(running: Running, browser: httpx.AsyncClient) -> None:

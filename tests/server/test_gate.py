@@ -207,7 +207,7 @@ JSON = {"Content-Type": "application/json"}
 PATHS = [
     "/api/heartbeats",
     "/api/alertmanager/webhook",
-    "/api/alertmanager/told",
+    "/api/alertmanager/notifications",
     "/api/recoveries",
     "/api/agents/a/nudge",
     "/api/agents/a/trigger",

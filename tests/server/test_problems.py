@@ -58,9 +58,8 @@ async def test_long_value_is_shortened_and_text_shown_by_length(
 
     assert all(part in by.json()["title"] for part in ("by", "100", "101"))
     assert field.json()["title"].startswith("by: ['yyyy")
-    assert "yyy… is refused: " in field.json()["title"]
     assert "by" in longer.json()["title"]
-    assert "9004 characters" in longer.json()["title"]
+    assert "9,004 characters" in longer.json()["title"]
 
 
 async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:

@@ -77,6 +77,13 @@ def written(text: str) -> Path:
     return file
 
 
+def _paths(block: type[BaseModel], *above: str) -> Iterator[tuple[str, ...]]:
+    for name, field in block.model_fields.items():
+        yield (*above, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _paths(field.annotation, *above, name)
+
+
 def test_the_requirement_documents_block_is_valid_as_written() -> None:
     settings = load_settings(written(SPEC_BLOCK))
 
@@ -261,11 +268,64 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("a: [", "not valid YAML"), ("- a", "holds a list"), ("http: 3", r"http: 3 is refused")],
+    [("a: [", "not valid YAML"), ("- a", "contains a list"), ("http: 3", r"http: 3 is refused")],
 )
 def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
     with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(written(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, -1, "x", [], {}, ["foo"], [[1]], {"a": {}}, True, None, float("nan"), float("inf"), "x" * 200],
+)
+def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -> None:
+    terms = re.compile(r"Input should|[Vv]alid |dictionary|instance|[Tt]uple|frozenset|pathlib|Value error")
+    refused = []
+    for path in _paths(Settings):
+        given = value
+        for name in reversed(path):
+            given = {name: given}
+        try:
+            load_settings(written(yaml.safe_dump(given)))
+        except InvalidSettingsError as error:
+            refused.append(str(error))
+
+    assert refused
+    assert not [message for message in refused if terms.search(message) or len(message) > 1_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http: 3", "http: 3 is refused: it must be a mapping of settings; known here: host, port."),
+        ("storage: 3", "storage: 3 is refused: it must be a path."),
+        (
+            "alerting: {alertmanager_urls: 'http://x'}",
+            "alerting.alertmanager_urls: 'http://x' is refused: it must be a list, such as [a, b].",
+        ),
+        (
+            "health_monitoring: {recovery: {backoff_seconds: []}}",
+            "health_monitoring.recovery.backoff_seconds: [] is refused: it must not be empty.",
+        ),
+        (
+            "health_monitoring: {intervention: {dry_run: [foo]}}",
+            (
+                "health_monitoring.intervention.dry_run.0: 'foo' is refused: it must be 'nudge', 'escalate', "
+                "'terminate', 'recover' or 'answer'."
+            ),
+        ),
+        (
+            "health_monitoring: {stall: {idle_seconds: .nan}}",
+            "health_monitoring.stall.idle_seconds: nan is refused: it must be a number.",
+        ),
+    ],
+)
+def test_refused_value_is_one_line_with_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(InvalidSettingsError) as refused:
+        load_settings(written(text))
+
+    assert str(refused.value) == f"Settings refused (queenright.yaml):\n  {message}"
 
 
 def test_missing_settings_file_is_named() -> None:

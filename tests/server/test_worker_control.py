@@ -185,7 +185,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     await asyncio.to_thread(telemetry.close)
 
     assert nudged["outcome"] == "unreachable"
-    assert "this service cannot reach it" in nudged["detail"]
+    assert "the worker does not fetch instructions from this service" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
     assert ("Give its Worker" in nudged["detail"]) is not has_functions
 
