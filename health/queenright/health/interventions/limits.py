@@ -15,7 +15,7 @@ from queenright.health.ticket_rules import reasons
 _BUSY = {
     Level.ESCALATED: "an escalation to the orchestrator is pending",
     Level.MORE_TIME: "the orchestrator gave it more time",
-    Level.HANDING_OFF: "it was told to hand off",
+    Level.HANDING_OFF: "it was asked to hand off",
     Level.TERMINATING: "it is being stopped",
     Level.TERMINATED: "it has stopped and will be recovered",
     Level.RECOVERING: "it is being recovered",
@@ -42,13 +42,7 @@ def held_back(
 
     Args:
         kind: A nudge or a termination.
-        worker: The worker now.
-        standing: The worker, as the ladder sees it.
-        ladder: The ladder of this incarnation of the worker; None: not climbed.
-        settings: The settings of the ladder.
-        now: Seconds since the epoch.
         quiet_until: No automatic action before this time.
-        budget: The action budget of the fleet.
         in_hand: Whether it is being recovered, or was and is watched closely.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):

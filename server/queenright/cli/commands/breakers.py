@@ -14,7 +14,7 @@ from queenright.cli.output.text import truncate
 from queenright.cli.service import listing_group, require_text, with_service
 
 if TYPE_CHECKING:
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import Field, field_validator
 
 from queenright.api import loaded as api
-from queenright.api.wire import example_of
+from queenright.api.examples import example_of
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution

@@ -14,8 +14,9 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from queenright.api.examples import example_of
 from queenright.api.problem import Problem
-from queenright.api.wire import Wire, examples_of
+from queenright.api.wire import Wire
 from queenright.server.middleware.etags import is_polled
 
 Describe = Callable[[dict[str, Any]], None]
@@ -168,9 +169,10 @@ def _complete(schema: dict[str, Any]) -> None:
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     for model in _subclasses_of(Wire):
-        # FastAPI drops the nulls of the examples.
-        if model.__name__ in components:
-            components[model.__name__]["examples"] = examples_of(model)
+        # FastAPI's name, if a request body has the same one.
+        for name in (model.__name__, f"{model.__name__}-Output"):
+            if name in components:
+                components[name]["examples"] = [example_of(model)]
     used: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
