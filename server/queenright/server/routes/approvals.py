@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.server.access.caller import actor_of, who
@@ -21,8 +20,6 @@ ApprovalId = Annotated[str, Path(description="The request's id.")]
 
 class ApprovalDecision(Body):
     """The decision's author and reason."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
 
     by: By = "operator"
     reason: Text = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.server.access.caller import who
@@ -23,8 +22,6 @@ BreakerName = Annotated[
 
 class Reset(Body):
     """Who resets a breaker."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada"}]})
 
     by: By = "operator"
 

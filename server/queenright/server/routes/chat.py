@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE
@@ -26,8 +26,6 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 
 class Message(Body):
     """An operator's message."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Why is it stuck?", "by": "ada"}]})
 
     message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
     by: By = "operator"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.interventions.instructions import Instruction
@@ -24,12 +24,6 @@ router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["wo
 
 class InstructionAnswer(Body):
     """A worker's answer to an instruction."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"session_id": "session-1", "incarnation_id": "life-1", "outcome": "done"}]
-        }
-    )
 
     session_id: str
     incarnation_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
@@ -24,10 +24,6 @@ _LINKS = {"interventions": to("list_interventions", agent_id="path.agent_id")}
 class Nudge(Body):
     """A message to a worker."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"message": "Write down what blocks you.", "by": "ada"}]}
-    )
-
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None sends the default reminder."""
     session_id: str | None = None
@@ -36,10 +32,6 @@ class Nudge(Body):
 
 class WorkerRequest(Body):
     """A reason, and a session: by default the newest one."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reason": "it repeats one search", "by": "ada"}]}
-    )
 
     reason: Reason
     session_id: str | None = None
@@ -51,12 +43,6 @@ class WorkerRequest(Body):
 class EscalationDecision(Body):
     """The answer to an escalation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"decision": "more_time", "more_time_seconds": 600, "reason": "slow provider"}]
-        }
-    )
-
     decision: Decision
     reason: Text = ""
     by: By = "operator"
@@ -65,10 +51,6 @@ class EscalationDecision(Body):
 
 class EmergencyStop(Body):
     """Whether interventions are frozen, and why."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
-    )
 
     on: bool
     reason: Reason

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from queenright.api.examples import example_of
 from queenright.api.problem import Problem
 from queenright.api.wire import Wire
 from queenright.server.middleware.etags import is_polled
+from queenright.server.routes.params import Body
 
 Describe = Callable[[dict[str, Any]], None]
 """Changes the OpenAPI document in place."""
@@ -168,11 +170,12 @@ def _complete(schema: dict[str, Any]) -> None:
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
-    for model in _subclasses_of(Wire):
-        # FastAPI's name, if a request body has the same one.
-        for name in (model.__name__, f"{model.__name__}-Output"):
-            if name in components:
-                components[name]["examples"] = [example_of(model)]
+    # FastAPI's suffixes, if a request body and a response have the same name.
+    for base, suffix in ((Wire, "-Output"), (Body, "-Input")):
+        for model in _subclasses_of(base):
+            for name in (model.__name__, f"{model.__name__}{suffix}"):
+                if name in components:
+                    components[name]["examples"] = [example_of(model)]
     used: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -195,7 +198,7 @@ def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) 
             response["description"] = _first_line(components[model].get("description")) or "Done."
 
 
-def _subclasses_of(model: type[Wire]) -> Iterator[type[Wire]]:
+def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for kind in model.__subclasses__():
         yield kind
         yield from _subclasses_of(kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.health.interventions.permissions import Answered
@@ -21,10 +20,6 @@ router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 class PermissionAnswer(Body):
     """The answer to a permission request."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"decision": "deny", "by": "ada", "reason": "build is in use"}]}
-    )
 
     decision: Answered
     by: By = "operator"

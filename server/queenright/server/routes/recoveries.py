@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.recovery.attempt import RecoveryState
@@ -20,8 +20,6 @@ router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 class Recover(Body):
     """The task to recover."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"task_id": "report-7", "by": "ada"}]})
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"

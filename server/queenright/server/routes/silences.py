@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.alerting.silences import Silence
@@ -23,14 +23,8 @@ _LONGEST = 30 * 86_400
 class CreateSilence(Body):
     """The ticket to silence, for how long, and why."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being fixed", "by": "ada"}]
-        }
-    )
-
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
-    seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False)]
+    seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False, examples=[3600])]
     comment: Reason
     by: By = "operator"
 

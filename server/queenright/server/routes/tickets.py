@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.alerting.notification_ledger import deliveries_of
@@ -39,10 +39,6 @@ _OF_FIRST = {name: to(name, ticket_id="tickets/0/ticket_id") for name in _NEXT}
 _OF_PATH = {name: to(name, ticket_id="path.ticket_id") for name in _NEXT if name != "get_ticket"}
 
 
-def _by_ada(**more: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [{"by": "ada", **more}]})
-
-
 class TicketRequest(Body):
     """Who acts on the ticket."""
 
@@ -52,8 +48,6 @@ class TicketRequest(Body):
 class Unacknowledge(TicketRequest):
     """Who withdraws the acknowledgement, and through which client."""
 
-    model_config = _by_ada()
-
     # Slack and PagerDuty are not accepted here: their requests are signed and have routes of their own.
     via: Literal["api", "cli"] = "api"
 
@@ -61,23 +55,17 @@ class Unacknowledge(TicketRequest):
 class Acknowledge(Unacknowledge):
     """Who acknowledges the ticket, with a note."""
 
-    model_config = _by_ada(note="looking at it")
-
     note: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Dismiss(TicketRequest):
     """Who dismisses the ticket, and why."""
 
-    model_config = _by_ada(reason="it is slow, not stuck")
-
     reason: Reason
 
 
 class Resolve(TicketRequest):
     """Who resolves the ticket, and how."""
-
-    model_config = _by_ada(reason="the task was done by hand")
 
     reason: Reason
 
