@@ -12,7 +12,7 @@ from queenright.judge.chat import LONGEST_MESSAGE
 from queenright.server.access.caller import caller_of, who
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Limit
 from queenright.server.routes.params import Body, By
 
@@ -39,14 +39,7 @@ class Message(Body):
     ] = False
 
 
-@router.post(
-    "",
-    **operation(
-        "chat_about_ticket",
-        errors=(404,),
-        links={"messages": to("list_ticket_messages", ticket_id="path.ticket_id")},
-    ),
-)
+@router.post("", **operation("chat_about_ticket", errors=(404,)))
 async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:

@@ -15,7 +15,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.routes.dependencies import InstructionsDep, ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId, Body, Text
 from queenright.server.service import Service
 
@@ -32,20 +32,7 @@ class InstructionAnswer(Body):
     checkpoint_id: Annotated[str | None, Field(max_length=256)] = None
 
 
-@router.get(
-    "",
-    **operation(
-        "pull_instructions",
-        errors={404: "The path names no worker."},
-        links={
-            "answer": to(
-                "answer_instruction",
-                agent_id="path.agent_id",
-                instruction_id="instructions/0/instruction_id",
-            )
-        },
-    ),
-)
+@router.get("", **operation("pull_instructions", errors={404: "The path names no worker."}))
 async def pull_instructions(
     service: ServiceDep,
     agent_id: AgentId,

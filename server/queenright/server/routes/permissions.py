@@ -11,7 +11,7 @@ from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import actor_of
 from queenright.server.routes.dependencies import PermissionsDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery, Body, By, Text
 
@@ -26,13 +26,7 @@ class PermissionAnswer(Body):
     reason: Text = ""
 
 
-@router.get(
-    "",
-    **operation(
-        "list_permissions",
-        links={"answer": to("answer_permission", request_id="permissions/0/request_id")},
-    ),
-)
+@router.get("", **operation("list_permissions"))
 async def list_permissions(
     permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:

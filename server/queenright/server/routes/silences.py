@@ -12,7 +12,7 @@ from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import Body, By, Reason
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
@@ -29,10 +29,7 @@ class CreateSilence(Body):
     by: By = "operator"
 
 
-@router.get(
-    "",
-    **operation("list_silences", links={"expire": to("expire_silence", silence_id="silences/0/silence_id")}),
-)
+@router.get("", **operation("list_silences"))
 async def list_silences(service: ServiceDep) -> api.Silences:
     """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
@@ -46,15 +43,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     )
 
 
-@router.post(
-    "",
-    **operation(
-        "add_silence",
-        status=201,
-        errors=(404, 409, 502),
-        links={"expire": to("expire_silence", silence_id="silence_id")},
-    ),
-)
+@router.post("", **operation("add_silence", status=201, errors=(404, 409, 502)))
 async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(

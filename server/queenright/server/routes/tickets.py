@@ -15,7 +15,7 @@ from queenright.health.tickets import EscalationTicket, TicketStatus, Way
 from queenright.server.access.caller import who
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Reason
 from queenright.server.service import Service
@@ -26,17 +26,6 @@ router = APIRouter(prefix="/api", tags=["tickets"])
 
 TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
-_NEXT = (
-    "get_ticket",
-    "get_ticket_timeline",
-    "acknowledge_ticket",
-    "unacknowledge_ticket",
-    "dismiss_ticket",
-    "resolve_ticket",
-    "list_ticket_messages",
-)
-_OF_FIRST = {name: to(name, ticket_id="tickets/0/ticket_id") for name in _NEXT}
-_OF_PATH = {name: to(name, ticket_id="path.ticket_id") for name in _NEXT if name != "get_ticket"}
 
 
 class TicketRequest(Body):
@@ -111,7 +100,7 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
     )
 
 
-@router.get("/tickets", **operation("list_tickets", links=_OF_FIRST))
+@router.get("/tickets", **operation("list_tickets"))
 async def list_tickets(
     response: Response,
     service: ServiceDep,
@@ -137,15 +126,7 @@ async def list_tickets(
     return set_etag(response, await _page(service, limit, cursor, **filters))
 
 
-@router.get(
-    "/agents/{agent_id:agent}/escalations",
-    **operation(
-        "list_agent_escalations",
-        links={
-            "ticket": to("get_agent_escalation", agent_id="path.agent_id", ticket_id="tickets/0/ticket_id")
-        },
-    ),
-)
+@router.get("/agents/{agent_id:agent}/escalations", **operation("list_agent_escalations"))
 async def list_agent_escalations(
     response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
@@ -168,16 +149,13 @@ async def get_agent_escalation(
     return set_etag(response, ticket)
 
 
-@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,), links=_OF_PATH))
+@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,)))
 async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket."""
     return set_etag(response, await read_ticket(service, ticket_id))
 
 
-@router.post(
-    "/tickets/{ticket_id}/acknowledge",
-    **operation("acknowledge_ticket", errors=(404, 409), links=_OF_PATH),
-)
+@router.post("/tickets/{ticket_id}/acknowledge", **operation("acknowledge_ticket", errors=(404, 409)))
 async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:
