@@ -293,7 +293,8 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
     bus.fan_out(event())
     await bus.drain()
 
-    assert [str(e) for e in errors] == ["handler 'greedy' cannot drain the bus: it would wait for itself"]
+    assert len(errors) == 1
+    assert "'greedy'" in str(errors[0])
 
 
 async def test_a_closed_bus_has_no_tasks_and_no_subscribers() -> None:
@@ -618,6 +619,6 @@ async def test_history_comes_from_the_log() -> None:
     ]
 
 
-async def test_a_page_of_history_has_room_for_an_event() -> None:
+async def test_empty_history_page_is_refused() -> None:
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         await EventBus().history(limit=0)

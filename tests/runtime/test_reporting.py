@@ -174,7 +174,7 @@ async def test_failing_log_does_not_fail_the_run(
 
     await reporter.emit(EventType.GOAL_PROGRESS, {"fraction": 0.5})
 
-    assert "could not publish event goal_progress of node ''" in caplog.text
+    assert "goal_progress" in caplog.text
 
 
 async def test_waits_and_checkpoints_reach_bus_and_telemetry(tmp_path: Path, fake_time: FakeTime) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
 from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
+from tests.isolation import ROOT
 
 ALL = list(walk())
 RUNNING = [(words, command) for words, command in ALL if runs(command)]
@@ -73,9 +74,14 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
         (["rules", "export", "-o", "x", "--labels", "="], "--labels"),
         (["run", "nowhere"], "There is no agent"),
         (["evaluate", "nowhere"], "no such file"),
+        (["evaluate", str(ROOT)], "is a folder; name files, such as"),
         (["list", "--url", "nonsense"], "is not a URL"),
         (["nudge", ""], "is empty"),
         (["ticket"], "Did you mean 'tickets'?"),
+        (["connect", "foo"], "'client': 'foo' is not one of 'claude-code', 'codex', 'gemini'."),
+        (["serve", "--port", "x"], "'--port': it must be a whole number, not 'x'"),
+        (["events", "--limit", "0"], "'--limit': it must be at least 1, not '0'"),
+        (["list", "--url", f"http://{'x' * 100}"], "is not a URL"),
     ],
 )
 def test_invalid_combination_exits_with_2(
@@ -90,6 +96,32 @@ def test_invalid_combination_exits_with_2(
 
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["token"],
+        ["evaluate"],
+        ["run"],
+        ["list", "--url"],
+        ["config", "check", "--config"],
+        ["token", "create", "--role"],
+    ],
+)
+def test_long_argument_is_not_repeated_whole(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from queenright.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["queenright", *words, "x" * 10_000])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code in {1, 2}
+    assert len(capsys.readouterr().err) < 1_000
 
 
 def test_the_page_lists_every_command() -> None:

@@ -23,7 +23,7 @@ GROUP_INTERVAL: Final = "45s"
 """Sends a second ticket of a group within a minute, even from the second of two Alertmanagers."""
 
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
-DELIVERED_PATH: Final = "/api/alertmanager/told"
+DELIVERED_PATH: Final = "/api/alertmanager/notifications"
 """Receives a copy of each notification that Alertmanager sends to people."""
 
 _ACKNOWLEDGE_LINK: Final = """\
@@ -100,7 +100,7 @@ def render_alertmanager(
             "TEMPLATES": _quoted(templates / "*.tmpl"),
             "SLACK_CALLBACK_ID": "        callback_id: queenright\n" if slack_interactive else "",
             "ACKNOWLEDGE": _ACKNOWLEDGE_BUTTON if slack_interactive else _ACKNOWLEDGE_LINK,
-            "TOLD_URL": _quoted(service_url.rstrip("/") + DELIVERED_PATH),
+            "NOTIFICATIONS_URL": _quoted(service_url.rstrip("/") + DELIVERED_PATH),
             "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quoted(deadman_url),
             "TOKEN": _http_token(token_file),

@@ -202,7 +202,7 @@ class HandedOver:
     """Whether it is firing, or its end still has to be sent to a peer."""
     peers: tuple[PeerDeliveryState, ...]
     """Sorted by peer, the firing alert before its end; without peers that have not answered yet."""
-    told: tuple[DeliveredNotification, ...] = ()
+    notified: tuple[DeliveredNotification, ...] = ()
     """The receivers that Alertmanager has notified."""
 
 
@@ -593,7 +593,7 @@ def _to_record(
         ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        told=tuple(one for one in delivered if one.alert_key == row.alert_key),
+        notified=tuple(one for one in delivered if one.alert_key == row.alert_key),
     )
 
 

@@ -323,6 +323,7 @@ def _event(
             "ticket_id": about.ticket_id,
             "peer": line.peer.name,
             "status": status,
+            "severity": about.labels.get("severity", ""),
             "attempts": attempts,
             **more,
         },

@@ -33,7 +33,6 @@ from queenright.instrumentation.effect import CHANGING, READING, Effect
 from queenright.instrumentation.effects import (
     asks_user,
     effect_of_tool,
-    is_check_tool,
     is_note,
     is_shell,
     speaks,
@@ -58,7 +57,7 @@ class _Failure(Enum):
 
     TROUBLE = "trouble"
     MISS = "miss"
-    """The tool works, and what it was asked for this time is not there."""
+    """The tool works, and what it was asked for this time is not there, or fails its check."""
     POLL = "poll"
     """What is waited for is still not there."""
 
@@ -74,6 +73,7 @@ _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 _EDITS: Final = Effect.EDITS
 _POLLS: Final = Effect.POLLS
 _RUNS: Final = Effect.RUNS
+_CHECKS: Final = Effect.CHECKS
 _SEARCHES: Final = Effect.SEARCHES
 _SUBMITS: Final = Effect.SUBMITS
 _WAITS: Final = Effect.WAITS
@@ -388,8 +388,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if effect == _WAITS:
         _record_poll(v, result, failed, at)
     else:
+        is_failed_check = failed and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
         is_bare = failed and effect in READING and is_shell(tool) and is_bare_exit(data)
-        may_miss = is_bare or (failed and effect in READING and error != SHELL_REFUSED and is_missing(data))
+        is_gone = failed and effect in READING and is_missing(data)
+        may_miss = is_bare or (error != SHELL_REFUSED and (is_failed_check or is_gone))
         failure = _record_call(
             v,
             tool,
@@ -506,21 +508,26 @@ def _record_call(
                 v.rereads += 1
             return _Failure.POLL if failed else _Failure.TROUBLE
         v._has_waited = False
-        is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
+        is_check = effect in (_RUNS, _CHECKS)
         # Without arguments, an unknown tool may tell what has become of the work.
         is_look = not failed and (effect in READING or (effect is None and not tells_all))
         seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
-        may_change = effect == _RUNS or (effect is None and not is_check and not is_note(tool))
+        # A check by a shell may build or generate something.
+        may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
+            effect is None and not is_note(tool)
+        )
         if may_change and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
-    is_miss = may_miss and seen is Seen.NEVER
+    # A check that is made again after a change is work through a list once more.
+    is_miss = may_miss and (seen is Seen.NEVER or (effect == _CHECKS and seen is Seen.AFTER_CHANGE))
     if result is not None and seen is not Seen.BESIDE:
         of_result = digest("result", result)
-        is_miss = is_miss and (is_bare or not (is_shell(tool) and v.knows(of_result)))
-        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
+        is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
+        is_new_miss = is_miss and seen is Seen.NEVER
+        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_new_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
@@ -609,7 +616,7 @@ def _record_result_news(
     v.results_since_gain += 1
     if is_miss:
         v.stale_results += 0.5
-        if not v.is_new(result):
+        if not v.is_new(result) and effect != _CHECKS:
             _count_fruitless(v, at)
         return
     if result != _NOTHING_NEW and v.is_new(result):

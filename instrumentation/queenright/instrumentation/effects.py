@@ -158,7 +158,6 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
-    is_check: bool = False
     is_note: bool = False
 
 
@@ -180,10 +179,9 @@ def _tool(name: str) -> _Tool:
         return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     if "replace" in words:
         return _Tool(Effect.EDITS)
-    speaks = not _SPEAKS.isdisjoint(words[:1])
     if not _NOTES.isdisjoint(words):
         return _Tool(None, is_note=True)
-    return _Tool(_effect_of_name(words), speaks=speaks, is_check=not _CHECKS.isdisjoint(words))
+    return _Tool(_effect_of_name(words), speaks=not _SPEAKS.isdisjoint(words[:1]))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -199,7 +197,9 @@ def _effect_of_name(words: list[str]) -> Effect | None:
             return Effect.SEARCHES
         if word in _READS:
             return Effect.READS if (_STATES | _RUNNING).isdisjoint(words) else Effect.POLLS
-    return Effect.POLLS if "git" not in words and not _STATES.isdisjoint(words) else None
+    if "git" not in words and not _STATES.isdisjoint(words):
+        return Effect.POLLS
+    return None if _CHECKS.isdisjoint(words) else Effect.CHECKS
 
 
 def effect_of_tool(name: str) -> Effect | None:
@@ -215,11 +215,6 @@ def asks_user(name: str) -> bool:
 def speaks(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
-
-
-def is_check_tool(name: str) -> bool:
-    """Return whether a tool checks what was done before: tests and the like."""
-    return _tool(name).is_check
 
 
 def is_note(name: str) -> bool:

@@ -105,13 +105,19 @@ _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
 _RUNNERS: Final = re.compile(
     r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
+    r"|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
-"""Commands that run a script or a program of somebody's, or ask another to change something."""
+"""Commands that run a script or a program of somebody's, build something, or ask another to change something."""
+_BUILDS: Final = re.compile(r"\S*build\S*")
 _CHECKERS: Final = re.compile(
-    r"\S*(?:test|lint|check|build|verify|validate)\S*|tox|nox|mypy|pyright|flake8|bandit|tsc|jest|mocha|ava|rspec"
-    r"|phpunit|rubocop|pre-commit|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
+    r"(?!\S*latest)\S*(?:test|lint|check|verify|validate|py_?compile)\S*|vet|clippy|tox|nox|mypy|pyright|flake8"
+    r"|bandit|tsc|jest|mocha|ava|rspec|phpunit|rubocop|pre-commit"
 )
-"""Commands that check what was done before."""
+"""Commands that check what was done before, and the scripts, modules and targets that others run for it."""
+_CHECK_WORDS: Final = 4
+"""The words of a command, its options left out, of which one names a check: ``npm run lint``."""
+_FIXES: Final = words_in("--fix --write -w -i --in-place")
+"""Options with which a check changes what it finds."""
 _INSTALLERS: Final = words_in(
     """
     pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
@@ -193,13 +199,15 @@ def effect_of_command(command: str) -> Effect | None:
         if effect is not Effect.READS:
             effects.add(effect)
     if Effect.EDITS in effects:
-        return Effect.CHANGES if effects & {None, Effect.RUNS} else Effect.EDITS
+        return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
         return Effect.WAITS
     if not effects:
         return Effect.READS
     if Effect.RUNS in effects:
         return Effect.RUNS
+    if Effect.CHECKS in effects:
+        return Effect.CHECKS
     if None in effects:
         return None
     return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
@@ -265,10 +273,20 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return _effect_of_git(words)
     if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
         return Effect.CHANGES
-    if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
-        return Effect.RUNS
-    is_check = any(_CHECKERS.fullmatch(word) for word in (name, *words[1:2]))
-    return Effect.RUNS if is_check else None
+    is_runner = _RUNNERS.fullmatch(name) is not None or words[0].startswith(("./", "../", "/", "~/"))
+    if _FIXES.isdisjoint(words) and _names_check(name, words, _CHECK_WORDS if is_runner else 2):
+        return Effect.CHECKS
+    return Effect.RUNS if is_runner or any(_BUILDS.fullmatch(word) for word in words[:2]) else None
+
+
+def _names_check(name: str, words: Sequence[str], most: int) -> bool:
+    """Return whether the command, its script or module, or its target is a check; a path after it is not."""
+    plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:most]
+    return any(
+        _CHECKERS.fullmatch(word.rsplit("/", 1)[-1])
+        for at, word in enumerate(plain)
+        if at < 2 or ("." not in word and "/" not in word)
+    )
 
 
 def _effect_of_git(words: Sequence[str]) -> Effect | None:
@@ -282,7 +300,7 @@ def _effect_of_git(words: Sequence[str]) -> Effect | None:
     return Effect.READS if words[at] in _GIT_READS else Effect.CHANGES
 
 
-def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
+def _effect_of_client(name: str, words: list[str]) -> Effect:
     """Return the effect of the first verb, wherever it is: options with values may come before it."""
     plain = [word for word in words[1:] if word[0] not in "-'\""]
     if name in ("gh", "glab"):
@@ -303,7 +321,9 @@ def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
         if word == "wait" or (word == "watch" and name == "gh"):
             return Effect.WAITS
         if word in _RUN_INSIDE and name in _CONTAINER_CLIENTS:
-            break
+            # ``exec`` or ``run``, the container, and its command unless options with values come before it.
+            inner = _effect_of_words(plain[plain.index(word) + 2 :])
+            return inner if inner in (Effect.CHECKS, Effect.POLLS) else Effect.RUNS
     return Effect.RUNS
 
 

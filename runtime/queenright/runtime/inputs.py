@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import read_faults
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
@@ -208,7 +208,7 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[s
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
-            why = fault_message(error.errors(include_url=False, include_input=False)[0])
+            why = read_faults(error.errors(include_input=False))[0].message
             excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InvalidInputError(
                 f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field

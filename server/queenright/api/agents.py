@@ -114,7 +114,7 @@ class Ladder(Wire):
     acted_at: float | None = Field(description="Time of the last intervention.")
     until: float | None = Field(description="End of the wait for the effect of the last intervention.")
     escalation_id: str
-    told: bool = Field(description="Whether a worker that has to hand off was informed.")
+    is_informed: bool = Field(description="Whether a worker that has to hand off was informed.")
     delivered: bool = Field(description="Whether the last nudge was delivered or is queued.")
     is_recoverable: bool = Field(description="Whether it is recovered after a termination.")
     by: str = Field(description="Who requested the termination.")

@@ -36,7 +36,7 @@ class Notification(Wire):
     ended_at: float | None
     active: bool = Field(description="Whether it is firing, or a peer has yet to accept its end.")
     peers: list[NotificationPeer]
-    told: list[ReceiverDelivery]
+    notified: list[ReceiverDelivery]
     time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
     age: Age
 

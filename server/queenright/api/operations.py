@@ -68,7 +68,7 @@ class TimelineEntry(Wire):
 
     at: float = Field(description="Seconds since the epoch.")
     what: str = Field(
-        description="The type of the event; `told`: Alertmanager notified a receiver; "
+        description="The type of the event; `receiver_notified`: Alertmanager notified a receiver; "
         "`incident_joined`: it joined the alert of another ticket."
     )
     text: str

@@ -121,7 +121,7 @@ class Ticket(Wire):
 
     age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
-    told: list[ReceiverDelivery] = Field(
+    notified: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."
     )
 

@@ -461,7 +461,7 @@ class Actions:
             "process to the URL of this service"
         )
         raise WorkerUnreachableError(
-            "this service cannot reach it: it has never fetched instructions. "
+            "the worker does not fetch instructions from this service, so it cannot receive any. "
             f"{way_out}; or stop its process yourself"
         )
 

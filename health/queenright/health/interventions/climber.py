@@ -253,7 +253,9 @@ class Climber:
     async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
         hands_off = ladder.level is Level.HANDING_OFF
-        climbed = ladder.model_copy(update={"nudges": ladder.nudges + 1, "acted_at": now, "told": True})
+        climbed = ladder.model_copy(
+            update={"nudges": ladder.nudges + 1, "acted_at": now, "is_informed": True}
+        )
         await self._actions.nudge(
             grant,
             message=messages.hand_off() if hands_off else messages.reminder(worker, now),

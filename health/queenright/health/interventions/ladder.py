@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from queenright.health.deadlines import grace_until, may_have_ended
 from queenright.health.findings import FindingKind, HealthState, Severity
@@ -33,7 +33,7 @@ class Level(StrEnum):
     MORE_TIME = "more_time"
     """The orchestrator gave it time until then."""
     HANDING_OFF = "handing_off"
-    """It is told to hand off, and has until then."""
+    """It is asked to hand off, and has until then."""
     TERMINATING = "terminating"
     """It is being stopped."""
     TERMINATED = "terminated"
@@ -68,8 +68,8 @@ class Ladder(BaseModel):
     """When the last action was taken."""
     until: float | None = None
     escalation_id: str = ""
-    told: bool = True
-    """While handing off: whether the worker was told."""
+    is_informed: bool = Field(True, validation_alias=AliasChoices("is_informed", "told"))
+    """While handing off: whether the worker was informed. Records of 0.4 name it `told`."""
     delivered: bool = True
     """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
@@ -228,7 +228,7 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
             return ActionKind.ESCALATE, rested
         case Level.MORE_TIME:
             return ActionKind.ESCALATE, ladder.until or rested
-        case Level.HANDING_OFF if not ladder.told:
+        case Level.HANDING_OFF if not ladder.is_informed:
             return ActionKind.NUDGE, s.state_since
         case Level.ESCALATED | Level.HANDING_OFF:
             return ActionKind.TERMINATE, until

@@ -15,7 +15,7 @@ from queenright.health.ticket_rules import reasons
 _BUSY = {
     Level.ESCALATED: "an escalation to the orchestrator is pending",
     Level.MORE_TIME: "the orchestrator gave it more time",
-    Level.HANDING_OFF: "it was told to hand off",
+    Level.HANDING_OFF: "it was asked to hand off",
     Level.TERMINATING: "it is being stopped",
     Level.TERMINATED: "it has stopped and will be recovered",
     Level.RECOVERING: "it is being recovered",

@@ -360,7 +360,7 @@ class InterventionService:
         if decided.decision == "hand_off":
             until = now + intervention.nudge.interval_seconds
             return ladder.model_copy(
-                update=decision | {"level": Level.HANDING_OFF, "until": until, "told": False}
+                update=decision | {"level": Level.HANDING_OFF, "until": until, "is_informed": False}
             )
         return ladder.model_copy(update=decision | {"level": Level.TERMINATING, "until": now})
 

@@ -165,9 +165,9 @@ class Tool:
         try:
             value = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            raise InvalidToolArgumentsError(f"arguments: Invalid JSON: {error}") from error
+            raise InvalidToolArgumentsError(f"arguments: it is not valid JSON: {error}") from error
         if not isinstance(value, dict):
-            raise InvalidToolArgumentsError(f"arguments: must be a JSON object (given: {arguments[:80]})")
+            raise InvalidToolArgumentsError(f"arguments: {arguments[:80]} is refused: it must be an object")
         return value
 
 

@@ -11,6 +11,7 @@ from queenright.cli.options import Json
 from queenright.cli.output.printing import print_list
 from queenright.cli.output.text import fit
 from queenright.cli.service import with_service
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def providers(service: Queenright, as_json: Json = False) -> None:
 def _incident_line(one: Incident) -> str:
     duration = format_duration((one.closed_at or time.time()) - one.opened_at)
     state = "open for" if one.closed_at is None else "closed after"
-    tickets = f"{one.open_tickets} of {len(one.ticket_ids)} tickets open"
-    return f"{one.severity:<8}  {fit(one.cause, 30)}  {one.workers} sessions, {tickets}, {state} {duration}"
+    tickets = f"{one.open_tickets:,} of {format_count(len(one.ticket_ids), 'ticket')} open"
+    sessions = format_count(one.workers, "session")
+    return f"{one.severity:<8}  {fit(one.cause, 30)}  {sessions}, {tickets}, {state} {duration}"
 
 
 def _provider_line(one: Provider) -> str:

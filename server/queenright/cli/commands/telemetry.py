@@ -11,6 +11,7 @@ from queenright.cli.options import Json
 from queenright.cli.output.printing import print_result
 from queenright.cli.output.text import single_line
 from queenright.cli.service import with_service
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.api import Telemetry, TelemetrySource
@@ -47,14 +48,15 @@ def _lines(found: Telemetry) -> Iterator[str]:
 def _source_lines(source: TelemetrySource) -> Iterator[str]:
     shows = ", ".join(source.shows).replace("_", " ") or "no agent activity"
     yield single_line(
-        f"{source.service} ({source.dialect}): {source.used} of {source.records} records used, "
+        f"{source.service} ({source.dialect}): {source.used:,} of "
+        f"{format_count(source.records, 'record')} used, "
         f"{source.when}; shows {shows}"
     )
     if source.agents:
         yield single_line(f"  agents: {', '.join(source.agents)}")
         yield single_line(
-            f"  last session {source.session}: {source.steps} steps, {source.tool_calls} tool calls, "
-            f"{source.tokens} tokens"
+            f"  last session {source.session}: {format_count(source.steps, 'step')}, "
+            f"{format_count(source.tool_calls, 'tool call')}, {format_count(source.tokens, 'token')}"
         )
     for one in source.missing:
         yield single_line(f"  missing: {one.missing}; {one.remedy}")

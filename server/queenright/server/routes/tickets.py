@@ -75,14 +75,14 @@ async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
 
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
-    told = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
+    notified = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
     now = service.clock()
     return [
         ticket_row(
             ticket,
             now,
             silenced=service.silences.of_ticket(ticket.ticket_id),
-            told=told.get(ticket.ticket_id, ()),
+            notified=notified.get(ticket.ticket_id, ()),
         )
         for ticket in tickets
     ]

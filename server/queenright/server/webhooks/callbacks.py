@@ -201,7 +201,7 @@ class Callbacks:
         if not ticket_ids:
             return _outcome(
                 "nothing: no ticket is known for this incident. Alertmanager must also post its PagerDuty "
-                "notifications to /api/alertmanager/told"
+                "notifications to /api/alertmanager/notifications"
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
         outcomes = {ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live}
