@@ -64,7 +64,7 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
 
     assert (unreached.code, queued.code) == (1, 0)
     assert unreached.out.startswith("Not done: the worker does not fetch instructions")
-    assert queued.out == "Queued: the worker has yet to fetch it.\n"
+    assert queued.out == "Queued: the worker has not fetched it yet.\n"
     assert [line.split()[2:4] for line in listed.out.splitlines()] == [
         ["nudge", "queued"],
         ["nudge", "unreachable"],

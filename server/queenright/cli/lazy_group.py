@@ -104,4 +104,12 @@ def _load(entry: CommandEntry) -> Any:
         parent.add_typer(target, name=entry.name, epilog=epilog)
     else:
         parent.command(entry.name, epilog=epilog)(target)
-    return typer.main.get_group(parent).commands[entry.name]
+    command = typer.main.get_group(parent).commands[entry.name]
+    for below in getattr(command, "commands", {}).values():
+        # Click would cut the list's texts to 45 characters.
+        below.short_help = below.short_help or _first_sentence(below.help or "")
+    return command
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
