@@ -64,7 +64,7 @@ def test_lists_of_commands_are_not_cut() -> None:
     pages = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in groups}
 
     assert groups
-    assert not [group for group, page in pages.items() if "..." in page]
+    assert not [group for group, page in pages.items() if "..." in page.split("Commands:")[1]]
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))

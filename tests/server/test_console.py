@@ -112,7 +112,7 @@ async def test_recovery_is_offered_only_for_a_failed_ended_worker(
     failed = await browser.get("/agents/looper")
 
     assert "/act/recover" not in well.text
-    assert "it cannot be recovered: it is completed" in well.text
+    assert "It cannot be recovered now: it has ended (completed)" in well.text
     assert "/act/recover?agent=looper" in failed.text
     assert "/act/nudge" not in failed.text
 

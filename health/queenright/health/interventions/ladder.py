@@ -69,7 +69,7 @@ class Ladder(BaseModel):
     until: float | None = None
     escalation_id: str = ""
     is_informed: bool = Field(True, validation_alias=AliasChoices("is_informed", "told"))
-    """While handing off: whether the worker was informed. Records of 0.4 name it `told`."""
+    """While handing off: whether the worker was informed. Older records name it `told`."""
     delivered: bool = True
     """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
