@@ -400,6 +400,39 @@ def test_implausible_clock_is_ignored() -> None:
     assert activity == [START, START, START - 30]
 
 
+@pytest.mark.parametrize(
+    ("kind", "data", "outcome", "reason"),
+    [
+        (EventType.EXECUTION_COMPLETED, {}, "completed", "the session is completed"),
+        (EventType.EXECUTION_FAILED, {"error_type": "ValueError"}, "failed", "the session has failed"),
+        (
+            EventType.EXECUTION_FAILED,
+            {"error_type": "CancelledError"},
+            "cancelled",
+            "the session was cancelled",
+        ),
+        (
+            EventType.EXECUTION_FAILED,
+            {"error_type": "input_refused", "error": "no folder 'x'"},
+            "cancelled",
+            "the input was refused: no folder 'x'",
+        ),
+    ],
+)
+def test_state_change_at_the_end_names_the_outcome(
+    kind: EventType, data: dict[str, str], outcome: str, reason: str
+) -> None:
+    script = worker()
+    script.silence(900)
+    assert script.state is HealthState.STUCK
+
+    script.event(kind, dict(data))
+
+    change = [event for event in script.said if event.type is EventType.HEALTH_STATE_CHANGED][-1]
+    assert (change.data["from"], change.data["outcome"]) == ("stuck", outcome)
+    assert change.data["reason"] == reason
+
+
 def test_ended_session_raises_nothing_and_is_forgotten() -> None:
     script = worker()
     for _ in range(5):

@@ -145,11 +145,23 @@ async def test_ended_session_is_shown_with_its_outcome(
     assert "terminated" not in f"{row} {listed}"
 
 
-def change(reason: str, *, to: str) -> str:
-    data = {"from": "failing", "to": to, "reason": reason}
+def change(reason: str, *, to: str, **more: str) -> str:
+    data = {"from": "failing", "to": to, "reason": reason, **more}
     return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
 def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:
     assert change("no findings", to="healthy") == "a: failing → healthy: no findings"
     assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"
+
+
+def test_end_of_a_session_is_no_change_to_healthy() -> None:
+    ended = change(END_REASONS["completed"], to="healthy", outcome="completed")
+
+    assert ended == "a: the session is completed; it was failing"
+
+
+def test_session_that_stands_for_failed_runs_is_failing_after_its_end() -> None:
+    ended = change("4 runs failed in a row", to="failing", outcome="failed")
+
+    assert ended == "a: failing → failing: 4 runs failed in a row"

@@ -48,6 +48,7 @@ _WORDS: Final = {
 }
 _NO_OUTCOMES: Final = 1
 _CLOCKS: Final = (
+    "children_at",
     "last_heartbeat",
     "last_checkpoint",
     "saved_from",
@@ -139,6 +140,7 @@ class VitalState:
         "breakers_since",
         "calls",
         "calls_since_gain",
+        "children_at",
         "clock_base",
         "clocks",
         "consecutive_failures",
@@ -202,6 +204,7 @@ class VitalState:
         "recovery_failed",
         "recovery_failed_at",
         "refusals",
+        "refused_input",
         "repeatable",
         "rereads",
         "resources",
@@ -283,6 +286,8 @@ class VitalState:
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
         """This incarnation worked on after it was reported as terminated."""
+        self.refused_input = ""
+        """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
@@ -296,6 +301,8 @@ class VitalState:
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
+        self.children_at: float | None = None
+        """When workers that do its current call last did something; looked up when it would stall."""
         self.source = SourceClock()
         self.active_for = 0.0
         """The last activity on the source's clock: pauses and durations are measured by it."""
@@ -708,6 +715,7 @@ class VitalState:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)

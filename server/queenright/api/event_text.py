@@ -69,7 +69,8 @@ def _describe_ticket_event(
     """Describe health, tickets, notifications and chat."""
     match type_:
         case "health_state_changed":
-            return str(data["to"]), f"{agent}: {_state_change(data)}"
+            ended = data.get("outcome") if data["to"] == "healthy" else None
+            return str(ended or data["to"]), f"{agent}: {_state_change(data)}"
         case "agent_renamed":
             return "info", f"{agent}: renamed to {data['agent_id']}, session {data['session_id']}"
         case "worker_escalation_ticket":
@@ -184,7 +185,9 @@ def _by(actor: object, word: str = " by") -> str:
 
 def _state_change(data: Data) -> str:
     reason = str(data.get("reason") or "")
-    if data["to"] == "terminated" and reason:
+    # Health is about what runs: the end of a session is no change to healthy.
+    is_end = data["to"] == "terminated" or (data["to"] == "healthy" and data.get("outcome"))
+    if is_end and reason:
         return f"{reason}; it was {data['from']}"
     change = f"{data['from']} → {data['to']}"
     return f"{change}: {reason}" if reason else change

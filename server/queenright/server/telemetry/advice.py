@@ -42,6 +42,9 @@ def advice_for(source: Source) -> list[Advice]:
         Advice(f"{count} records are rejected ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
     ]
+    if source.wrong_times:
+        missing = f"{source.wrong_times} records have impossible times; the last: {source.wrong_time}"
+        advice.append(Advice(missing, "set the clock of its host"))
     if source.dialect in CLIENT_NAMES:
         return advice + _advise_client(source)
     if not source.used:

@@ -17,7 +17,7 @@ from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState, worst
 from queenright.health.incidents import incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.service import AgentHealth
 from queenright.health.tickets import EscalationTicket
@@ -77,7 +77,9 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     lead = worst(health.findings) if health.findings else None
     activity, progress = vitals.last_activity, vitals.last_progress
     state = health.standing or health.state
-    reason = "" if state is HealthState.HEALTHY else health.reason
+    reason = health.reason
+    if state is HealthState.HEALTHY:
+        reason = end_reason(vitals) if vitals.refused_input else ""
     if lead is not None:
         # The current evidence: the monitor's reason dates from when the state began.
         reason = lead.evidence
