@@ -429,7 +429,7 @@ async def test_check_lists_arriving_and_missing_sources(home: Path, running: Run
     assert "nothing has arrived from Claude Code" in nothing.output
     assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
     assert "not written" not in some.output
-    assert "1 requests to /hooks/claude-code were refused with 400: a hook call of" in refused.output
+    assert "refused: 1 request to /hooks/claude-code with 400: a hook call of" in refused.output
     assert "were refused" not in some.output
     assert "missing: no model calls are reported, so there are no steps and tokens" in some.output
 
