@@ -40,6 +40,7 @@ from queenright.instrumentation.effects import (
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
+from queenright.instrumentation.shell_effects import SHORTEST_WAIT
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
@@ -386,6 +387,9 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         error = _failure_class(reported, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
+        if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
+            failure = _Failure.POLL
+            _add_poll(v, at)
         _record_poll(v, result, failed, at)
     else:
         is_failed_check = failed and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
@@ -401,6 +405,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
             error,
             turn,
             pause,
+            duration or 0.0,
             at,
             may_miss=may_miss,
             is_bare=is_bare,
@@ -453,10 +458,21 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
         _count_poll(v, result, at)
 
 
+def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | None) -> bool:
+    """Return whether a command that waits failed as it did before: what it waits for is not there yet."""
+    if not is_shell(tool) or args is None or result is None:
+        return False
+    return not v.is_new(digest("wait", args, result))
+
+
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
         v.progressed(at)
         return
+    _add_poll(v, at)
+
+
+def _add_poll(v: VitalState, at: float) -> None:
     if v.polls == 0:
         v.polls_since, v.polls_from = at, v.active_for
     v.polls += 1
@@ -471,6 +487,7 @@ def _record_call(
     error: str,
     turn: object,
     pause: float,
+    duration: float,
     at: float,
     *,
     may_miss: bool = False,
@@ -500,7 +517,7 @@ def _record_call(
         ):
             v.calls.changed()
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
-        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, failed=failed):
+        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
@@ -561,12 +578,15 @@ def _is_poll(
     result: str | None,
     effect: str | None,
     pause: float,
+    duration: float,
     *,
     failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
-    if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
+    # A query of a state may wait by itself.
+    is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
+    if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
