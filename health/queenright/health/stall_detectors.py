@@ -167,7 +167,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
         return None  # without any activity it is stalled
-    is_certain = not _is_unsure(v, since + limit)
+    is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
         severity=lasted(now - since, limit) if is_certain else Severity.LOW,
