@@ -264,7 +264,7 @@ class VitalState:
         self._refused_turn: object = None
         self._has_waited = False
         self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
-        self._answer: str | None = None
+        self._answer = ""
         self._answered: float | None = None  # these three on the source's clock
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None

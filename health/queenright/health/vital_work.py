@@ -215,8 +215,8 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
 
 def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float) -> bool:
     """Return whether an answer repeats the last one, or began before a person could have asked for it."""
-    before, v._answer = v._answer, data.get("answer_hash")
-    if before is not None and before == v._answer:
+    before, v._answer = v._answer, str(data.get("answer_hash") or "")
+    if before and before == v._answer:
         return True
     ended = max(v._answered or 0.0, v._tool_ended or 0.0)
     return data.get("has_time") is not False and v.active_for - duration - ended < _FASTEST_REPLY
