@@ -1,6 +1,6 @@
 # GNU make 3.81 and later (macOS ships that one). Each target sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help up demo compose llm test test-slow check bench clean requirements programs
+.PHONY: help up demo compose compose-check llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
 PROVIDE := .ci/provide.py
@@ -35,9 +35,12 @@ up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to wa
 
 demo: up ## The same as up
 
-compose: .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
-	@$(BIN)/python compose/prepare.py
+# Checked before anything is installed or written.
+compose-check:
 	@docker compose version >/dev/null 2>&1 || { echo "Docker Compose was not found: install it and run make compose again." >&2; exit 1; }
+
+compose: compose-check .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
+	@$(BIN)/python compose/prepare.py
 	@docker compose up --build --detach --wait
 # An Alertmanager that was running already reads its configuration again.
 	@docker compose kill --signal HUP alertmanager

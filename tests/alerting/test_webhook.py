@@ -28,9 +28,9 @@ def test_every_alert_of_a_group_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("", "body"),
-        ("[]", "body"),
-        ("{", "body"),
+        ("", "the body"),
+        ("[]", "the body"),
+        ("{", "the body"),
         (body(version="3"), "version"),
         (body(version=4), "version"),
         (body(alerts=None), "alerts"),

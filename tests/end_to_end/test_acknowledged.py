@@ -72,7 +72,7 @@ async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict
     found: list[dict[str, Any]] = []
     for _ in range(600):
         listed = (await http.get("/api/notifications")).json()["notifications"]
-        found = [row for one in listed if one["ticket_id"] == ticket_id for row in one["told"]]
+        found = [row for one in listed if one["ticket_id"] == ticket_id for row in one["notified"]]
         if found:
             break
         await asyncio.sleep(0.1)

@@ -30,6 +30,7 @@ class WorkerScript:
         self.heard: list[AgentEvent] = []
         self.said: list[AgentEvent] = []
         self.turn = 0
+        self.trace = ""
         self.lag = 0.0
         """By how many seconds the worker's clock is slow."""
 
@@ -42,6 +43,8 @@ class WorkerScript:
             session_id=self.session,
             incarnation_id=self.incarnation,
             node_id=self.node,
+            trace_id=self.trace,
+            span_id="00f067aa0ba902b7" if self.trace else "",
             data=data or {},
         )
         self.heard.append(event)

@@ -169,7 +169,7 @@ def test_action_determines_effect_if_the_name_does_not(
     assert effect_of(tool, arguments) is effect
 
 
-def test_an_editor_that_views_only_reads_and_an_empty_input_waits() -> None:
+def test_editor_view_is_a_read_and_empty_input_a_wait() -> None:
     assert effect_of("str_replace_editor", {"command": "view"}) is Effect.READS
     assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.EDITS
     assert effect_of("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS

@@ -121,6 +121,14 @@ def test_line_that_is_not_a_run_is_refused(tmp_path: Path, line: str) -> None:
         list(evaluate_files([path], SETTINGS))
 
 
+def test_empty_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.touch()
+
+    with pytest.raises(InvalidRunError, match=r"empty\.jsonl is empty; "):
+        list(evaluate_files([file], HealthSettings()))
+
+
 def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl.gz"
     path.write_bytes(gzip.compress(b"{}" * 1000)[:20])

@@ -78,7 +78,7 @@ def test_no_answer_is_right_for_most_scenarios() -> None:
         ({"script": [{"jump": {}}]}, "unknown action 'jump'"),
         ({"script": [{"turn": {"tool": "x"}, "pass": 3}]}, "has 2"),
         ({"script": [{"turn": {"tol": "x"}}]}, "tol"),
-        ({"script": [{"pass": "soon"}]}, "valid number"),
+        ({"script": [{"pass": "soon"}]}, "it must be a number"),
         ({"label": {"ticket": "awful", "why": "it is very bad indeed"}}, "label.ticket"),
         ({"label": {"ticket": "high", "why": "it is very bad indeed"}}, "triage"),
         ({"label": {"ticket": ["none", "high"], "why": "who knows, really"}}, "people_differ"),

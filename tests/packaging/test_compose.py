@@ -91,6 +91,12 @@ def checked(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
+    commands = subprocess.run(["make", "-n", "compose"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert commands.stdout.startswith("docker compose version")
+
+
 def test_the_file_is_valid() -> None:
     checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
 

@@ -46,7 +46,9 @@ async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     assert properties["kind"]["enum"] == ["bee", "wasp"]
     assert tool.spec.parameters["required"] == ["place"]
     assert json.loads(await call(tool, '{"place": "hive"}')) == {"place": "hive", "depth": 1, "kind": "bee"}
-    assert (await call(tool, '{"depth": -1}')).startswith("error: find: place: Field required; depth: Input")
+    assert (await call(tool, '{"depth": -1}')).startswith(
+        "error: find: place: it is required; depth: -1 is refused"
+    )
     assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
 
 
@@ -104,9 +106,9 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
     [
         ('{"place": "hive", "more": [1]}', '{"place": "hive", "more": [1]}'),
         ("", "{}"),
-        ("[]", "error: raw: arguments: must be a JSON object (given: [])"),
-        ("{", "error: raw: arguments: Invalid JSON"),
-        ("[" * 100_000, "error: raw: arguments: Invalid JSON"),
+        ("[]", "error: raw: arguments: [] is refused: it must be an object"),
+        ("{", "error: raw: arguments: it is not valid JSON"),
+        ("[" * 100_000, "error: raw: arguments: it is not valid JSON"),
     ],
 )
 async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, expected: str) -> None:
@@ -286,7 +288,7 @@ async def test_timed_out_calls_are_limited_in_threads() -> None:
 
     for refused in (await waiting, await begin()):
         assert refused.failed
-        assert "32 calls that timed out are still running in this session" in refused.content
+        assert "32 calls" in refused.content
     elsewhere = begin("s2")
     go.set()
     assert (await elsewhere).content == "dug"

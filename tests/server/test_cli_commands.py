@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
 from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
+from tests.isolation import ROOT
 
 ALL = list(walk())
 RUNNING = [(words, command) for words, command in ALL if runs(command)]
@@ -57,6 +58,15 @@ def test_data_commands_have_json_output(words: tuple[str, ...], command: Any) ->
     assert has == (" ".join(words) not in NO_JSON)
 
 
+def test_lists_of_commands_are_not_cut() -> None:
+    groups = {words[:1] for words, _ in ALL if len(words) > 1}
+
+    pages = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in groups}
+
+    assert groups
+    assert not [group for group, page in pages.items() if "..." in page.split("Commands:")[1]]
+
+
 @pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
 def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
     done = CliRunner().invoke(app, [*words, "--no-such-option"])
@@ -73,9 +83,14 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
         (["rules", "export", "-o", "x", "--labels", "="], "--labels"),
         (["run", "nowhere"], "There is no agent"),
         (["evaluate", "nowhere"], "no such file"),
+        (["evaluate", str(ROOT)], "is a folder; name files, such as"),
         (["list", "--url", "nonsense"], "is not a URL"),
         (["nudge", ""], "is empty"),
         (["ticket"], "Did you mean 'tickets'?"),
+        (["connect", "foo"], "'client': 'foo' is not one of 'claude-code', 'codex', 'gemini'."),
+        (["serve", "--port", "x"], "'--port': it must be a whole number, not 'x'"),
+        (["events", "--limit", "0"], "'--limit': it must be at least 1, not '0'"),
+        (["list", "--url", f"http://{'x' * 100}"], "is not a URL"),
     ],
 )
 def test_invalid_combination_exits_with_2(
@@ -90,6 +105,32 @@ def test_invalid_combination_exits_with_2(
 
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["token"],
+        ["evaluate"],
+        ["run"],
+        ["list", "--url"],
+        ["config", "check", "--config"],
+        ["token", "create", "--role"],
+    ],
+)
+def test_long_argument_is_not_repeated_whole(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from queenright.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["queenright", *words, "x" * 10_000])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code in {1, 2}
+    assert len(capsys.readouterr().err) < 1_000
 
 
 def test_the_page_lists_every_command() -> None:

@@ -141,7 +141,7 @@ async def test_without_a_peer_the_page_states_that_it_waits(tmp_path: Path) -> N
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             page = (await http.get("/")).text
 
-    assert "Pending: no Alertmanager is configured." in page
+    assert "no Alertmanager is configured" in page
 
 
 async def test_deliveries_are_shown_only_where_known(running: Running, http: httpx.AsyncClient) -> None:
@@ -169,11 +169,20 @@ async def test_rendering_does_not_query_the_store(running: Running, monkeypatch:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (EventType.NOTIFICATION_DELIVERED, "Alertmanager accepted the firing alert on researcher"),
-        (EventType.NOTIFICATION_FAILED, "Alertmanager did not accept the firing alert on researcher: 503"),
+        (EventType.NOTIFICATION_DELIVERED, "Alertmanager accepted the warning alert on researcher"),
+        (EventType.NOTIFICATION_FAILED, "Alertmanager did not accept the warning alert on researcher: 503"),
     ],
 )
 def test_feed_names_the_alert(kind: EventType, text: str) -> None:
-    event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data={"status": "firing", "error": "503"})
+    data = {"status": "firing", "severity": "warning", "error": "503"}
+    event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 
     assert event_line(event).text == text
+
+
+@pytest.mark.parametrize(("severity", "alert"), [("warning", "the warning alert"), (None, "the alert")])
+def test_accepted_end_of_an_alert_names_its_severity(severity: str | None, alert: str) -> None:
+    data = {"status": "resolved"} | ({"severity": severity} if severity else {})
+    event = AgentEvent(type=EventType.NOTIFICATION_DELIVERED, time=1.0, agent_id="bee", data=data)
+
+    assert event_line(event).text == f"Alertmanager accepted the end of {alert} on bee"

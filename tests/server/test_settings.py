@@ -77,6 +77,13 @@ def written(text: str) -> Path:
     return file
 
 
+def _paths(block: type[BaseModel], *above: str) -> Iterator[tuple[str, ...]]:
+    for name, field in block.model_fields.items():
+        yield (*above, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _paths(field.annotation, *above, name)
+
+
 def test_the_requirement_documents_block_is_valid_as_written() -> None:
     settings = load_settings(written(SPEC_BLOCK))
 
@@ -261,11 +268,64 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("a: [", "not valid YAML"), ("- a", "holds a list"), ("http: 3", r"http: 3 is refused")],
+    [("a: [", "not valid YAML"), ("- a", "contains a list"), ("http: 3", r"http: 3 is refused")],
 )
 def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
     with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(written(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, -1, "x", [], {}, ["foo"], [[1]], {"a": {}}, True, None, float("nan"), float("inf"), "x" * 200],
+)
+def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -> None:
+    terms = re.compile(r"Input should|[Vv]alid |dictionary|instance|[Tt]uple|frozenset|pathlib|Value error")
+    refused = []
+    for path in _paths(Settings):
+        given = value
+        for name in reversed(path):
+            given = {name: given}
+        try:
+            load_settings(written(yaml.safe_dump(given)))
+        except InvalidSettingsError as error:
+            refused.append(str(error))
+
+    assert refused
+    assert not [message for message in refused if terms.search(message) or len(message) > 1_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http: 3", "http: 3 is refused: it must be a mapping of settings; known here: host, port."),
+        ("storage: 3", "storage: 3 is refused: it must be a path."),
+        (
+            "alerting: {alertmanager_urls: 'http://x'}",
+            "alerting.alertmanager_urls: 'http://x' is refused: it must be a list, such as [a, b].",
+        ),
+        (
+            "health_monitoring: {recovery: {backoff_seconds: []}}",
+            "health_monitoring.recovery.backoff_seconds: [] is refused: it must not be empty.",
+        ),
+        (
+            "health_monitoring: {intervention: {dry_run: [foo]}}",
+            (
+                "health_monitoring.intervention.dry_run.0: 'foo' is refused: it must be 'nudge', 'escalate', "
+                "'terminate', 'recover' or 'answer'."
+            ),
+        ),
+        (
+            "health_monitoring: {stall: {idle_seconds: .nan}}",
+            "health_monitoring.stall.idle_seconds: nan is refused: it must be a number.",
+        ),
+    ],
+)
+def test_refused_value_is_one_line_with_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(InvalidSettingsError) as refused:
+        load_settings(written(text))
+
+    assert str(refused.value) == f"Settings refused (queenright.yaml):\n  {message}"
 
 
 def test_missing_settings_file_is_named() -> None:
@@ -319,7 +379,7 @@ def test_every_setting_has_help(block: type[BaseModel]) -> None:
     assert settings - helped == set()
 
 
-def test_the_page_on_settings_has_every_one_with_its_default() -> None:
+def test_settings_page_lists_every_setting_with_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
     [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 
@@ -365,7 +425,7 @@ def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPa
         "postgresql://bee:hunter2@",
     ],
 )
-def test_an_address_of_no_database_is_refused_at_start_and_not_repeated(address: object) -> None:
+def test_invalid_database_url_is_refused_without_repeating_it(address: object) -> None:
     with pytest.raises(InvalidSettingsError, match=r"database: \[redacted\] is refused: ") as refused:
         load_settings(database=address)
 
@@ -428,9 +488,7 @@ def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyP
         ("https://host/hunter2\n", "a space or a control character"),
     ],
 )
-def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
-    block: str, url: str, fault: str
-) -> None:
+def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: str, fault: str) -> None:
     nested: dict[str, object] = {"webhook_url": url}
     for part in reversed(block.split(".")):
         nested = {part: nested}

@@ -23,7 +23,7 @@ GROUP_INTERVAL: Final = "45s"
 """Sends a second ticket of a group within a minute, even from the second of two Alertmanagers."""
 
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
-DELIVERED_PATH: Final = "/api/alertmanager/told"
+DELIVERED_PATH: Final = "/api/alertmanager/notifications"
 """Receives a copy of each notification that Alertmanager sends to people."""
 
 _ACKNOWLEDGE_LINK: Final = """\
@@ -65,7 +65,6 @@ def render_alertmanager(
         slack_api_url_file: File with Slack's incoming webhook URL; read for every message.
         pagerduty_routing_key_file: File with the integration key for PagerDuty's Events API v2.
         deadman_url: Dead man's switch: receives a ping every minute and must alert when the pings stop.
-        templates: Folder of the notification templates.
         pagerduty_url: Endpoint to use instead of PagerDuty's.
         group_wait: How long a new group collects alerts before its first message.
         group_interval: How long until a change of a group is sent.
@@ -100,7 +99,7 @@ def render_alertmanager(
             "TEMPLATES": _quoted(templates / "*.tmpl"),
             "SLACK_CALLBACK_ID": "        callback_id: queenright\n" if slack_interactive else "",
             "ACKNOWLEDGE": _ACKNOWLEDGE_BUTTON if slack_interactive else _ACKNOWLEDGE_LINK,
-            "TOLD_URL": _quoted(service_url.rstrip("/") + DELIVERED_PATH),
+            "NOTIFICATIONS_URL": _quoted(service_url.rstrip("/") + DELIVERED_PATH),
             "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quoted(deadman_url),
             "TOKEN": _http_token(token_file),
@@ -128,9 +127,6 @@ def without_receivers(
 
     Args:
         config: What ``render_alertmanager`` returned.
-        slack: Leave out Slack.
-        pagerduty: Leave out PagerDuty.
-        deadman: Leave out the dead-man check.
     """
     loaded = yaml.safe_load(config)
     if slack:
@@ -163,9 +159,7 @@ def render_prometheus(
     Args:
         service_url: URL at which Prometheus reaches Queenright's ``/metrics``.
         alertmanager_url: All Alertmanagers; None if there is none.
-        rules: Folder of the rule files.
         interval: Scrape and evaluation interval. It does not affect the thresholds in the rules.
-        cluster: External label ``cluster``.
         workers: ``host:port`` of agents that serve their own ``/metrics``; the service exports all others.
         token_file: File with a token for Queenright; None if no token is needed.
         header: First line, a comment.
@@ -185,11 +179,6 @@ def render_prometheus(
             "WORKERS": _workers_job(workers),
         },
     )
-
-
-def render_rules(text: str, base: str) -> str:
-    """Replace the default base URL of the runbooks in a rule file by ``base``."""
-    return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
 
 
 def _workers_job(workers: Sequence[str]) -> str:

@@ -76,13 +76,9 @@ def plan(
     Return what to send to ``peer`` now.
 
     Args:
-        notifications: All active notifications.
-        peer: The peer's name.
         sent: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
         ends: Keys of alerts whose end this process sent since the peer's last restart.
         refused: Alerts that the peer rejected, with the rejected version of their text.
-        settings: Resend interval and lifetime of alerts.
-        now: Seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
     resolved: dict[str, list[Notification]] = defaultdict(list)
@@ -92,7 +88,7 @@ def plan(
     replaced = _find_replaced(notifications, peer, now)
     for key, group in resolved.items():
         if key not in groups and key not in refused:
-            _repeat_end(result, key, group, now, is_told=key in ends)
+            _repeat_end(result, key, group, now, is_notified=key in ends)
     for key, group in groups.items():
         holding = [n for n in group if n.is_firing(now)]
         if holding:
@@ -188,10 +184,10 @@ def _repeat_end(
     ended: list[Notification],
     now: float,
     *,
-    is_told: bool,
+    is_notified: bool,
 ) -> None:
     # A replaced alert may no longer be inhibited, so repeating its end could send a false resolve.
-    if is_told or all(n.is_replaced for n in ended):
+    if is_notified or all(n.is_replaced for n in ended):
         return
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
     alert = _ended(newest, ended, now)

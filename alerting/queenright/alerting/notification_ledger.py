@@ -8,20 +8,24 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
-from queenright.health.tables import OUTBOX, TICKETS, TOLD
+from queenright.health.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
 
 _AT_ONCE: Final = 500
 """Maximum values per query, because SQLite limits them."""
 
+_LEDGER: Final = RECEIVER_NOTIFICATIONS
 _HELD: Final = OUTBOX.alias("held")
 _NAMED: Final = OUTBOX.alias("named")
 _SHARED_DELIVERIES: Final = (
-    select(_HELD.c.ticket_id.label("holder"), TOLD)
+    select(_HELD.c.ticket_id.label("holder"), _LEDGER)
     .distinct()
     .join(_NAMED, (_NAMED.c.alert_key == _HELD.c.alert_key) & (_NAMED.c.ticket_id != _HELD.c.ticket_id))
-    .join(TOLD, (TOLD.c.ticket_id == _NAMED.c.ticket_id) & (TOLD.c.alert_key == _HELD.c.alert_key))
-    .where(_HELD.c.ticket_id.in_(bindparam("of", expanding=True)), TOLD.c.status == "firing")
-    .where(or_(_HELD.c.ends_at.is_(None), TOLD.c.first_told_at <= _HELD.c.ends_at))
+    .join(
+        _LEDGER,
+        (_LEDGER.c.ticket_id == _NAMED.c.ticket_id) & (_LEDGER.c.alert_key == _HELD.c.alert_key),
+    )
+    .where(_HELD.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
+    .where(or_(_HELD.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HELD.c.ends_at))
 )
 """Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
 
@@ -51,29 +55,25 @@ def record_deliveries(
     Record a notification of a group to a receiver; return the number of alerts about known tickets.
 
     Args:
-        conn: A connection in a transaction.
-        receiver: The receiver.
-        dedup_key: The group's dedup key.
         alerts: Ticket id, alert key and status of each alert.
-        now: Seconds since the epoch.
     """
     distinct = dict.fromkeys(alerts)
     known = _known(conn, {ticket_id for ticket_id, _, _ in distinct})
-    where = (TOLD.c.dedup_key == dedup_key, TOLD.c.receiver == receiver)
-    rows = conn.execute(select(TOLD).where(*where)).all()
+    where = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
+    rows = conn.execute(select(_LEDGER).where(*where)).all()
     before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
     delivered = [alert for alert in distinct if alert[0] in known]
     again = [before[alert] for alert in delivered if alert in before]
     for some in _parts(again):
-        conn.execute(update(TOLD).where(TOLD.c.id.in_(some)).values(told_at=now))
+        conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(some)).values(notified_at=now))
     new = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
-        | {"receiver": receiver, "dedup_key": dedup_key, "first_told_at": now, "told_at": now}
+        | {"receiver": receiver, "dedup_key": dedup_key, "first_notified_at": now, "notified_at": now}
         for ticket_id, key, status in delivered
         if (ticket_id, key, status) not in before
     ]
     if new:
-        conn.execute(insert(TOLD), new)
+        conn.execute(insert(_LEDGER), new)
     return len(delivered)
 
 
@@ -85,7 +85,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
     """
     deliveries: dict[str, list[DeliveredNotification]] = {}
     for some in _parts(tickets):
-        for row in conn.execute(select(TOLD).where(TOLD.c.ticket_id.in_(some))):
+        for row in conn.execute(select(_LEDGER).where(_LEDGER.c.ticket_id.in_(some))):
             deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
         for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
             deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
@@ -96,7 +96,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
 
 def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
     """Return the tickets named in a group's notifications; at least one of each incident."""
-    return set(conn.execute(select(TOLD.c.ticket_id).where(TOLD.c.dedup_key == dedup_key)).scalars())
+    return set(conn.execute(select(_LEDGER.c.ticket_id).where(_LEDGER.c.dedup_key == dedup_key)).scalars())
 
 
 def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
@@ -118,6 +118,6 @@ def _delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:
         receiver=row.receiver,
         status=row.status,
         alert_key=row.alert_key,
-        first_at=row.first_told_at,
-        last_at=row.told_at,
+        first_at=row.first_notified_at,
+        last_at=row.notified_at,
     )

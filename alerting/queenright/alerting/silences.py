@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, Type
 from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults
 from queenright.instrumentation.redaction import redact
 
 MAX_ITEMS: Final = 10_000
@@ -129,9 +129,8 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         parsed_silences = _SILENCES.validate_json(silences)
         parsed_alerts = _ALERTS.validate_json(alerts)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "the answer"
-        raise InvalidAnswerError(f"{where}: {fault_message(fault)[:200]}") from None
+        faults = describe_faults(error.errors(include_input=False), "the answer", limit=1)
+        raise InvalidAnswerError(faults) from None
     return PeerSilences(
         silences=tuple(_silence(one) for one in parsed_silences if one.status.state in ("active", "pending")),
         silenced={
@@ -169,9 +168,7 @@ def find_active_silence(
     answered must have the alert silenced.
 
     Args:
-        labels: The alert's labels.
         views: The state of each peer.
-        now: Seconds since the epoch.
     """
     active: list[ActiveSilence] = []
     for view in views:

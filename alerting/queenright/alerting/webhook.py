@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from queenright.instrumentation.faults import explain_fault
+from queenright.instrumentation.faults import describe_faults
 
 MAX_ALERTS: Final = 3_000
 """Maximum alerts per body; with small alerts, this is the API's limit of JSON values."""
@@ -56,9 +56,7 @@ def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        raise InvalidWebhookError(
-            explain_fault(error.errors(include_url=False, include_input=False)[0])
-        ) from None
+        raise InvalidWebhookError(describe_faults(error.errors(include_input=False), limit=1)) from None
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
         for alert in webhook.alerts

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import describe_faults
 
 
 class InvalidConfigError(QueenrightError):
@@ -31,16 +32,12 @@ def health_settings(file: Path) -> HealthSettings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{file} is not valid YAML: {error}") from None
     if not isinstance(content, dict):
-        raise InvalidConfigError(
-            f"{file} contains a {type(content).__name__}; it must be a mapping of settings."
-        )
+        kind = "list" if isinstance(content, list) else "single value"
+        raise InvalidConfigError(f"{file} contains a {kind}; it must be a mapping of settings.")
     try:
         return HealthSettings.model_validate(content.get("health_monitoring") or {})
     except ValidationError as error:
-        faults = (
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()
-        )
+        faults = describe_faults(error.errors(include_input=False), "the block")
         raise InvalidConfigError(
-            f"health_monitoring in {file} is invalid ({'; '.join(faults)}); "
-            "run `queenright config check` for details."
+            f"health_monitoring in {file} is invalid ({faults}); run `queenright config check` for details."
         ) from None

@@ -19,6 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
 from queenright.health.state import fails_in_a_row, health_state, is_stuck
 from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
 
 _EVIDENCE_LIMIT: Final = 300
@@ -91,14 +92,7 @@ SIGNAL_OF: Final = {
 
 
 def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
-    """
-    Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors.
-
-    Args:
-        v: The worker's vital signs.
-        settings: The thresholds.
-        now: The present time, in seconds since the epoch.
-    """
+    """Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors."""
     findings = detect(v, settings, now)
     by_signal: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -160,10 +154,13 @@ def _masked(text: str) -> str:
 def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     """Return what makes a worker failing or terminated without a finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
-        failed = f"{v.failed_runs} runs of the agent have failed in a row"
+        failed = f"{v.failed_runs:,} runs of the agent have failed in a row"
         return f"{failed}: {_masked(v.evidence)}" if v.evidence else failed
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
-        return f"{v.consecutive_failures} steps and {v.llm_errors} LLM calls failed in a row"
+        return (
+            f"{format_count(v.consecutive_failures, 'step')} and {format_count(v.llm_errors, 'LLM call')} "
+            "failed in a row"
+        )
     if name == "activity" and v.status is SessionStatus.TERMINATED:
         return "the worker was terminated"
     return ""
@@ -187,7 +184,7 @@ def _activity(v: VitalSigns, now: float) -> str:
 def _steps(v: VitalSigns, now: float) -> str:
     if not v.steps_total:
         return ""
-    return f"{v.steps_total} steps, {v.steps_since_last_accept} bad ones since the last ACCEPT"
+    return f"{format_count(v.steps_total, 'step')}, {v.steps_since_last_accept:,} bad since the last ACCEPT"
 
 
 def _heartbeat(v: VitalSigns, now: float) -> str:
@@ -205,21 +202,22 @@ def _checkpoint(v: VitalSigns, now: float) -> str:
 def _tool_calls(v: VitalSigns, now: float) -> str:
     if v.last_tool_call is None:
         return ""
-    return f"{v.tool_calls_total} calls, the last {span(max(0.0, now - v.last_tool_call))} ago"
+    return (
+        f"{format_count(v.tool_calls_total, 'call')}, the last {span(max(0.0, now - v.last_tool_call))} ago"
+    )
 
 
 def _tokens(v: VitalSigns, now: float) -> str:
     if v.tokens_at is None:
         return ""
-    return f"{v.token_count} tokens, used last {span(max(0.0, now - v.tokens_at))} ago"
+    return f"{format_count(v.token_count, 'token')}, used last {span(max(0.0, now - v.tokens_at))} ago"
 
 
 def _errors(v: VitalSigns, now: float) -> str:
     if not v.outcomes:
         return ""
-    return (
-        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.all_errors} errors in all"
-    )
+    errors = format_count(v.all_errors, "error")
+    return f"{v.error_share:.0%} of the last {v.outcomes:,} calls and steps failed, {errors} in all"
 
 
 def _output(v: VitalSigns, now: float) -> str:

@@ -55,6 +55,17 @@ def silent_since(v: VitalSigns) -> float:
     return max(v.last_activity, v.clock_base)
 
 
+def known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
+    """
+    Return until when it is known what the worker did.
+
+    Where calls are reported only when they end, a longer silence may be a call that still runs.
+    """
+    if v.phase is not Phase.UNKNOWN:
+        return now
+    return min(now, silent_since(v) + settings.stall.idle_seconds)
+
+
 def may_be_silent(v: VitalSigns) -> bool:
     """
     Return whether silence is normal: the worker waits, has ended, or its status is unknown.
@@ -91,6 +102,8 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
         learned = v.clocks.limit(timed_as(phase, what), limit, settings.learned_clocks)
+    if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
+        since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
     return StallClock(phase, since, due, due, tool, learned)
 

@@ -52,7 +52,7 @@ def parse_address(url: str) -> URL:
         address = make_url(url)
     except (ArgumentError, ValueError):
         # Without the address: it may hold a password. So may a port that is no number.
-        raise StoreError(f"the database's address is no URL; {_WRITE}") from None
+        raise StoreError(f"the database's address is not a URL; {_WRITE}") from None
     if "@" in (address.host or ""):
         raise StoreError(f"the database's address has more than one @; {_WRITE}")
     if address.drivername in ("sqlite", "sqlite+pysqlite"):

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults, fault_message
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
@@ -145,7 +145,6 @@ class Heartbeat(BaseModel):
         Return the event of this heartbeat.
 
         Args:
-            now: The time of arrival, in seconds since the epoch.
             session_id: The session, if the heartbeat names none.
             incarnation_id: The incarnation, if the heartbeat names none.
         """
@@ -167,23 +166,16 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
     """
     Parse one heartbeat.
 
-    Args:
-        body: A JSON object.
-
     Raises:
         InvalidHeartbeatError: The body is not a valid heartbeat.
     """
     try:
         return Heartbeat.model_validate_json(body)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False)
-        raise InvalidHeartbeatError("; ".join(_fault(fault) for fault in faults[:5])) from None
-
-
-def _fault(fault: Any) -> str:
-    problem = fault_message(fault)
-    if not fault["loc"]:
-        return f"This is not a heartbeat: {problem}. Send a JSON object with at least agent_id."
-    if fault["type"] == "missing":
-        return f"{fault['loc'][0]} is missing"
-    return f"{fault['loc'][0]}: {redact(repr(fault['input']), 80)} is invalid: {problem}"
+        faults = error.errors(include_url=False)
+        if not faults[0]["loc"]:
+            raise InvalidHeartbeatError(
+                f"This is not a heartbeat: {fault_message(faults[0])}. "
+                "Send a JSON object with at least agent_id."
+            ) from None
+        raise InvalidHeartbeatError(describe_faults(faults)) from None

@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any, Final
 
+from queenright.health.children import Children
 from queenright.health.deadlines import (
     Sign,
     grace_until,
@@ -36,6 +37,7 @@ from queenright.health.vital_events import TERMINATED, is_settled_by_person, wor
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
+from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
@@ -77,6 +79,7 @@ _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _MODEL_ENDED: Final = EventType.LLM_CALL_COMPLETED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
 _RENAMED: Final = EventType.AGENT_RENAMED
+_STARTED: Final = EventType.EXECUTION_STARTED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
@@ -117,11 +120,11 @@ class WorkerHealth:
     """Findings of detectors on trial; nothing follows from them."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
+    key: WorkerKey = field(init=False)
+    """Agent and session; one object for all that refer to the worker."""
 
-    @property
-    def key(self) -> WorkerKey:
-        """Agent and session."""
-        return (self.vitals.agent_id, self.vitals.session_id)
+    def __post_init__(self) -> None:
+        self.key = (self.vitals.agent_id, self.vitals.session_id)
 
     @property
     def standing(self) -> HealthState | None:
@@ -172,9 +175,6 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
-
-    Args:
-        settings: The thresholds.
     """
 
     def __init__(self, settings: HealthSettings) -> None:
@@ -185,6 +185,7 @@ class HealthMonitor:
         self._clocks: dict[str, LearnedClocks] = {}
         self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}
+        self._children = Children()
         self._heap: list[tuple[float, WorkerKey]] = []
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
@@ -278,6 +279,8 @@ class HealthMonitor:
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
+        if kind is _STARTED:
+            events += self._join_parents(worker, event, at, now)
         deadline = worker.deadline
         if (
             deadline is None
@@ -347,6 +350,8 @@ class HealthMonitor:
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
+        if event.type is _STARTED:
+            self._children.join(key, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             self._end_session(worker, at, now)
 
@@ -485,7 +490,6 @@ class HealthMonitor:
         Record that a process is alive, even if the event is about none of its workers.
 
         Args:
-            incarnation_id: The process, as its workers name it.
             now: When it arrived.
             interval: The interval in seconds of reports of open work, if this is one.
         """
@@ -646,6 +650,7 @@ class HealthMonitor:
             older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
+        self._children.rename(vitals, old, new)
         vitals.clocks = self._clocks_of(target.vitals.agent_id)
         target.vitals = vitals
         self._assign_failed_runs(vitals)
@@ -768,6 +773,7 @@ class HealthMonitor:
 
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
+        self._hear_children(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
@@ -777,6 +783,29 @@ class HealthMonitor:
         events = self._examine(worker, at, now, 0.0 if due is None else now - due)
         worker.deadline = None
         self._schedule(worker, at)
+        return events
+
+    def _hear_children(self, v: VitalSigns, at: float) -> None:
+        """Note when its children last did something: a worker waits for them, and they have clocks."""
+        clock = stall_clock(v, self.settings)
+        if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
+            return
+        for key in self._children.of(v):
+            child = self._workers.get(self._renamed.get(key, key))
+            if child is not None and child.vitals is not v:
+                last = at if child.vitals.ended_at is None else child.vitals.ended_at
+                v.children_at = max(last, v.children_at or last)
+
+    def _join_parents(
+        self, worker: WorkerHealth, event: AgentEvent, at: float, now: float
+    ) -> list[AgentEvent]:
+        """Add a worker to those that it works for; check those that seemed to be stalled."""
+        self._children.join(worker.key, event)
+        events: list[AgentEvent] = []
+        for key in list(self._children.parents(worker.vitals)):
+            parent = self._workers.get(self._renamed.get(key, key))
+            if parent is not None and parent.findings and parent is not worker:
+                events += self._check(parent, at, now)
         return events
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
@@ -815,24 +844,20 @@ class HealthMonitor:
         has_restarted = v.incarnation_count != worker.incarnation_number
         if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
             lead = worst(findings)
-            reason = END_REASONS.get(v.status.value, "no findings")
-            if lead is not None and state is not HealthState.TERMINATED:
+            reason = end_reason(v) or "no findings"
+            if lead is not None and (v.ended_at is None or state is _FAILING):
                 reason = lead.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
-            events.append(
-                health_event(
-                    EventType.HEALTH_STATE_CHANGED,
-                    v,
-                    now,
-                    {
-                        "from": worker.state.value,
-                        "to": state.value,
-                        "reason": reason,
-                        "findings": [finding.to_dict() for finding in findings],
-                    },
-                )
-            )
+            change = {
+                "from": worker.state.value,
+                "to": state.value,
+                "reason": reason,
+                "findings": [finding.to_dict() for finding in findings],
+            }
+            if v.ended_at is not None:
+                change["outcome"] = v.status.value
+            events.append(health_event(EventType.HEALTH_STATE_CHANGED, v, now, change))
             if not state.in_trouble:
                 worker.trouble_since = None
             elif worker.trouble_since is None or worker.incarnation_number != v.incarnation_count:
@@ -883,6 +908,13 @@ END_REASONS: Final = {
     "terminated": "the worker was terminated",
     "unknown": "not heard of again; how it ended is unknown",
 }
+
+
+def end_reason(v: VitalSigns) -> str:
+    """Return how an ended session ended; an empty string for one that runs."""
+    if v.refused_input:
+        return f"the input was refused: {v.refused_input}"
+    return END_REASONS.get(v.status.value, "") if v.ended_at is not None else ""
 
 
 def health_event(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:

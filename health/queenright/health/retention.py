@@ -42,9 +42,9 @@ from queenright.health.tables import (
     KEYED_REQUESTS,
     OUTBOX,
     OUTBOX_DELIVERIES,
+    RECEIVER_NOTIFICATIONS,
     RECOVERIES,
     TICKETS,
-    TOLD,
 )
 from queenright.runtime.events import ALERT_CLASS, Clock
 
@@ -93,12 +93,6 @@ def prune(
     """
     Delete at most ``room`` old rows.
 
-    Args:
-        conn: A connection in a transaction that may write.
-        now: Seconds since the epoch.
-        settings: Retention periods.
-        room: The size of a batch.
-
     Raises:
         sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
@@ -120,14 +114,7 @@ def prune(
 
 
 class Retention:
-    """
-    Prunes in the background for as long as the service runs.
-
-    Args:
-        store: The store.
-        settings: Retention periods.
-        clock: Seconds since the epoch.
-    """
+    """Prunes in the background for as long as the service runs."""
 
     def __init__(self, store: Store, settings: health_settings.Retention, *, clock: Clock) -> None:
         self._store = store
@@ -277,7 +264,7 @@ def _ended(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], Colu
             and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
         ),
         # Still-firing ones are renewed every few hours.
-        (TOLD, TOLD.c.id, TOLD.c.told_at < old),
+        (RECEIVER_NOTIFICATIONS, RECEIVER_NOTIFICATIONS.c.id, RECEIVER_NOTIFICATIONS.c.notified_at < old),
         (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
         (KEYED_REQUESTS, KEYED_REQUESTS.c.key, KEYED_REQUESTS.c.began_at < now - KEPT_SECONDS),
     ]

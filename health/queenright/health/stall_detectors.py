@@ -15,6 +15,7 @@ from queenright.health.deadlines import (
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
+    known_until,
     may_have_ended,
     no_tokens_from,
     no_tool_call_from,
@@ -167,6 +168,9 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
         return None  # without any activity it is stalled
+    now = known_until(v, settings, now)
+    if now < since + limit:
+        return None
     is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
@@ -185,6 +189,9 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     """
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
+        return None
+    now = known_until(v, settings, now)
+    if now < since + limit:
         return None
     due = max(since, v.progress_from or since) + limit
     nowhere = now >= due

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0008"
+SCHEMA_REVISION: Final = "0009"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -168,8 +168,8 @@ OUTBOX_DELIVERIES: Final = Table(
 )
 """Deliveries of each notification to each Alertmanager peer: ``firing`` and ``resolved``."""
 
-TOLD: Final = Table(
-    "told",
+RECEIVER_NOTIFICATIONS: Final = Table(
+    "receiver_notifications",
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("dedup_key", Text, nullable=False),
@@ -177,11 +177,19 @@ TOLD: Final = Table(
     Column("ticket_id", Text, nullable=False),
     Column("alert_key", Text, nullable=False),
     Column("status", Text, nullable=False),
-    Column("first_told_at", Float, nullable=False),
-    Column("told_at", Float, nullable=False),
-    Index("ux_told_once", "dedup_key", "receiver", "ticket_id", "alert_key", "status", unique=True),
-    Index("ix_told_ticket_id", "ticket_id"),
-    Index("ix_told_told_at", "told_at"),
+    Column("first_notified_at", Float, nullable=False),
+    Column("notified_at", Float, nullable=False),
+    Index(
+        "ux_receiver_notifications_once",
+        "dedup_key",
+        "receiver",
+        "ticket_id",
+        "alert_key",
+        "status",
+        unique=True,
+    ),
+    Index("ix_receiver_notifications_ticket_id", "ticket_id"),
+    Index("ix_receiver_notifications_notified_at", "notified_at"),
 )
 """
 Messages that Alertmanager sent to people: receiver, alert and ticket, with the first and last time.

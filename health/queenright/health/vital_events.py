@@ -23,6 +23,7 @@ from queenright.health.vital_facts import (
     SessionStatus,
     after_mcp_change,
     seconds,
+    tail,
     whole,
     word,
 )
@@ -33,8 +34,10 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
+_INPUT_REFUSED: Final = "input_refused"
+"""The error type of a run that did not start because its caller's input is not valid."""
 _CANCELLED: Final = frozenset(
-    {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", "input_refused"}
+    {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", _INPUT_REFUSED}
 )
 
 TERMINATED: Final = "terminated"
@@ -60,6 +63,8 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
     elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
     v.busy(at)
+    if event.trace_id:
+        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
         v.framework = sys.intern(str(data["framework"]))
     v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
@@ -87,6 +92,8 @@ def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, An
         return
     if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
+        if data.get("error_type") == _INPUT_REFUSED:
+            v.refused_input = tail(data.get("error") or "it is not valid")
         v.recovery_failed = ""  # somebody called the work off: there is nothing left to recover
         return
     if data.get("error_type") == TERMINATED:

@@ -48,6 +48,7 @@ _WORDS: Final = {
 }
 _NO_OUTCOMES: Final = 1
 _CLOCKS: Final = (
+    "children_at",
     "last_heartbeat",
     "last_checkpoint",
     "saved_from",
@@ -140,6 +141,7 @@ class VitalState:
         "breakers_since",
         "calls",
         "calls_since_gain",
+        "children_at",
         "clock_base",
         "clocks",
         "consecutive_failures",
@@ -203,6 +205,7 @@ class VitalState:
         "recovery_failed",
         "recovery_failed_at",
         "refusals",
+        "refused_input",
         "repeatable",
         "rereads",
         "resources",
@@ -286,6 +289,8 @@ class VitalState:
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
         """This incarnation worked on after it was reported as terminated."""
+        self.refused_input = ""
+        """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
@@ -299,6 +304,8 @@ class VitalState:
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
+        self.children_at: float | None = None
+        """When workers that do its current call last did something; looked up when it would stall."""
         self.source = SourceClock()
         self.active_for = 0.0
         """The last activity on the source's clock: pauses and durations are measured by it."""
@@ -722,6 +729,7 @@ class VitalState:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
@@ -847,7 +855,6 @@ class VitalState:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
         if not failed and self._outcomes == _ALL_WELL:
             return  # nothing has failed, and still nothing
-        limit = self.settings.health_check.error_rate
         known = (self._outcomes << 1) | failed
         if known >= 2 * _ALL_WELL:
             # The leading bit tells how many there are; the oldest falls out behind it.
@@ -856,7 +863,9 @@ class VitalState:
         failures, of = known.bit_count() - 1, known.bit_length() - 1
         if failures == 0:
             self.error_rate_high = False
-        elif self.error_rate_high:
+            return
+        limit = self.settings.health_check.error_rate
+        if self.error_rate_high:
             self.error_rate_high = failures >= _ERROR_RATE_CLEARS * limit * of
         elif of >= _ERROR_MINIMUM and failures > limit * of:
             self.error_rate_high = True

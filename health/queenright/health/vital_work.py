@@ -366,6 +366,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     ran = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
     if ran is not None and asks_user(tool):
         _end_question(v, at)
+    duration = seconds(data.get("duration"))
+    if ran is None and duration is not None and v.tokens_from is not None:
+        # No tokens are used while a tool runs, so that time does not count.
+        v.tokens_from = min(at, v.tokens_from + duration)
     if is_stopped:
         v.has_user = True
         v.idle_turns = 0
@@ -375,7 +379,6 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     args, result = None if args is None else str(args), None if result is None else str(result)
     if effect == _WAITS and not failed and tool_call_failed(data):
         result = None  # a timeout has no result
-    duration = seconds(data.get("duration"))
     if (took := duration if duration is not None else ran) is not None:
         v.learn_duration(Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1

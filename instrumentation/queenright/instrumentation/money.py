@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from queenright.instrumentation.counts import format_count
+
 
 def format_dollars(dollars: float) -> str:
     """
@@ -26,5 +28,6 @@ def format_spend(dollars: float | None, tokens: int, unpriced: int) -> str:
     ('$1.50 (30,000 tokens)', '30,000 tokens (no price known)', '$1.50 (30,000 tokens, 1,000 not priced)')
     """
     if dollars is None:
-        return f"{tokens:,} tokens (no price known)" if tokens else ""
-    return f"{format_dollars(dollars)} ({tokens:,} tokens{f', {unpriced:,} not priced' if unpriced else ''})"
+        return f"{format_count(tokens, 'token')} (no price known)" if tokens else ""
+    not_priced = f", {unpriced:,} not priced" if unpriced else ""
+    return f"{format_dollars(dollars)} ({format_count(tokens, 'token')}{not_priced})"

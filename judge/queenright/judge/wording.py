@@ -12,6 +12,7 @@ from shlex import quote
 from typing import Final
 
 from queenright.health.findings import FindingKind
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
 _CLIP: Final = 240
@@ -174,11 +175,11 @@ def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1
     """Return the numbers of a ticket in words, or an empty string if there are none."""
     parts = []
     if bad_steps:
-        parts.append(f"{bad_steps} bad {'step' if bad_steps == 1 else 'steps'} since the last accepted one")
+        parts.append(f"{format_count(bad_steps, 'bad step')} since the last accepted one")
     if stall_minutes is not None and stall_minutes >= 1:
         parts.append(f"last activity {format_duration(stall_minutes * 60)} ago")
     if occurrences > 1:
-        parts.append(f"seen {occurrences} times")
+        parts.append(f"seen {occurrences:,} times")
     return ", ".join(parts)
 
 

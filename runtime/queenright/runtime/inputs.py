@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import read_faults
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
@@ -38,7 +38,6 @@ class InvalidInputError(QueenrightError):
 
     Args:
         message: The field, its value, what is wrong and how to fix it.
-        field: The field.
     """
 
     def __init__(self, message: str, *, field: str = "") -> None:
@@ -58,7 +57,6 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     Check that a run can start at a node with these values.
 
     Args:
-        node: The node.
         function: The node's function; None for a node with a model.
         values: The input, by name, and the memory of the session.
 
@@ -120,10 +118,8 @@ def check_names(
     Check that something uses each input field; an unused one is probably misspelt.
 
     Args:
-        graph: The graph.
         node: The node that the run starts with.
         function: The node's function; None for a node with a model.
-        fields: The names of the input fields.
         used: The memory keys that are used, from ``used_names``.
 
     Raises:
@@ -208,7 +204,7 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[s
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
-            why = fault_message(error.errors(include_url=False, include_input=False)[0])
+            why = read_faults(error.errors(include_input=False))[0].message
             excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InvalidInputError(
                 f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field

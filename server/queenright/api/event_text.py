@@ -11,6 +11,7 @@ Data = Mapping[str, Any]
 _QUOTE_LIMIT: Final = 160
 """Characters of a nudge or of a detail that are quoted."""
 _BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
+_CHANGES: Final = {"rose": "severity raised", "renewed": "updated"}
 _OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not done", "unconfirmed": "not confirmed"}
 
 
@@ -68,14 +69,15 @@ def _describe_ticket_event(
     """Describe health, tickets, notifications and chat."""
     match type_:
         case "health_state_changed":
-            return str(data["to"]), f"{agent}: {_state_change(data)}"
+            ended = data.get("outcome") if data["to"] == "healthy" else None
+            return str(ended or data["to"]), f"{agent}: {_state_change(data)}"
         case "agent_renamed":
             return "info", f"{agent}: renamed to {data['agent_id']}, session {data['session_id']}"
         case "worker_escalation_ticket":
             ticket = data["ticket"]
             kind = str(ticket["kind"]).replace("_", " ")
             what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {kind}"
-            return "ticket", f"judge: {what} ({data['change']})"
+            return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
             # The analysis of an intervention has a line of its own.
             is_dismissed = data["decision"] == "dismiss"
@@ -84,13 +86,12 @@ def _describe_ticket_event(
         case "queen_intervention_requested":
             return "queen", f"queen → operator: {shorten(data['analysis'])}"
         case "notification_delivered":
-            return "page", f"Alertmanager accepted the {data['status']} alert on {agent}"
+            return "page", f"Alertmanager accepted {_alert(agent, data)}"
         case "notification_failed":
-            alert = f"the {data['status']} alert on {agent}"
-            return "failing", f"Alertmanager did not accept {alert}: {data.get('error', '')}"
+            return "failing", f"Alertmanager did not accept {_alert(agent, data)}: {data.get('error', '')}"
         case "ticket_resolved":
-            status = str(data["status"]).replace("_", " ")
-            return "healthy", f"{agent}: ticket {status}. {shorten(data.get('reason') or '')}"
+            status = {"worker_gone": "closed"}.get(data["status"], data["status"])
+            return "healthy", f"{agent}: ticket {status}: {shorten(data.get('reason') or '')}"
         case "ticket_reescalated":
             if data.get("is_request"):
                 return "page", f"{agent}: an operator must decide or act"
@@ -114,7 +115,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
             outcome = "delivered" if data.get("delivery") == "injected" else "queued"
             message = clip_text(str(data.get("message") or ""), _QUOTE_LIMIT)
-            return "act", f"{agent}: {nudge} {outcome}, by {data['by']}. {message}".rstrip()
+            return "act", f"{agent}: {nudge} {outcome}{_by(data['by'], ', by')}. {message}".rstrip()
         case "escalation_triggered":
             return "act", f"{agent}: escalated to the orchestrator. {reason}"
         case "escalation_decided":
@@ -123,7 +124,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
                 kind = "act" if status == "timed_out" else "info"
                 return kind, f"{agent}: escalation {status.replace('_', ' ')}. {reason}".rstrip()
             decision = str(data["decision"]).replace("_", " ")
-            return "act", f"{agent}: {decision}, decided by {data['by']}. {reason}".rstrip()
+            return "act", f"{agent}: {decision}{_by(data['by'], ', decided by')}. {reason}".rstrip()
         case "termination_requested":
             return "act", f"{agent}: termination requested by {data['by']}. {reason}"
         case "termination_decided":
@@ -133,7 +134,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
         case "agent_terminated":
             checkpoint = data.get("checkpoint_id")
             saved = f", state saved in checkpoint {checkpoint}" if checkpoint else ""
-            return "failing", f"{agent}: terminated by {data['by']}{saved}. {reason}"
+            return "failing", f"{agent}: terminated{_by(data['by'])}{saved}. {reason}"
         case "recovery_initiated":
             checkpoint = data.get("from_checkpoint")
             start = f"checkpoint {checkpoint}" if checkpoint else "the start of its task"
@@ -163,13 +164,30 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             # The line begins with the worker's name.
             name = rf"worker {re.escape(repr(agent))} \(session [^,]+, incarnation [^)]+\)"
             detail = clip_text(re.sub(name, "it", str(data.get("detail") or "")), _QUOTE_LIMIT)
-            return "info", f"{agent}: {data['kind']} by {data.get('by')}: {outcome}. {detail}".rstrip()
+            return (
+                "info",
+                f"{agent}: {data['kind']}{_by(data.get('by'))}: {outcome}{detail and f': {detail}'}",
+            )
     return None
+
+
+def _alert(agent: str, data: Data) -> str:
+    """Return what was sent: an alert, or its end, also when a severer alert replaces it."""
+    end = "the end of " if data["status"] == "resolved" else ""
+    severity = f"{data['severity']} " if data.get("severity") else ""
+    return f"{end}the {severity}alert on {agent}"
+
+
+def _by(actor: object, word: str = " by") -> str:
+    """Return who acted; the service's own steps are automatic."""
+    return " (automatic)" if actor in ("ladder", None, "") else f"{word} {actor}"
 
 
 def _state_change(data: Data) -> str:
     reason = str(data.get("reason") or "")
-    if data["to"] == "terminated" and reason:
+    # Health is about what runs: the end of a session is no change to healthy.
+    is_end = data["to"] == "terminated" or (data["to"] == "healthy" and data.get("outcome"))
+    if is_end and reason:
         return f"{reason}; it was {data['from']}"
     change = f"{data['from']} → {data['to']}"
     return f"{change}: {reason}" if reason else change

@@ -93,10 +93,14 @@ def main() -> None:
 
             message = missing_extra(error.name)
         else:
-            from queenright.cli.errors import UsageError
+            from queenright.cli.errors import UsageError, shorten_lines
             from queenright.instrumentation.errors import QueenrightError
 
-            message = str(error) if isinstance(error, QueenrightError) else None
+            message = None
+            if isinstance(error, QueenrightError):
+                message = shorten_lines(str(error))
+            elif isinstance(error, OSError) and error.filename is not None:
+                message = shorten_lines(f"cannot open {error.filename}: {error.strerror}")
             code = 2 if isinstance(error, UsageError) else 1
         if message is None:
             raise

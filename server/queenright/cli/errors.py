@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from queenright.instrumentation.errors import QueenrightError
+
+_LONGEST_LINE: Final = 600
+_LINE_START, _LINE_END = 400, 150
 
 
 class UsageError(QueenrightError):
     """Raised for a command line that makes no sense; the exit code is 2."""
+
+
+def shorten_lines(message: str) -> str:
+    """Return a message without the middle of long lines: they repeat an argument, and end with what to do."""
+    return "\n".join(
+        f"{line[:_LINE_START]} … {line[-_LINE_END:]}" if len(line) > _LONGEST_LINE else line
+        for line in message.split("\n")
+    )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from queenright.cli.command_table import COMMANDS, CommandEntry
+
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])  # Typer does not export it
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -53,6 +56,16 @@ class LazyGroup(TyperGroup):
             with formatter.section(section):
                 formatter.write_dl([(e.name.ljust(width), e.help.rstrip(".")) for e in entries])
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the options of `queenright` itself."""
+        with _plain_usage_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the rest of the command line, and run the command."""
+        with _plain_usage_errors():
+            return super().invoke(ctx)
+
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete a command name or an option of `queenright` itself, without importing a command."""
         stubs: dict[str, Any] = {
@@ -60,6 +73,26 @@ class LazyGroup(TyperGroup):
         }
         group = TyperGroup(name=self.name, commands=stubs, params=self.params)
         return group.shell_complete(typer.Context(group), incomplete)
+
+
+@contextmanager
+def _plain_usage_errors() -> Iterator[None]:
+    """Replace pydantic's terms in the errors of a command line, and shorten what they repeat of it."""
+    try:
+        yield
+    except _UsageError as error:
+        from queenright.cli.errors import shorten_lines
+
+        if (errors := getattr(error.__cause__, "errors", None)) is not None:
+            from queenright.instrumentation.faults import fault_message, shorten_value
+
+            [fault, *_] = errors()
+            message = fault_message(fault)
+            if fault["type"] != "value_error":  # ours, and Typer's of a choice, name the value
+                message = f"{message}, not {shorten_value(fault['input'])}"
+            error.message = message
+        error.message = shorten_lines(error.message)
+        raise
 
 
 def _load(entry: CommandEntry) -> Any:
@@ -71,4 +104,12 @@ def _load(entry: CommandEntry) -> Any:
         parent.add_typer(target, name=entry.name, epilog=epilog)
     else:
         parent.command(entry.name, epilog=epilog)(target)
-    return typer.main.get_group(parent).commands[entry.name]
+    command = typer.main.get_group(parent).commands[entry.name]
+    for below in getattr(command, "commands", {}).values():
+        # Click would cut the list's texts to 45 characters.
+        below.short_help = below.short_help or _first_sentence(below.help or "")
+    return command
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")

@@ -29,6 +29,7 @@ def resolve_url(url: str | None, environment: Mapping[str, str] = os.environ) ->
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")  # the resolver does so, too
     except ValueError:
         is_valid = False
     if not is_valid:

@@ -9,7 +9,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from queenright.client.errors import RequestRejectedError, UnreachableError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -63,10 +63,9 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "the response"
+        faults = describe_faults(error.errors(include_input=False), "the response", limit=1)
         raise UnreachableError(
-            f"The response is not a valid {model.__name__}: {where}: {fault_message(fault)}. "
+            f"The response is not a valid {model.__name__}: {faults}. "
             "Check that service and client have the same version."
         ) from None
 

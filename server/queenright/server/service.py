@@ -165,7 +165,7 @@ class Service:
             "notifications": self.notifications.run,
             "recoveries": self.recoveries.run,
             "silences": self.silences.run,
-            "told": self.recent_notifications.run,
+            "recent_notifications": self.recent_notifications.run,
             "event-streams": lambda: self.feed.run(self.stopping),
             "retention": self.retention.run,
             "breakers": self.remediation.run_breakers,

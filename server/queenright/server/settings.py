@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
@@ -38,8 +39,8 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
-from queenright.instrumentation.redaction import MASK, redact
+from queenright.instrumentation.faults import Fault, read_faults
+from queenright.instrumentation.redaction import MASK
 from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
@@ -348,8 +349,9 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
+        kind = "list" if isinstance(content, list) else "single value"
         raise InvalidSettingsError(
-            f"{file} holds a {type(content).__name__}; it should be a mapping of settings."
+            f"{file} contains a {kind}; it must be a mapping of settings, such as `http: {{port: 8420}}`."
         )
     return content
 
@@ -401,24 +403,29 @@ def _near(name: str, known: Sequence[str]) -> str | None:
 def _explain(error: ValidationError, file: Path | None) -> str:
     """Return a line for each fault: path, value, what is allowed. Secrets in values are masked."""
     lines = [f"Settings refused ({file or 'environment and arguments'}):"]
-    for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-        if fault["type"] == "extra_forbidden":
-            if path in _REMOVED:
-                lines.append(f"  {path}: this setting was removed in this version; {_REMOVED[path]}.")
-                continue
-            allowed = _allowed_at(fault["loc"][:-1])
-            near = _near(str(fault["loc"][-1]), allowed)
-            hint = f" Did you mean {near}?" if near else f" Known here: {', '.join(allowed)}."
-            lines.append(f"  {path}: no such setting.{hint}")
-        else:
-            if not path:  # of several settings at once: the message names them and their values
-                lines.append(f"  {fault_message(fault)}.")
-                continue
-            value = MASK if _SECRET.intersection(fault["loc"]) else redact(repr(fault["input"]), 80)
-            said = fault_message(fault)
-            lines.append(f"  {path}: {value} is refused: {said}{'' if said.endswith('?') else '.'}")
+    lines += (f"  {_explain_fault(fault)}" for fault in read_faults(error.errors(include_url=False)))
     return "\n".join(lines)
+
+
+def _explain_fault(fault: Fault) -> str:
+    where = fault.where
+    if fault.kind == "extra_forbidden":
+        if where in _REMOVED:
+            return f"{where}: this setting was removed in this version; {_REMOVED[where]}."
+        allowed = _allowed_at(fault.path[:-1])
+        near = _near(str(fault.path[-1]), allowed)
+        hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed)}."
+        return f"{where}: no such setting. {hint}"
+    if not where:  # of several settings at once: the message names them and their values
+        return f"{fault.message}."
+    if fault.kind == "model_type":
+        allowed = _allowed_at(fault.path)
+        known = f"; known here: {', '.join(allowed)}" if allowed else ""
+        fault = replace(fault, message=f"it must be a mapping of settings{known}")
+    if _SECRET.intersection(fault.path):
+        fault = replace(fault, value=MASK)
+    line = fault.describe()
+    return line if line.endswith("?") else f"{line}."
 
 
 def _allowed_at(path: Sequence[int | str]) -> list[str]:

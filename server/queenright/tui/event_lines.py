@@ -123,6 +123,8 @@ def _work_text(event: FleetEvent) -> tuple[str, str] | None:
             return "act", f"session {event.session_id} started"
         case "execution_completed":
             return "healthy", f"session {event.session_id} completed"
+        case "execution_failed" if data.get("error_type") == "input_refused":
+            return "cancelled", f"session {event.session_id}: the input was refused. {error}"
         case "execution_failed":
             return "failing", f"session {event.session_id} failed. {error}"
         case "execution_paused":

@@ -66,7 +66,7 @@ def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> Non
         ("POST", "/api/heartbeats"),
         ("POST", "/api/deadman"),
         ("POST", "/api/alertmanager/webhook"),
-        ("POST", "/api/alertmanager/told"),
+        ("POST", "/api/alertmanager/notifications"),
         ("GET", "/api/agents/{agent_id}/instructions"),
         ("POST", "/api/agents/{agent_id}/instructions/{instruction_id}/answer"),
     }

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
@@ -215,3 +217,29 @@ def test_cause_3_agent_inside_a_missing_span_ends_after_a_minute() -> None:
     assert "execution_completed" not in types_of(events_of(spans, later=30))
     assert types_of(events_of(spans, later=90))[-1] == "execution_completed"
     assert "execution_completed" not in types_of(events_of(spans, [chat(4, 1, start=30, end=31)], later=90))
+
+
+@pytest.mark.parametrize("is_named_late", [False, True])
+def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_works(
+    is_named_late: bool,
+) -> None:
+    memory, monitor = Assembler(), HealthMonitor(HealthSettings())
+
+    def take(at: float, *spans: dict[str, Any], service: str) -> None:
+        batch = decode_spans(request(*spans, service=service, service_instance_id=service), memory, NOW + at)
+        for event in batch.events:
+            monitor.apply(event, NOW + at)
+        memory.duplicates.finish_storing(batch.identities, stored=True)
+        monitor.advance(NOW + at + 1)
+
+    name = {"gen_ai.agent.name": "lead" if not is_named_late else ""}
+    take(0.0, chat(2, 1, start=90.0, end=99.0, attributes=name), service="front")
+    for minute in range(1, 40):
+        at = 60.0 * minute
+        named = {"gen_ai.agent.name": "scout"} if minute > 2 or not is_named_late else {}
+        span = chat(100 + minute, 9, start=100.0 + at - 50.0, end=100.0 + at - 1, attributes=named)
+        take(at, span, service="back")
+
+    known = {worker.vitals.agent_id: worker for worker in monitor.workers()}
+    assert sorted(known) == ["front" if is_named_late else "lead", "scout"]
+    assert "stall" not in {finding.kind for worker in known.values() for finding in worker.findings}

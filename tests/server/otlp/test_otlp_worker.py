@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from prometheus_client import CollectorRegistry
 
+from queenright.health.findings import FindingKind
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation import Telemetry, Worker
-from queenright.runtime.events import AgentEvent
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.otlp.decode import decode_logs
+from queenright.server.telemetry.assembler import Assembler
+from tests.server.otlp.framework_spans import NOW, value
 
 if TYPE_CHECKING:
     from tests.server.otlp.conftest import Listening
@@ -199,3 +208,79 @@ async def test_a_model_clients_nameless_span_inside_a_step_belongs_to_the_worker
     assert len({(e.agent_id, e.session_id, e.incarnation_id) for e in otlp.events}) == 1
     assert types.count("llm_call_completed") == 1
     assert (types.count("step_completed"), types.count("execution_started")) == (2, 1)
+
+
+def _fill_memory(worker: Worker) -> None:
+    worker.resource("memory", used=101, limit=100)
+
+
+def _open_breaker(worker: Worker) -> None:
+    worker.circuit_breaker("maps", "open")
+
+
+def _exceed_context(worker: Worker) -> None:
+    for _ in range(3):
+        with contextlib.suppress(ValueError), worker.step("work") as step, step.llm("model-1", "provider-1"):
+            raise ValueError("400: prompt is too long: 210000 tokens > 200000 maximum")
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        (_fill_memory, FindingKind.RESOURCE_LIMIT),
+        (_open_breaker, FindingKind.CIRCUIT_BREAKER_OPEN),
+        (_exceed_context, FindingKind.CONTEXT_EXHAUSTED),
+    ],
+)
+async def test_finding_can_be_reached_from_a_worker(
+    otlp: Listening, act: Callable[[Worker], None], kind: FindingKind
+) -> None:
+
+    def act_then_step(worker: Worker) -> None:
+        act(worker)
+        with worker.step("next"):
+            pass
+
+    monitor = HealthMonitor(HealthSettings())
+    reported = [one for event in await work(otlp, act_then_step) for one in monitor.apply(event, event.time)]
+
+    assert [one.data["kind"] for one in reported if one.type is EventType.FINDING_OPENED] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("record", "attributes", "kind"),
+    [
+        (
+            "queenright.resource",
+            {
+                "queenright.resource.name": "disk",
+                "queenright.resource.used": 101.0,
+                "queenright.resource.limit": 100.0,
+            },
+            FindingKind.RESOURCE_LIMIT,
+        ),
+        (
+            "queenright.circuit_breaker",
+            {"queenright.circuit_breaker.name": "maps", "queenright.circuit_breaker.state": "open"},
+            FindingKind.CIRCUIT_BREAKER_OPEN,
+        ),
+    ],
+)
+def test_finding_can_be_reached_from_a_log_record(
+    record: str, attributes: dict[str, Any], kind: FindingKind
+) -> None:
+    request = ExportLogsServiceRequest()
+    log = (
+        request.resource_logs.add()
+        .scope_logs.add()
+        .log_records.add(event_name=record, time_unix_nano=int(NOW * 1e9))
+    )
+    named = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c", **attributes}
+    log.attributes.extend(KeyValue(key=key, value=value(of)) for key, of in named.items())
+    monitor = HealthMonitor(HealthSettings())
+
+    for event in decode_logs(request, Assembler(), NOW).events:
+        monitor.apply(event, NOW)
+
+    [worker] = monitor.workers()
+    assert [finding.kind for finding in worker.findings] == [kind]

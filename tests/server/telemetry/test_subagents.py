@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent, EventType
 from tests.clients.fixtures import Record
 from tests.server.telemetry.replay import replay
 
@@ -75,3 +79,35 @@ def test_agent_that_starts_the_same_subagent_again_is_a_loop() -> None:
     starts = [call(1.0 + n, "Agent", {"prompt": "fix it"}, {"text": "cannot"}) for n in range(8)]
 
     assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*starts)}
+
+
+def stalls_of(client: str, tool: str, *calls: list[Record], until: float) -> list[tuple[float, str]]:
+    """Return when a session that waits for its sub-agent in a call of ``tool`` stalled, and the evidence."""
+    begin = [hook(0.0, "SessionStart"), hook(0.0, "UserPromptSubmit", prompt="go")]
+    begin.append(hook(0.5, "PreToolUse", tool_name=tool, tool_input={"prompt": "go"}, tool_use_id="toolu_0"))
+    records = [*begin, *(record for records in calls for record in records)]
+    events = replay([replace(record, path=f"/hooks/{client}") for record in records])
+    monitor, told = HealthMonitor(HealthSettings()), list[AgentEvent]()
+    started = events[0].time
+    for event in events:
+        told += monitor.advance(event.time) + monitor.apply(event, event.time)
+    told += monitor.advance(started + until)
+    opened = [event for event in told if event.type is EventType.FINDING_OPENED]
+    return [(event.time - started, event.data["evidence"]) for event in opened if event.data["ticket"]]
+
+
+@pytest.mark.parametrize(
+    ("client", "tool"), [("claude-code", "Agent"), ("claude-code", "Task"), ("codex", "wait_agent")]
+)
+def test_session_that_waits_for_its_subagent_stalls_only_if_both_are_silent(client: str, tool: str) -> None:
+    calls = [
+        call(480.0 * n, "Read", {"file_path": f"/{n}.py"}, {"file": f"text {n}"}, **subagent(1))
+        for n in range(1, 8)
+    ]
+    last = 480.0 * 7 + 0.5
+
+    assert stalls_of(client, tool, *calls, until=last + 599.0) == []
+    [(at, evidence)] = stalls_of(client, tool, *calls, until=last + 600.0)
+
+    assert at == pytest.approx(last + 600.0)
+    assert evidence == f"nothing happened for 10 min in a call of {tool}"

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from queenright.alerting.callbacks.display_name import display_name
 from queenright.alerting.notification import alert_key
 from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError
-from queenright.instrumentation.faults import explain_fault
+from queenright.instrumentation.faults import describe_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,7 @@ def parse_notification(body: bytes) -> Message:
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        raise InvalidWebhookError(
-            explain_fault(error.errors(include_url=False, include_input=False)[0])
-        ) from None
+        raise InvalidWebhookError(describe_faults(error.errors(include_input=False), limit=1)) from None
     return Message(
         receiver=display_name(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import explain_fault
+from queenright.instrumentation.faults import describe_faults
 
 OLDEST: Final = 86_400.0
 """
@@ -91,9 +91,7 @@ def read_event(body: bytes) -> IncidentEvent:
     try:
         event = _Webhook.model_validate_json(body).event
     except ValidationError as error:
-        raise InvalidEventError(
-            explain_fault(error.errors(include_url=False, include_input=False)[0])
-        ) from None
+        raise InvalidEventError(describe_faults(error.errors(include_input=False), limit=1)) from None
     agent, handled = event.agent or _Agent(), list(IncidentChange)
     data = event.data or _Data()
     return IncidentEvent(

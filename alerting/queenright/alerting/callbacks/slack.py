@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +85,10 @@ def read_click(body: bytes) -> Click:
     try:
         read = _Payload.model_validate_json(payload[0])
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(["payload", *(str(part) for part in fault["loc"])])
-        raise InvalidInteractionError(f"{where}: {fault_message(fault)[:200]}") from None
+        first = error.errors(include_input=False)[0]
+        raise InvalidInteractionError(
+            describe_faults([{**first, "loc": ("payload", *first["loc"])}])
+        ) from None
     action = read.actions[0]
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(
@@ -108,7 +109,6 @@ def reply(words: str, *, to_all: bool) -> dict[str, Any]:
     Return a reply that Slack displays below the message.
 
     Args:
-        words: The text.
         to_all: Whether everyone in the channel sees it, or only the person who clicked.
     """
     return {

@@ -60,13 +60,8 @@ class Climber:
     Climbs ladders. Belongs to one event loop.
 
     Args:
-        ledger: The current ladders.
-        actions: Executes the due actions.
-        settings: Steps and times.
-        monitor: The known workers.
         recovery: Recovers what was stopped or crashed.
         stopped: Returns why all actions are stopped, or None.
-        clock: Seconds since the epoch.
         ask: Passes each escalation to the orchestrator.
     """
 
@@ -253,7 +248,9 @@ class Climber:
     async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
         hands_off = ladder.level is Level.HANDING_OFF
-        climbed = ladder.model_copy(update={"nudges": ladder.nudges + 1, "acted_at": now, "told": True})
+        climbed = ladder.model_copy(
+            update={"nudges": ladder.nudges + 1, "acted_at": now, "is_informed": True}
+        )
         await self._actions.nudge(
             grant,
             message=messages.hand_off() if hands_off else messages.reminder(worker, now),

@@ -23,10 +23,11 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     Yield the recorded runs in the files, in order.
 
     Raises:
-        InvalidRunError: A line is not a recorded run.
+        InvalidRunError: A file is empty, or a line is not a recorded run.
         OSError: A file cannot be read.
     """
     for path in paths:
+        number = 0
         try:
             with _open(path) as lines:
                 for number, line in enumerate(lines, start=1):
@@ -34,6 +35,8 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
                         yield _parse(line, path, number)
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
             raise InvalidRunError(f"cannot read {path} as lines of text: {error}") from error
+        if number == 0:
+            raise InvalidRunError(f"{path} is empty; {FORMAT}")
 
 
 def _open(path: Path) -> TextIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from queenright.instrumentation.counts import format_count
 from queenright.judge.scenarios.agreement import Agreement
 from queenright.judge.scenarios.score import Effort, KindRow, Miss, Row, Score
 
@@ -53,8 +54,9 @@ def _efforts(result: Score) -> list[str]:
 def _effort(of: Effort) -> str:
     latency = "-" if of.p50 is None else f"p50 {of.p50:.3f} s, p95 {of.p95:.3f} s"
     each = of.cost / of.decisions if of.decisions else 0.0
-    tokens = f"{of.tokens} tokens, ${of.cost:.4f} (${each:.5f} a decision)"
-    return f"  {of.role}: {of.decisions} decisions, {of.calls} calls, {tokens}, {latency}"
+    tokens = f"{format_count(of.tokens, 'token')}, ${of.cost:.4f} (${each:.5f} a decision)"
+    decisions, calls = format_count(of.decisions, "decision"), format_count(of.calls, "call")
+    return f"  {of.role}: {decisions}, {calls}, {tokens}, {latency}"
 
 
 def _miss(miss: Miss) -> str:

@@ -21,6 +21,7 @@ from pydantic import (
 
 from queenright.health.findings import FindingKind
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import describe_faults
 from queenright.judge.scenarios.script import Action, action
 
 Level = Literal["none", "low", "medium", "high", "critical"]
@@ -115,7 +116,6 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     Return the scenarios of all ``*.yaml`` files in ``folder``, by default the built-in ones.
 
     Args:
-        folder: The folder.
         only: Kinds or ids to keep; all if empty.
 
     Raises:
@@ -140,8 +140,6 @@ def _read(file: Path) -> tuple[Scenario, ...]:
         text = file.read_text(encoding="utf-8")
         return _SCENARIOS.validate_python(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidScenarioError(f"{file}: {where}: {first['msg']}") from error
+        raise InvalidScenarioError(f"{file}: {describe_faults(error.errors(), 'the file', 1)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidScenarioError(f"cannot read {file}: {error}") from error

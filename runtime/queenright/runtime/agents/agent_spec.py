@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import read_faults
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
@@ -24,7 +24,6 @@ class AgentLoadError(QueenrightError):
     Raised when an agent cannot be loaded.
 
     Args:
-        path: The invalid file or folder.
         reason: The problem and how to fix it. Secrets must be masked already.
         line: The line in the file, counted from 1; None if unknown.
     """
@@ -100,9 +99,6 @@ def read_json_file(path: Path) -> Any:
 
 def describe_validation_errors(error: ValidationError) -> str:
     """Format validation errors, one line per field, without the values: they may be secrets."""
-    lines = []
-    for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        location = ".".join(str(part) for part in fault["loc"])
-        message = redact(fault_message(fault), limit=4_000)
-        lines.append(f"{location}: {message}" if location else message)
-    return "\n  ".join(lines)
+    faults = read_faults(error.errors(include_url=False, include_input=False))
+    lines = (fault.describe() if fault.path else fault.message for fault in faults)
+    return "\n  ".join(redact(line, limit=4_000) for line in lines)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults
 
 _ARGUMENT = re.compile(r"^\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _SECTION = re.compile(
@@ -93,9 +92,4 @@ def docstring_summary(function: Callable[..., Any]) -> str:
 
 def describe_argument_errors(error: ValidationError) -> str:
     """Describe a validation error in one line, with the values clipped."""
-    problems = []
-    for fault in error.errors(include_url=False):
-        location = ".".join(str(part) for part in fault["loc"]) or "arguments"
-        value = json.dumps(fault["input"], default=str)[:80] if fault["type"] != "missing" else ""
-        problems.append(f"{location}: {fault_message(fault)}" + (f" (given: {value})" if value else ""))
-    return "; ".join(problems)
+    return describe_faults(error.errors(include_url=False), "arguments", limit=20)

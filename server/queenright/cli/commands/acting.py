@@ -11,14 +11,14 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import fit, local_time, truncate
+from queenright.cli.output.text import fit, local_time, outcome_name, truncate
 from queenright.cli.service import require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
 if TYPE_CHECKING:
     from queenright.api.acting import EmergencyStop, NudgeResult, TerminationResult
     from queenright.api.recoveries import Recovery
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 class Switch(StrEnum):
@@ -43,7 +43,7 @@ def nudge(
     if message is not None and not message.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --message out")
     done = service.agents.nudge(agent, message, session_id=resolve_session(service, agent, session), by=by)
-    texts = {"done": "Delivered.", "queued": "Queued: the worker has yet to fetch it."}
+    texts = {"done": "Delivered.", "queued": "Queued: the worker has not fetched it yet."}
     print_result(done, texts.get(done.outcome) or _outcome(done), as_json=as_json)
     raise typer.Exit(0 if done.delivered else 1)
 
@@ -131,7 +131,7 @@ def interventions(
     rows = list(service.interventions.list(agent_id=agent, limit=limit))
     lines = (
         f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {fit(i.agent_id, 24)} "
-        f"by {i.by}: {truncate(i.detail or i.reason)}"
+        f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
         for i in rows
     )
     print_list(rows, lines, "No interventions.", as_json=as_json)
@@ -168,4 +168,4 @@ def _describe_stop(state: EmergencyStop) -> str:
 def _outcome(done: NudgeResult | TerminationResult) -> str:
     if done.outcome == "dry_run":
         return "Dry run: logged, nothing was done."
-    return f"{done.outcome.capitalize()}: {done.detail}"
+    return f"{outcome_name(done.outcome).capitalize()}: {done.detail}"

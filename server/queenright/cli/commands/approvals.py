@@ -9,14 +9,14 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import fit, truncate
+from queenright.cli.output.text import fit, outcome_name, truncate
 from queenright.cli.service import listing_group, with_service
 from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.acting import Approval
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
 ApprovalId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright approvals` shows it.")]
@@ -50,7 +50,7 @@ def approve(
 ) -> None:
     """Approve a request and terminate the worker. Exit code 1 if it still runs or the request has expired."""
     done = service.approvals.approve(_resolve(service, approval), by=by, reason=reason)
-    outcome = _OUTCOMES.get(done.outcome or "") or f"{done.outcome}: {done.detail}"
+    outcome = _OUTCOMES.get(done.outcome or "") or f"{outcome_name(done.outcome)}: {done.detail}"
     print_result(done, f"{done.agent_id}: {outcome}", as_json=as_json)
     raise typer.Exit(0 if done.outcome == "done" else 1)
 

@@ -16,6 +16,7 @@ import typer
 from queenright.cli.errors import UsageError
 from queenright.cli.options import Config, Json, Storage, parse_path, settings_overrides
 from queenright.cli.output.progress import progress_bar, track
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -100,7 +101,7 @@ def audit_export(
         with _atomic_file(out) as file:
             count = store.read_now(lambda conn: write(conn, file))
     signed = f"signed by key {signer.key_id}" if signer is not None else "not signed: there is no audit key"
-    typer.echo(f"{count} events in {out}, {signed}.")
+    typer.echo(f"{format_count(count, 'event')} in {out}, {signed}.")
 
 
 def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
@@ -201,14 +202,14 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
 def _audit_lines(found: Audit) -> Iterator[str]:
     log, archive = found.log, found.archive
     if log.ok:
-        pruned = f"; {log.let_go} older rows were pruned" if log.let_go else ""
-        yield f"The event log is intact: {log.rows} rows, none changed{pruned}."
+        pruned = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
+        yield f"The event log is intact: {format_count(log.rows, 'row')}, none changed{pruned}."
     else:
         yield f"The event log was changed: row {log.first_bad}: {log.reason}"
     if not archive.ok:
         yield f"The audit archive was changed: row {archive.first_bad}: {archive.reason}"
     elif archive.rows or archive.let_go:
-        yield f"The audit archive is intact: {archive.rows} rows, each as it was in the log."
+        yield f"The audit archive is intact: {format_count(archive.rows, 'row')}, each as it was in the log."
     yield from _signature_lines(found.signatures)
 
 
@@ -217,7 +218,7 @@ def _export_lines(found: ExportCheck) -> Iterator[str]:
         yield f"The file was changed: {found.reason}"
         return
     signed = f"signed by key {found.key_id}" if found.key_id else "but not signed, so anyone can have made it"
-    yield f"The file is intact: {found.rows} events, none changed, {signed}."
+    yield f"The file is intact: {format_count(found.rows, 'event')}, none changed, {signed}."
     yield from _signature_lines(found.signatures)
     if found.own_keys:
         yield _OWN_KEYS

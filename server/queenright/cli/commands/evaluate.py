@@ -11,6 +11,7 @@ import typer
 
 from queenright.cli.options import Config, Json
 from queenright.cli.output.text import strip_control
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.health.settings import HealthSettings
@@ -24,7 +25,10 @@ def evaluate(
     """Run the deterministic detectors over recorded runs."""
     from queenright.server.settings import load_settings
 
-    missing = [str(file) for file in files if not file.is_file()]
+    if folder := next((file for file in files if file.is_dir()), None):
+        typer.echo(f"queenright: {folder} is a folder; name files, such as {folder}/*.jsonl", err=True)
+        raise typer.Exit(2)
+    missing = [str(file) for file in files if not file.exists()]
     if missing:
         typer.echo(f"queenright: no such file: {', '.join(missing)}", err=True)
         raise typer.Exit(2)
@@ -56,7 +60,7 @@ def _evaluation_lines(files: list[Path], settings: HealthSettings, *, as_json: b
                 text = _plain(f"{finding['kind']}: {finding['evidence']}")
                 yield f"  step {finding['step']:>4}  {finding['severity']:<8} {text}{shadow}"
     if not as_json:
-        yield f"{runs} runs, {alarms} with findings"
+        yield f"{format_count(runs, 'run')}, {alarms:,} with findings"
 
 
 def _json(result: Mapping[str, Any]) -> str:

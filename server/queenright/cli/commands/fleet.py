@@ -13,6 +13,7 @@ from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
 from queenright.cli.service import connect, warn_about_limits
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.api.status import Status
@@ -62,7 +63,7 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
         warn_about_limits(service)
     _print_agents(agents, wide=wide)
     if hidden := len(rows) - len(agents):
-        typer.echo(f"{hidden} ended session{'' if hidden == 1 else 's'} not shown; see --all.")
+        typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
 
 
 def failed_sessions(status: Status) -> set[tuple[str, str]]:

@@ -11,11 +11,12 @@ from queenright.cli.options import Json
 from queenright.cli.output.printing import print_list
 from queenright.cli.output.text import fit
 from queenright.cli.service import with_service
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api import Incident, Provider
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service
@@ -48,8 +49,9 @@ def providers(service: Queenright, as_json: Json = False) -> None:
 def _incident_line(one: Incident) -> str:
     duration = format_duration((one.closed_at or time.time()) - one.opened_at)
     state = "open for" if one.closed_at is None else "closed after"
-    tickets = f"{one.open_tickets} of {len(one.ticket_ids)} tickets open"
-    return f"{one.severity:<8}  {fit(one.cause, 30)}  {one.workers} sessions, {tickets}, {state} {duration}"
+    tickets = f"{one.open_tickets:,} of {format_count(len(one.ticket_ids), 'ticket')} open"
+    sessions = format_count(one.workers, "session")
+    return f"{one.severity:<8}  {fit(one.cause, 30)}  {sessions}, {tickets}, {state} {duration}"
 
 
 def _provider_line(one: Provider) -> str:
@@ -57,10 +59,11 @@ def _provider_line(one: Provider) -> str:
     latency = (
         ""
         if one.seconds_p50 is None or one.seconds_p95 is None
-        else f"  {one.seconds_p50:.1f} s, {one.seconds_p95:.1f} s"
+        else f"  p50 {one.seconds_p50:.1f} s, p95 {one.seconds_p95:.1f} s"
     )
     errors = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
     if one.limited_until is not None:
         left = format_duration(max(0.0, one.limited_until - time.time()))
         errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
-    return f"{one.status:<8}  {fit(name, 40)}  {one.failed}/{one.calls} failed{latency}  {errors}"
+    failed = f"{one.failed:,} of {format_count(one.calls, 'call')} failed"
+    return f"{one.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"

@@ -11,10 +11,11 @@ from queenright.cli.options import Json
 from queenright.cli.output.printing import print_result
 from queenright.cli.output.text import single_line
 from queenright.cli.service import with_service
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.api import Telemetry, TelemetrySource
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service
@@ -37,24 +38,28 @@ def _lines(found: Telemetry) -> Iterator[str]:
         yield from _source_lines(source)
     for one in found.refused:
         yield single_line(
-            f"refused: {one.count} requests to {one.path}, {one.status}, {one.when}: {one.reason}"
+            f"refused: {format_count(one.count, 'request')} to {one.path}, {one.status}, {one.when}: "
+            f"{one.reason}"
         )
     for row in found.unused:
         what = "rejected" if row.rejected else "not used"
-        yield single_line(f"{what}: {row.count} records of {row.dialect}: {row.words} ({row.reason})")
+        yield single_line(
+            f"{what}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"
+        )
 
 
 def _source_lines(source: TelemetrySource) -> Iterator[str]:
     shows = ", ".join(source.shows).replace("_", " ") or "no agent activity"
     yield single_line(
-        f"{source.service} ({source.dialect}): {source.used} of {source.records} records used, "
+        f"{source.service} ({source.dialect}): {source.used:,} of "
+        f"{format_count(source.records, 'record')} used, "
         f"{source.when}; shows {shows}"
     )
     if source.agents:
         yield single_line(f"  agents: {', '.join(source.agents)}")
         yield single_line(
-            f"  last session {source.session}: {source.steps} steps, {source.tool_calls} tool calls, "
-            f"{source.tokens} tokens"
+            f"  last session {source.session}: {format_count(source.steps, 'step')}, "
+            f"{format_count(source.tool_calls, 'tool call')}, {format_count(source.tokens, 'token')}"
         )
     for one in source.missing:
         yield single_line(f"  missing: {one.missing}; {one.remedy}")

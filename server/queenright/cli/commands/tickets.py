@@ -19,7 +19,7 @@ from queenright.instrumentation.money import format_spend
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 TicketId = Annotated[
     str,
@@ -93,6 +93,18 @@ def _cost(ticket: Ticket) -> str:
     return f"{cost} since the trouble began" if cost else ""
 
 
+def _notified(ticket: Ticket) -> str:
+    """Return the receivers that were notified, in the order of time."""
+    rows = sorted(ticket.notified, key=lambda one: one.first_at)
+    return ", ".join(f"{one.receiver} ({one.status}, {local_time(one.first_at)})" for one in rows)
+
+
+def _duration(ticket: Ticket) -> str:
+    if ticket.closed_at is None:
+        return f"for {ticket.age}"
+    return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
+
+
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     """Return a ticket as lines. ``now`` is in seconds since the epoch."""
     what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
@@ -106,13 +118,13 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
-        ("notified", ", ".join(f"{one.receiver} ({one.status})" for one in ticket.told)),
+        ("notified", _notified(ticket)),
         ("closed", ticket.closed_reason),
         ("session", ticket.worker_session_id),
         ("ticket", ticket.ticket_id),
     ]
     return [
-        f"{ticket.worker_agent_id}: {what}, for {ticket.age}",
+        f"{ticket.worker_agent_id}: {what} {_duration(ticket)}",
         *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
     ]
 

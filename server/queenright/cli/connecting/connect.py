@@ -22,6 +22,8 @@ from queenright.cli.errors import UsageError
 from queenright.cli.options import current_user
 from queenright.cli.output.text import single_line
 from queenright.cli.service import connect as connect_service
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.redaction import redact
 from queenright.server.ops.secret_files import read_secret
 
@@ -142,12 +144,13 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         end = one.outcome or one.state
         typer.echo(
             single_line(
-                f"{one.agent_id} {one.session_id}: {end}, {one.steps} steps, "
-                f"{one.tool_calls} tool calls, {one.tokens} tokens, {ago} s ago"
+                f"{one.agent_id} {one.session_id}: {end}, {format_count(one.steps, 'step')}, "
+                f"{format_count(one.tool_calls, 'tool call')}, {format_count(one.tokens, 'token')}, "
+                f"{format_duration(ago)} ago"
             )
         )
     if len(sessions) > 5:
-        typer.echo(f"and {len(sessions) - 5} more sessions")
+        typer.echo(f"and {format_count(len(sessions) - 5, 'more session')}")
     if not sessions:
         missing.append(
             f"nothing has arrived from {client.title}: restart `{client.program}` and send a prompt. "
@@ -169,7 +172,7 @@ def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
     last_seen = max((one.last_seen for one in sources), default=0.0)
     lacking = [f"{part.missing}; {part.remedy}" for one in sources for part in one.missing]
     refused = [
-        f"{one.count} requests to {one.path} were refused with {one.status}: {one.reason}"
+        f"refused: {format_count(one.count, 'request')} to {one.path} with {one.status}: {one.reason}"
         for one in telemetry.refused
         if one.path == f"/hooks/{client.framework}" and one.last_seen > last_seen
     ]

@@ -42,6 +42,11 @@ def truncate(text: str) -> str:
     return line if len(line) <= _LINE_END else f"{line[: _LINE_END - 1]}…"
 
 
+def outcome_name(outcome: str | None) -> str:
+    """Return the outcome of an intervention as a sentence has it."""
+    return "not done" if outcome == "unreachable" else (outcome or "unknown").replace("_", " ")
+
+
 def local_time(moment: float) -> str:
     """Return seconds since the epoch as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

@@ -45,7 +45,7 @@ ACCESS_RULES: Final = (
     AccessRule("POST", "/v1/{}", AccessLevel.REPORTER),
     AccessRule("POST", "/api/heartbeats", AccessLevel.REPORTER),
     AccessRule("POST", "/api/alertmanager/webhook", AccessLevel.REPORTER),
-    AccessRule("POST", "/api/alertmanager/told", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/alertmanager/notifications", AccessLevel.REPORTER),
     AccessRule("POST", "/api/deadman", AccessLevel.REPORTER),
     AccessRule("GET", "/api/agents/{agent}/instructions", AccessLevel.REPORTER),
     AccessRule("POST", "/api/agents/{agent}/instructions/{}/answer", AccessLevel.REPORTER),

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import describe_faults
 from queenright.server.access.roles import Role
 
 PREFIX: Final = "qrt_"
@@ -157,9 +158,8 @@ def parse_tokens(text: str | bytes) -> Tokens:
     try:
         found = _File.model_validate_json(text).tokens
     except ValidationError as error:
-        first = error.errors(include_input=False, include_context=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InvalidTokensError(f"{where}: {first['type'].replace('_', ' ')}") from None
+        faults = describe_faults(error.errors(include_input=False), "the file", limit=1)
+        raise InvalidTokensError(faults) from None
     if len({token.id for token in found}) < len(found):
         raise InvalidTokensError("two tokens have the same id")
     return Tokens(found)

@@ -101,6 +101,24 @@ async def stream_status(request: Request, service: ServiceDep) -> AsyncIterable[
             continue
 
 
+def _add_index(name: str, place: str) -> None:
+    """Add an address that people try: the part of another page that lists it."""
+
+    async def redirect() -> RedirectResponse:
+        return RedirectResponse(place)
+
+    router.add_api_route(f"/{name}", redirect, methods=["GET"])
+
+
+for index in (
+    *("agents", "approvals", "escalations", "events", "incidents", "interventions"),
+    *("notifications", "providers", "tickets"),
+):
+    _add_index(index, f"/#{index}")
+_add_index("sessions", "/#agents")
+_add_index("api", "/docs")
+
+
 @router.get("/breakers")
 async def get_breakers(request: Request, service: ServiceDep, name: str = "") -> HTMLResponse:
     """Return the page of circuit breakers, all or those with a text in their name."""

@@ -9,6 +9,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.money import format_spend
 from queenright.server.access.caller import caller_of
 from queenright.server.console import forms
@@ -23,8 +24,8 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _environment: Final = Environment(loader=FileSystemLoader(PAGES), autoescape=select_autoescape(default=True))
-_environment.globals |= {"agent_page": forms.agent_page, "spent": format_spend}
-_environment.filters |= {"part": forms.part, "moment": moment}
+_environment.globals |= {"agent_page": forms.agent_page, "count": format_count, "spent": format_spend}
+_environment.filters |= {"part": forms.part, "moment": moment, "number": "{:,}".format}
 
 
 def render_fragment(template: str, **values: Any) -> str:

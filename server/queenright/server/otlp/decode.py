@@ -20,6 +20,7 @@ from queenright.server.telemetry.logs import read_log
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
+from queenright.server.telemetry.times import correct_times
 from queenright.server.telemetry.unusable import UnusableRecordError, Unused
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ def _decode_in_steps(
     batch: Batch,
 ) -> Iterator[None]:
     observations: list[Observation] = []
+    arrived = int(now * 1e9)
     size = _RequestSize()
     for resource, parts in groups:
         size.add_group()
@@ -115,6 +117,8 @@ def _decode_in_steps(
                     if observation is None:
                         batch.ignore(process, scope.name, Unused.NO_AGENT_WORK)
                     else:
+                        if problem := correct_times(observation, arrived):
+                            source.note_wrong_time(problem)
                         observations.append(observation)
                 yield
         yield

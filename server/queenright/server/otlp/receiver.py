@@ -391,6 +391,7 @@ class OtlpReceiver:
         self._note_alive(batch.report_intervals)
         for notice in self._intake.add(batch.sources, self._clock()):
             batch.add_reason(notice)
+            logger.warning("%s", notice)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored

@@ -50,7 +50,7 @@ _SYMPTOMS = {
 }
 _SIGNED = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
 _ANY = {"type": "object", "description": "Other fields are ignored."}
-_TOLD = _ANY | {
+_NOTIFICATIONS = _ANY | {
     "required": ["version", "receiver", "groupKey", "alerts"],
     "properties": {
         "version": {"const": "4"},
@@ -116,10 +116,10 @@ async def record_watchdog(service: ServiceDep) -> None:
 
 @router.post(
     DELIVERED_PATH,
-    **operation("record_told", status=202),
-    openapi_extra=takes(_TOLD, what="Alertmanager's webhook payload."),
+    **operation("record_notifications", status=202),
+    openapi_extra=takes(_NOTIFICATIONS, what="Alertmanager's webhook payload."),
 )
-async def record_told(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
+async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
     noted = await service.callbacks.record_notification(await request.body())
     if noted:

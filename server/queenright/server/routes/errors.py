@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -37,7 +38,7 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatusError,
 )
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults, shorten_value
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.redaction import redact
 from queenright.judge.chat import ChatInterruptedError, ChatRefusedError
@@ -120,8 +121,6 @@ STATUS: Final[Mapping[type[Exception], int]] = {
 }
 """The status of each exception and its subclasses."""
 
-_LONGEST_VALUE: Final = 80
-"""Characters of a refused value that the response repeats."""
 _RETRY_AFTER: Final = "5"
 """Seconds, if too many runs are queued."""
 
@@ -136,7 +135,10 @@ def add_exception_handlers(app: FastAPI) -> None:
 def problem_of(request: Request, error: Exception) -> Problem | None:
     """Return the problem that an exception is answered with; None for an unexpected exception."""
     if isinstance(error, HTTPException):
-        return _problem(error.status_code, str(error.detail))
+        title = str(error.detail)
+        if title == HTTPStatus.NOT_FOUND.phrase:  # the router's
+            title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
+        return _problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
         return _invalid_request(request, error)
     if isinstance(error, StoreError):
@@ -205,28 +207,11 @@ def _invalid_request(request: Request, error: RequestValidationError) -> Problem
     if any(fault["loc"] == ("body",) and isinstance(fault.get("input"), bytes) for fault in faults):
         kind = request.headers.get("content-type", "").partition(";")[0].strip() or "nothing"
         return _problem(
-            415, f"Content-Type is {_shorten(kind)}; send JSON with Content-Type: application/json"
+            415, f"Content-Type is {shorten_value(kind)}; send JSON with Content-Type: application/json"
         )
-    return _problem(422, "; ".join(_describe_fault(fault) for fault in faults[:5]))
-
-
-def _describe_fault(fault: Any) -> str:
-    if fault["type"] == "json_invalid":
-        why = fault.get("ctx", {}).get("error", "it cannot be read")
-        return f"the body is not valid JSON: at character {fault['loc'][-1]}, {why}"
-    where = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
-    message = fault_message(fault)
-    if fault["type"] == "missing":
-        return f"{where}: {message}"
-    value = fault.get("input")
-    if fault["type"] == "string_too_long":
-        return f"{where}: {message}, not {len(value)}"
-    return f"{where}: {_shorten(repr(value))} is refused: {message}"
-
-
-def _shorten(value: str) -> str:
-    """Return the beginning of a value, with secrets masked."""
-    if len(value) > LONGEST_TEXT:
-        return f"a value of {len(value)} characters"
-    masked = redact(value, LONGEST_TEXT)
-    return masked if len(masked) <= _LONGEST_VALUE else f"{masked[: _LONGEST_VALUE - 1]}…"
+    if faults[0]["type"] == "json_invalid":
+        why = faults[0].get("ctx", {}).get("error", "it cannot be read")
+        where = f"at character {faults[0]['loc'][-1]}"
+        return _problem(422, f"the body is not valid JSON: {where}, {why}")
+    named = [{**fault, "loc": tuple(part for part in fault["loc"] if part != "body")} for fault in faults]
+    return _problem(422, describe_faults(named))

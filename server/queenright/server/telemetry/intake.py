@@ -40,7 +40,7 @@ _FAULTS: Final[Mapping[int, Fault]] = {
 }
 """The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
 NOTICE_INTERVAL: Final = 3_600.0
-"""Seconds before a sender is notified again that its telemetry is not used."""
+"""Seconds before the same notice about a sender is repeated."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Intake:
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
-        """Add the sources of a request; return notices for senders whose telemetry is not used."""
+        """Add the sources of a request; return notices about senders that have to change something."""
         notices = []
         for new in sources:
             for fault, count in new.rejected.items():
@@ -94,6 +94,10 @@ class Intake:
             if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
                 source.last_notified = now
                 notices.append(_unused_notice(source))
+            is_known = source.wrong_times_notified and now - source.wrong_times_notified < NOTICE_INTERVAL
+            if new.wrong_times and not is_known:
+                source.wrong_times_notified = now
+                notices.append(_wrong_time_notice(source))
         return notices
 
     def add_refusal(
@@ -132,4 +136,11 @@ def _unused_notice(source: Source) -> str:
         f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used: "
         "none of it is an agent, a model call or a tool call; "
         "run `queenright telemetry` or open /telemetry to see what to set"
+    )
+
+
+def _wrong_time_notice(source: Source) -> str:
+    return (
+        f"telemetry of {source.service!r} has impossible times, which are replaced by their arrival: "
+        f"{source.wrong_time}; set the clock of its host"
     )

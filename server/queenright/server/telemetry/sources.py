@@ -83,10 +83,16 @@ class Source:
     """The agent and session that were reported last."""
     libraries: dict[str, None] = field(default_factory=dict)
     """Some of its instrumentation scopes."""
+    wrong_times: int = 0
+    """Records with impossible times."""
+    wrong_time: str = ""
+    """What is wrong with the first of them; of a known source, with the last."""
     first_seen: float = 0.0
     last_seen: float = 0.0
     last_notified: float = 0.0
     """When its sender was last notified that its telemetry is not used."""
+    wrong_times_notified: float = 0.0
+    """When impossible times were last logged."""
 
     @property
     def used(self) -> int:
@@ -97,6 +103,11 @@ class Source:
         """Record an instrumentation scope."""
         if scope:
             _keep(self.libraries, (scope,))
+
+    def note_wrong_time(self, problem: str) -> None:
+        """Count a record with an impossible time."""
+        self.wrong_times += 1
+        self.wrong_time = self.wrong_time or problem
 
     def note(self, run: Run, observation: Observation) -> None:
         """Record which data an observation has."""
@@ -128,6 +139,8 @@ class Source:
         self.rejected += other.rejected
         self.unused += other.unused
         self.parts |= other.parts
+        self.wrong_times += other.wrong_times
+        self.wrong_time = other.wrong_time or self.wrong_time
         _keep(self.agents, other.agents)
         if any(other.session):
             self.session = other.session

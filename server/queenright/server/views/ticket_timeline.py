@@ -104,4 +104,4 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
 
 def _delivery_entry(one: DeliveredNotification) -> api.TimelineEntry:
     text = f"Alertmanager notified {one.receiver} ({one.status})"
-    return api.TimelineEntry(at=one.first_at, what="told", text=text, by="", event_id="")
+    return api.TimelineEntry(at=one.first_at, what="receiver_notified", text=text, by="", event_id="")

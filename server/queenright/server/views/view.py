@@ -17,7 +17,7 @@ from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState, worst
 from queenright.health.incidents import incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.service import AgentHealth
 from queenright.health.tickets import EscalationTicket
@@ -77,7 +77,9 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     lead = worst(health.findings) if health.findings else None
     activity, progress = vitals.last_activity, vitals.last_progress
     state = health.standing or health.state
-    reason = "" if state is HealthState.HEALTHY else health.reason
+    reason = health.reason
+    if state is HealthState.HEALTHY:
+        reason = end_reason(vitals) if vitals.refused_input else ""
     if lead is not None:
         # The current evidence: the monitor's reason dates from when the state began.
         reason = lead.evidence
@@ -128,7 +130,7 @@ def ticket_row(
     now: float,
     *,
     silenced: ActiveSilence | None = None,
-    told: Iterable[DeliveredNotification] = (),
+    notified: Iterable[DeliveredNotification] = (),
 ) -> api.Ticket:
     """
     Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
@@ -137,7 +139,7 @@ def ticket_row(
         ticket: The ticket.
         now: Seconds since the epoch.
         silenced: The silence that mutes it.
-        told: The deliveries that Alertmanager reported.
+        notified: The deliveries that Alertmanager reported.
     """
     values = ticket.model_dump(mode="json")
     if not ticket.live:
@@ -149,7 +151,7 @@ def ticket_row(
             "session_id": ticket.worker_session_id,
             "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
-            "told": delivery_rows(told),
+            "notified": delivery_rows(notified),
         }
     )
 
@@ -198,7 +200,7 @@ def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.
         ended_at=handed.ended_at,
         active=handed.active,
         peers=sorted(peers, key=lambda one: (one.peer, one.status)),
-        told=delivery_rows(handed.told),
+        notified=delivery_rows(handed.notified),
         time=clock_time(handed.written_at),
         age=ago(now - handed.written_at),
     )
@@ -293,7 +295,7 @@ def status(service: Service) -> api.Status:
                 ticket,
                 now,
                 silenced=service.silences.of_ticket(ticket.ticket_id),
-                told=service.recent_notifications.of(ticket.ticket_id),
+                notified=service.recent_notifications.of(ticket.ticket_id),
             )
             for ticket in tickets
         ],

@@ -35,6 +35,7 @@ from queenright.health.tickets import (
     TicketStatusError,
     Way,
 )
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 
@@ -157,7 +158,7 @@ class Callbacks:
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{done} of {len(ids)} tickets acknowledged by {click.by}.",
+                f"{done} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
         return reply("\n".join(lines), to_all=done > 0)
@@ -201,7 +202,7 @@ class Callbacks:
         if not ticket_ids:
             return _outcome(
                 "nothing: no ticket is known for this incident. Alertmanager must also post its PagerDuty "
-                "notifications to /api/alertmanager/told"
+                "notifications to /api/alertmanager/notifications"
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
         outcomes = {ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live}

@@ -8,7 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from queenright.health.interventions.record import Answer, Escalation
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.faults import describe_faults
 from queenright.instrumentation.redaction import redact
 from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, WebhookClient, WebhookError, parse_object
 
@@ -81,9 +81,7 @@ class OrchestratorWebhook:
         try:
             decided = Answer.model_validate(parsed)
         except ValidationError as error:
-            errors = "; ".join(
-                f"{'.'.join(map(str, f['loc']))}: {fault_message(f)}" for f in error.errors()[:3]
-            )
+            errors = describe_faults(error.errors(include_input=False), limit=3)
             raise self._webhook.make_error(f"its answer is invalid: {redact(errors, 300)}") from None
         if decided.decision not in escalation.options:
             options = ", ".join(escalation.options)

@@ -7,6 +7,7 @@ from typing import Final
 from rich.text import Text
 from textual.widgets import Static
 
+from queenright.instrumentation.counts import format_count
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip
 from queenright.tui.styles import DIM, colour, styled, symbol
@@ -33,7 +34,7 @@ class TopBar(Static):
                 name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
                 line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
         live = len(fleet.open_tickets)
-        tail = Text(f"{live} ticket{'' if live == 1 else 's'}  {_host(url)} ", style=DIM)
+        tail = Text(f"{format_count(live, 'ticket')}  {_host(url)} ", style=DIM)
         gap = self.size.width - line.cell_len - tail.cell_len
         if gap > 1:
             line.append(" " * gap)

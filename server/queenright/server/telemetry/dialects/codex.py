@@ -187,6 +187,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=now if is_end else 0,
         client=NAME,
         source="hook",
+        subagent=process.id_in(call.get("agent_id")),
         folder=folder_name(call.get("cwd")),
         session=session,
         call=work if kind is Kind.TOOL else turn if kind is Kind.TURN else "",
