@@ -28,7 +28,7 @@ from typing import IO, Any, NoReturn, Self
 
 _IMPORTED = (
     *(
-        "queenright.client.synchronous.client",
+        "queenright.client.synchronous",
         "queenright.health.audit_export",
         "queenright.judge.evaluation",
         "queenright.cli.jobs.judge",

@@ -60,7 +60,7 @@ def test_slack_message_has_five_distinct_working_buttons(name: str, version: str
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, version: str) -> None:
+def test_incident_key_is_the_group_and_details_are_strings(name: str, version: str) -> None:
     """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
     keys = {
         hashlib.sha256(posted_body["groupKey"].encode()).hexdigest()
@@ -92,9 +92,7 @@ def test_resolved_message_has_duration_and_who_ended_it(version: str) -> None:
     ticket_over = bodies("resolved", version, "/slack/")[-1]["attachments"][0]
     monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
 
-    assert ticket_over["text"].startswith(
-        "It lasted 42 min: the worker has been healthy for 60 s. ada had acknowledged it."
-    )
+    assert all(part in ticket_over["text"] for part in ("42 min", "60 s", "ada"))
     assert monitor_over["text"].startswith("It lasted 1h7m.")
     details = bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]
     assert details["ended"].strip().startswith("It lasted 42 min")

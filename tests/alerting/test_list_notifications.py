@@ -41,7 +41,8 @@ async def test_notification_is_listed_with_its_deliveries(
     [found] = await read(store)
     assert (found.ticket_id, found.agent, found.cause) == ("ticket-1", "researcher", "doom_loop")
     assert (found.severity, found.ticket_severity) == ("critical", "high")
-    assert found.title == "researcher is in a loop (high)."
+    assert "researcher" in found.title
+    assert "(high)" in found.title
     assert (found.status, found.written_at, found.ended_at, found.active) == ("firing", T0, None, True)
     assert found.peers == (
         PeerDeliveryState(peer=one.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None),
@@ -62,7 +63,7 @@ async def test_the_end_has_a_line_of_its_own(make_post: MakePost, peer: ServedPe
     assert [(p.status, p.delivered_at) for p in found.peers] == [("firing", T0), ("resolved", T0 + 31)]
 
 
-async def test_a_refusal_says_why(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+async def test_refusal_has_a_reason(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
     peer.peer.refuses.add("researcher")
     post = make_post(peer.url)
     await post.say(ticket())
@@ -88,9 +89,7 @@ async def test_login_of_a_peer_is_not_listed(make_post: MakePost, peer: ServedPe
     assert "hunter2secret" not in repr(found)
 
 
-async def test_a_rise_is_two_and_the_newest_is_first(
-    make_post: MakePost, peer: ServedPeer, store: Store
-) -> None:
+async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
     post = make_post(peer.url)
     await post.say(ticket(severity=Severity.MEDIUM))
     await post.deliver()

@@ -574,9 +574,7 @@ async def test_reminder_is_a_new_alert_and_the_previous_one_ends_silently(
         assert firing(started_alerts, post.now)
         assert not firing(over, post.now)
         assert over["labels"].get(LABEL_REMINDER) == (None if reminders == 1 else str(reminders - 1))
-    assert started_alerts["annotations"]["summary"] == (
-        "researcher is in a loop (high). Fourth reminder, unacknowledged for 4 h."
-    )
+    assert all(part in started_alerts["annotations"]["summary"] for part in ("researcher", "(high)", "4 h"))
 
     peer.peer.posts.clear()
     post.restart()
@@ -606,7 +604,7 @@ async def test_acknowledged_ticket_has_no_reminder_text(make_post: MakePost, pee
     await post.deliver()
 
     [alert] = peer.peer.alerts
-    assert alert["annotations"]["summary"] == "researcher is in a loop (high)."
+    assert "eminder" not in alert["annotations"]["summary"]
 
 
 async def test_relapse_is_notified_again(make_post: MakePost, peer: ServedPeer) -> None:
@@ -833,7 +831,7 @@ async def test_untriaged_or_dismissed_ticket_enqueues_nothing(make_post: MakePos
     assert peer.peer.alerts == []
 
 
-async def test_a_wake_before_the_commit_is_delivered_within_a_moment(
+async def test_wake_before_the_commit_is_delivered_promptly(
     make_post: MakePost, store: Store, peer: ServedPeer
 ) -> None:
     """The service wakes the outbox inside the transaction: nothing is to be seen yet."""

@@ -81,7 +81,7 @@ async def test_invalid_response_is_described(
 
 
 @pytest.mark.parametrize("what", [*LIST_CALLS, "post"])
-async def test_an_answer_without_end_is_not_read_to_its_end(
+async def test_endless_answer_is_read_up_to_a_limit(
     peer: ServedPeer, client: AlertmanagerClient, what: str
 ) -> None:
     peer.peer.says, peer.peer.endless = b'[{"id":"x"},' * 10_000, True

@@ -160,7 +160,7 @@ def test_watchdog_is_sent_every_minute() -> None:
     assert (repeat // look + 1) * look <= 60
 
 
-def test_the_judge_is_woken_at_once_and_again_every_ten_minutes() -> None:
+def test_symptom_wakes_the_judge_immediately_and_every_ten_minutes() -> None:
     [route] = leaves({"alertname": "QueenrightLoop", "source": "rules", "severity": "critical"})
 
     assert (route["group_wait"], route["repeat_interval"]) == ("0s", "10m")

@@ -116,7 +116,7 @@ def understood(line: str) -> None:
     command.make_context(name, words)
 
 
-def test_a_line_that_the_command_line_does_not_know_is_noticed() -> None:
+def test_unknown_command_in_a_description_is_detected() -> None:
     understood("queenright breakers reset NAME")
     for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
         with pytest.raises(Exception, match=r"No such|Got unexpected"):

@@ -162,7 +162,7 @@ def test_every_aggregation_names_its_labels(rule: Rule) -> None:
 
 
 @each_rule
-def test_a_share_is_of_two_sums_and_never_a_sum_of_shares(rule: Rule) -> None:
+def test_share_divides_two_sums(rule: Rule) -> None:
     for found in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
         assert "/" not in bracketed(rule["expr"][found.end() :]), name_of(rule)
 
@@ -178,7 +178,7 @@ def bracketed(text: str) -> str:
 
 
 @each_rule
-def test_a_rate_sees_four_scrapes_and_a_counter_is_read_through_nothing_else(rule: Rule) -> None:
+def test_counters_are_read_only_by_rates_over_four_scrapes(rule: Rule) -> None:
     for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\w+)\]", rule["expr"]):
         assert seconds(window) >= 4 * SCRAPE
     counters = [metric.name for metric in names.METRICS.values() if metric.kind == "counter"]

@@ -152,7 +152,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     start = time.time() - 7200
     await line.write(1, reminders=1, notified_at=start, bumped_at=start + 3600)
     await line.alertmanager.until(lambda: len(line.messages_on("pagerduty", "firing")) == 2, "the reminder")
-    assert line.messages_on("pagerduty", "firing")[1].title.endswith("8 sessions, one after the other.")
+    assert "8 sessions" in line.messages_on("pagerduty", "firing")[1].title
     for session in range(1, 8):
         await line.write(session, **RESOLVED)
     await line.flush("marker-3")
@@ -184,7 +184,7 @@ async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(l
         await line.deliver_at(time.time())
         await asyncio.sleep(0.2)
     [end] = line.messages_on("slack", "resolved")
-    assert "8 sessions, one after the other." in f"{end.title} {end.text}"
+    assert "8 sessions" in f"{end.title} {end.text}"
 
 
 async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line: Line) -> None:
@@ -204,7 +204,7 @@ async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line:
     await line.flush("marker-3")
     ends = [m.title for m in line.messages_on("slack", "resolved")]
     assert len(ends) == 1
-    assert "has ended without recovering" in ends[0]
+    assert "without recovering" in ends[0]
 
 
 def _known(conn: Connection, sessions: Iterable[int]) -> None:

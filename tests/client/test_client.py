@@ -119,7 +119,7 @@ async def test_operator_action_is_done_and_reported(qr: AsyncQueenright) -> None
     assert (frozen.on, freed.on) == (True, False)
 
 
-async def test_a_heartbeat_and_an_answer_of_the_queen_come_back(qr: AsyncQueenright) -> None:
+async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) -> None:
     [ticket] = [one async for one in qr.tickets.list()]
 
     await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})

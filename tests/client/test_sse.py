@@ -40,7 +40,7 @@ def test_stream_is_parsed_equally_at_any_chunk_boundary(cuts: list[int]) -> None
     assert parser.retry == 1.5
 
 
-def test_an_id_without_a_message_is_where_to_come_back_to() -> None:
+def test_id_without_a_message_is_the_resume_point() -> None:
     messages, parser = read(b"id: e7\n\n", b"data: a delta\n\n")
 
     assert messages == [SseMessage("message", "a delta", None)]

@@ -80,7 +80,7 @@ def test_every_snippet_of_a_page_is_a_whole_file(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/runner.md", "docs/models.md"])
-def test_a_make_target_that_a_page_names_is_there(page: str) -> None:
+def test_make_targets_on_pages_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     named = set(re.findall(r"(?:`|^)make ([a-z]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))

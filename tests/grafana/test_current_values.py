@@ -54,7 +54,7 @@ def test_single_value_is_the_last_and_a_missing_one_is_no_data(dashboard: Dashbo
         assert panel["fieldConfig"]["defaults"]["noValue"] == "no data", panel["title"]
 
 
-def test_a_number_about_the_time_shown_is_never_green(dashboard: Dashboard) -> None:
+def test_number_over_the_shown_time_is_never_green(dashboard: Dashboard) -> None:
     for panel in large(dashboard):
         if any("$__range" in target["expr"] for target in panel["targets"]):
             assert not green(panel), panel["title"]

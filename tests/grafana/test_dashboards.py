@@ -170,7 +170,7 @@ def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard
             assert "__value" not in link["url"]
 
 
-def test_the_console_is_a_variable_with_an_address_of_its_own(tmp_path: Path) -> None:
+def test_console_url_is_a_dashboard_variable(tmp_path: Path) -> None:
     main(["--folder", str(tmp_path), "--console", "https://queenright.example.org/"])
     variable = yaml.safe_load((tmp_path / "fleet.json").read_text())["templating"]["list"][-1]
 

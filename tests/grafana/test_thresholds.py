@@ -49,7 +49,7 @@ Made = tuple[HealthSettings, dict[str, Dashboard]]
 
 
 @pytest.mark.parametrize("name", ["fleet", "agent"])
-def test_the_lines_for_bad_steps_are_the_detectors_bands(made: Made, name: str) -> None:
+def test_bad_step_lines_equal_the_detector_bands(made: Made, name: str) -> None:
     settings, boards = made
     bands = settings.bands
 
@@ -59,7 +59,7 @@ def test_the_lines_for_bad_steps_are_the_detectors_bands(made: Made, name: str) 
     assert drawn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
 
 
-def test_the_lines_of_the_clocks_are_the_detectors_thresholds(made: Made) -> None:
+def test_clock_lines_equal_the_detector_thresholds(made: Made) -> None:
     settings, boards = made
     check, agent = settings.health_check, boards["agent"]
 
@@ -75,7 +75,7 @@ def test_the_lines_of_the_clocks_are_the_detectors_thresholds(made: Made) -> Non
     assert since[-1]["value"] == settings.heartbeat.timeout_seconds
 
 
-def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
+def test_judge_and_queen_lines_equal_their_settings(made: Made) -> None:
     settings, boards = made
     judge = settings.judge
 

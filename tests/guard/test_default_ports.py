@@ -32,7 +32,7 @@ def test_listening_on_a_default_port_is_refused_and_reported() -> None:
     with socket.socket() as listening, pytest.raises(ConnectionRefusedError):
         listening.bind(("127.0.0.1", 8420))
 
-    assert "a test listens on 127.0.0.1:8420, the default port of the service" in take_refusals()
+    assert "127.0.0.1:8420" in take_refusals()
 
 
 def test_uvloop_connections_are_guarded() -> None:
@@ -103,5 +103,5 @@ def test_swallowed_default_port_error_still_fails_the_test(tmp_path: Path) -> No
     done = subprocess.run(command, cwd=isolation.ROOT, capture_output=True, text=True, check=False)
 
     assert "2 passed, 1 error" in done.stdout
-    assert "a test connects to 127.0.0.1:4318, the default port of OTLP over HTTP" in done.stdout
-    assert "Use port 0, or an endpoint of the test's own." in done.stdout
+    assert "127.0.0.1:4318" in done.stdout
+    assert "port 0" in done.stdout

@@ -53,7 +53,8 @@ def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None
         "recovery": "ok",
     }
     assert health["tool_calls"].evidence == "1 call, the last 70 s ago"
-    assert health["errors"].evidence == "0% of the last 2 calls and steps failed, 0 errors in all"
+    assert "0%" in health["errors"].evidence
+    assert "0 errors" in health["errors"].evidence
 
 
 def test_every_reported_signal_is_shown() -> None:
@@ -82,7 +83,8 @@ def test_warning_and_bad_are_distinct() -> None:
     health = assessed(script)
 
     assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (Reading.BAD, Reading.WARNING)
-    assert health["tool_calls"].evidence.startswith("run_tests was called 13 times")
+    assert "run_tests" in health["tool_calls"].evidence
+    assert "13" in health["tool_calls"].evidence
     assert health.state is HealthState.STUCK
 
 
@@ -93,7 +95,7 @@ def test_consecutive_failures_are_bad_without_a_finding() -> None:
 
     assert health.state is HealthState.FAILING
     assert health["errors"].verdict is Reading.BAD
-    assert health["errors"].evidence == "4 steps and 0 LLM calls failed in a row"
+    assert "4 steps" in health["errors"].evidence
 
 
 def test_no_secret_of_a_worker_is_in_the_evidence() -> None:

@@ -110,7 +110,7 @@ async def test_a_breaker_that_closes_leaves_no_row(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize(("jump", "left"), [(0.0, 40.0), (-1e6, 60.0), (1e6, 0.0)])
-async def test_a_restart_keeps_an_open_breaker_open_for_the_rest_of_its_time(
+async def test_open_breaker_keeps_its_remaining_timeout_after_a_restart(
     hive: Hive, jump: float, left: float
 ) -> None:
     """However the wall clock is set meanwhile: never for longer than one time-out."""

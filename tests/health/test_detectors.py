@@ -172,7 +172,7 @@ def test_search_repeated_between_pages_is_a_loop_of_rising_severity() -> None:
     assert severities[18:] == [Severity.HIGH, Severity.CRITICAL]
 
 
-def test_a_command_run_again_after_each_change_is_no_loop() -> None:
+def test_command_repeated_after_each_change_is_no_loop() -> None:
     """B32: though the command says the same each time, for the changes between were to be tried."""
     script = worker()
     script.call("edit", args="first", result="ok")
@@ -225,7 +225,7 @@ def test_check_repeated_after_each_edit_is_shown() -> None:
     finding = script.finding(LOOP)
     assert finding is not None
     assert (finding.severity, finding.ticket) == (Severity.LOW, False)
-    assert "8 times for the same arguments, even after changes" in finding.evidence
+    assert "8 times" in finding.evidence
 
 
 def test_change_does_not_hide_a_streak_or_a_cycle() -> None:
@@ -264,7 +264,7 @@ def test_one_class_of_error_with_different_arguments_is_an_error_streak() -> Non
 
     finding = script.finding(FindingKind.ERROR_STREAK)
     assert finding is not None
-    assert finding.evidence == "fetch failed 5 times in a row with NotFound"
+    assert all(part in finding.evidence for part in ("fetch", "5 times", "NotFound"))
 
 
 @pytest.mark.parametrize(("tool", "error"), [("other", "NotFound"), ("fetch", "Forbidden")])
@@ -317,7 +317,7 @@ def test_slow_failed_calls_are_an_error_streak_after_fifteen_minutes() -> None:
     finding = script.finding(FindingKind.ERROR_STREAK)
     assert finding is not None
     assert finding.severity is Severity.HIGH
-    assert finding.evidence == "tool calls failed 6 times in a row in 15 min, the last of t2 with Boom"
+    assert all(part in finding.evidence for part in ("6 times", "15 min", "t2", "Boom"))
 
 
 def test_wait_between_failed_calls_does_not_count_as_time() -> None:
@@ -392,7 +392,7 @@ def test_an_edit_test_cycle_is_no_loop() -> None:
         {"error_type": "BadRequestError", "error": "prompt is too long: 210000 tokens > 200000 maximum"},
     ],
 )
-def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure(
+def test_context_overflow_is_not_a_provider_failure(
     error: dict[str, str],
 ) -> None:
     """002 §11: a context exhausted without a hand-off is a worker that is stuck."""
@@ -417,7 +417,7 @@ def test_tokens_per_minute_limit_is_a_provider_failure() -> None:
     assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
 
 
-def test_a_run_of_llm_errors_is_the_providers_failure() -> None:
+def test_consecutive_llm_errors_are_a_provider_failure() -> None:
     """B34: a run of LLM API errors is provider_failure, not a loop."""
     script = worker()
     for _ in range(2):
@@ -453,7 +453,7 @@ def test_step_failed_by_its_llm_call_counts_once_for_the_provider() -> None:
     assert script.state is HealthState.FAILING
 
 
-def test_a_step_that_failed_for_a_conversation_too_long_is_a_bad_one() -> None:
+def test_step_failed_by_a_context_overflow_is_bad() -> None:
     script = worker()
     for _ in range(5):
         llm_error(script, "ContextWindowExceededError")
@@ -506,7 +506,7 @@ def test_run_ended_by_a_failed_llm_call_is_shown_without_a_ticket(error: str, ki
 
 
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
-def test_a_run_that_ended_otherwise_did_not_die_of_its_provider(end: EventType) -> None:
+def test_run_ended_without_an_llm_error_has_no_provider_failure(end: EventType) -> None:
     script = worker()
     llm_error(script)
     if end is EventType.EXECUTION_FAILED:

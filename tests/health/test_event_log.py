@@ -91,7 +91,7 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
     found = check(database)
 
     assert (found.ok, found.rows, found.first_bad) == (False, 6, 7)
-    assert "row 7 is not what was written" in found.reason
+    assert "row 7" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_append_returns_the_number_of_new_events(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_an_event_with_a_number_for_a_name_is_refused(conn: Connection, field: str) -> None:
+def test_event_with_a_numeric_name_is_refused(conn: Connection, field: str) -> None:
     wrong = step()
     setattr(wrong, field, 5)
 
@@ -415,7 +415,7 @@ async def test_history_after_a_missing_event_is_an_error(database_url: str) -> N
     await store.close()
 
 
-def test_a_type_that_a_newer_version_wrote_takes_no_room_on_a_page(conn: Connection) -> None:
+def test_unknown_event_types_do_not_shorten_a_page(conn: Connection) -> None:
     append_events(conn, [step(i) for i in range(6)])
     conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq IN (4, 5, 6)")
 

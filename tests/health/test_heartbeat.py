@@ -101,7 +101,7 @@ def test_truncated_heartbeat_is_refused(cut: int) -> None:
         ("progress_indicator", {"a": 1}),
     ],
 )
-def test_a_field_that_cannot_be_is_named_with_its_value(field: str, value: object) -> None:
+def test_invalid_field_is_named_with_its_value(field: str, value: object) -> None:
     with pytest.raises(InvalidHeartbeatError, match=rf"^{field}: "):
         parse_heartbeat(json.dumps({"agent_id": "bee", field: value}))
 
@@ -120,7 +120,7 @@ def test_any_body_is_parsed_or_refused(body: bytes | str) -> None:
         assert parse_heartbeat(body).agent_id
 
 
-def test_a_heartbeat_changes_no_state_for_the_better_or_worse() -> None:
+def test_heartbeat_changes_no_state() -> None:
     """B68: it says that the process lives, nothing else."""
     monitor = HealthMonitor(HealthSettings())
     monitor.apply(AgentEvent(type=EventType.EXECUTION_STARTED, time=0, agent_id="bee", session_id="s"), 0)

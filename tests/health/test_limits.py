@@ -85,10 +85,7 @@ def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> Non
     assert before is None
     assert found is not None
     assert (found.severity, found.ticket) == (Severity.MEDIUM, True)
-    assert found.evidence == (
-        "the last 3 answers were cut off at their length limit "
-        "while the input grew from 1,000 to 1,900 tokens"
-    )
+    assert all(part in found.evidence for part in ("3 answers", "1,000", "1,900"))
     assert script.finding(EXHAUSTED) is None
 
 

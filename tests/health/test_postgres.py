@@ -61,7 +61,7 @@ async def session(store: Store) -> int:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_an_address_may_be_written_in_several_ways(url: str, scheme: str) -> None:
+def test_database_url_has_several_spellings(url: str, scheme: str) -> None:
     Store.open(url.replace("postgresql", scheme)).close_now()
 
     assert Store.verify_file(url).ok
@@ -148,7 +148,7 @@ def test_missing_privilege_error_says_what_to_grant(postgres: Postgres, empty: s
     postgres.execute("DROP ROLE guest")
 
 
-def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -> None:
+def test_database_with_a_limited_encoding_is_refused(postgres: Postgres) -> None:
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
 
     with pytest.raises(StoreError, match="encoded in LATIN1; create it with ENCODING 'UTF8'"):

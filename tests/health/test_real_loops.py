@@ -53,7 +53,7 @@ def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() ->
 
     finding = found(script, IDLE)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "the last 8 answers of its model called no tool"
+    assert "8 answers" in finding.evidence
     answers(script, 4)
     assert found(script, IDLE).severity is Severity.HIGH
     answers(script, 8)
@@ -203,7 +203,7 @@ def test_echo_is_not_progress() -> None:
 # -- repeats ------------------------------------------------------------------------------------------
 
 
-def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
+def test_repeated_edit_is_a_loop_even_if_the_file_grows() -> None:
     script = worker()
     for n in range(5):
         script.call("insert_line", args="the same line", result=f"file of {n} lines")
@@ -211,7 +211,7 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
 
     finding = found(script, LOOP)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert finding.evidence == "insert_line was called 5 times with the same arguments"
+    assert all(part in finding.evidence for part in ("insert_line", "5 times"))
 
 
 def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
@@ -227,10 +227,10 @@ def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
 
     finding = found(script, LOOP)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence.startswith("run_tests failed in the same way")
+    assert "run_tests" in finding.evidence
 
 
-def test_a_failure_without_a_change_between_is_high_from_five() -> None:
+def test_five_failures_without_a_change_are_high() -> None:
     script = worker()
     for n in range(5):
         script.call("read", args=f"file {n}", result=f"text {n}")
@@ -309,7 +309,7 @@ def test_read_after_each_unknown_call_is_found_late_and_never_pages(
 
 @pytest.mark.parametrize(("act", "look"), READ_PAIRS)
 @pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
-def test_look_after_the_same_unknown_call_or_one_that_fails_pages(
+def test_read_after_a_repeated_or_failing_unknown_call_pages(
     act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
 ) -> None:
     script = worker()
@@ -373,7 +373,8 @@ def test_consecutive_refused_edits_are_found_with_reads_between() -> None:
 
     finding = found(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "5 edits or submissions failed with not found since a change succeeded"
+    assert finding.evidence.startswith("5 ")
+    assert "not found" in finding.evidence
     script.call("edit", args="new", result="ok")
     assert script.finding(STREAK) is None
 
@@ -460,7 +461,8 @@ def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
         error = "not found" if n % 2 else "not unique"
         script.call("edit", args=f"{n}", result=f"e{n}", outcome="error", error_type=error)
 
-    assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
+    assert found(script, STREAK).evidence.startswith("5 ")
+    assert "not unique" in found(script, STREAK).evidence
 
 
 def test_refusals_of_several_classes_are_found_together() -> None:
@@ -474,7 +476,7 @@ def test_refusals_of_several_classes_are_found_together() -> None:
 
     finding = found(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence.startswith("10 edits, submissions or commands were refused")
+    assert finding.evidence.startswith("10 ")
     assert lesser.finding(STREAK) is None
 
 
@@ -605,7 +607,7 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
 
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert finding.evidence == "most of 9 tool calls since the last change had nothing new or failed"
+    assert "9 tool calls" in finding.evidence
     script.call("edit", args="patch", result="patched")
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
 
@@ -665,7 +667,7 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
     assert (result.severity, result.ticket) == (Severity.LOW, False)
-    assert found(script, NO_PROGRESS).evidence == "10 new searches or reads found nothing"
+    assert found(script, NO_PROGRESS).evidence.startswith("10 ")
     for n in range(11, 60):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
     assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
@@ -686,7 +688,7 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
         ("query", NOTHING_FOUND),
     ],
 )
-def test_one_look_at_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
+def test_one_read_of_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
     script = worker()
     for n in range(30):
         script.call(tool, args=f"item {n}", result=result)
@@ -705,12 +707,61 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     assert script.kinds() == set()
 
 
+CHECKS = [
+    ("bash", "pytest -q tests/test_{}.py"),
+    ("bash", "cd app && ruff check m{}.py"),
+    ("bash", "npm run lint -- m{}.ts"),
+    ("bash", "docker compose exec web pytest tests/test_{}.py"),
+    ("Bash", "for f in m{}/*.py; do mypy $f; done"),
+    ("run_tests", "tests/test_{}.py"),
+    ("lint_file", "m{}.py"),
+]
+
+
+@pytest.mark.parametrize("answer", ["1 failed", "Exit code 1", "E   ImportError: cannot import name 'x'"])
+@pytest.mark.parametrize("has_failed", [True, False])
+@pytest.mark.parametrize(("tool", "check"), CHECKS)
+def test_check_of_each_item_with_equal_answers_never_pages(
+    tool: str, check: str, has_failed: bool, answer: str
+) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "exit_code_1", "error": answer} if has_failed else {}
+    for _ in range(2):
+        for n in range(20):
+            call_of(script, tool, {"command": check.format(n)}, answer, **said)
+        script.call("edit", args=f"{script.now}", result="ok")
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert has_failed or all(not finding.ticket for finding in script.health.findings)
+
+
+@pytest.mark.parametrize(("tool", "check"), CHECKS)
+def test_same_check_again_that_fails_pages(tool: str, check: str) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "exit_code_1", "error": "1 failed"}
+    for _ in range(8):
+        call_of(script, tool, {"command": check}, "1 failed", **said)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("data", [{"outcome": "timeout"}, {"error": "bash: pytest: command not found"}])
+def test_check_of_each_item_that_cannot_run_pages(data: dict[str, str]) -> None:
+    script = worker()
+    said = {"outcome": "error", "error_type": "error", "error": "timed out"} | data
+    for n in range(8):
+        call_of(script, "bash", {"command": f"pytest tests/test_{n}.py"}, said["error"], **said)
+
+    assert found(script, STREAK).severity is Severity.HIGH
+
+
 BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":"","stderr":""}']
 
 
 @pytest.mark.parametrize("error", BARE_EXITS)
 @pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
-def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) -> None:
+def test_exit_code_only_failures_of_reads_of_each_item_never_page(command: str, error: str) -> None:
     script, again = worker(), worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(30):
@@ -723,7 +774,7 @@ def test_bare_exit_of_a_look_at_each_item_never_pages(command: str, error: str) 
 
 
 @pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
-def test_look_at_each_item_that_fails_otherwise_pages(error: str) -> None:
+def test_reads_of_each_item_failing_with_an_error_page(error: str) -> None:
     script = worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(16):
@@ -770,7 +821,7 @@ def test_waiting_is_no_loop_until_it_exceeds_its_limit() -> None:
 
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence.startswith("it has polled for 3")
+    assert " 3" in finding.evidence
     for _ in range(90):
         script.call("sleep", args="60", result="slept", after=60)
     assert found(script, NO_PROGRESS).severity is Severity.HIGH
@@ -784,7 +835,7 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
     assert script.kinds() == set()
 
 
-@pytest.mark.parametrize("pause", [15, 45])
+@pytest.mark.parametrize("pause", [5, 15, 45])
 @pytest.mark.parametrize(
     ("tool", "arguments", "result"),
     [
@@ -798,21 +849,77 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         ("bash", {"command": "gh api repos/o/r/actions/runs/1 --jq .status"}, "in_progress"),
         ("bash", {"command": "aws cloudformation describe-stacks"}, "CREATE_IN_PROGRESS"),
         ("bash", {"command": "curl -s localhost:8000/health"}, "starting"),
-        ("bash", {"command": "ls out"}, "a"),
-        ("bash", {"command": "git status"}, "clean"),
+        ("exec_command", {"cmd": "systemctl status app"}, "activating"),
     ],
 )
 def test_state_read_again_after_a_pause_is_a_poll(
     tool: str, arguments: dict[str, str], result: str, pause: float
 ) -> None:
+    script, slow, hasty = worker(), worker(), worker()
+    effect = effect_of_call(tool, arguments)
+    for _ in range(20):
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        slow.call(tool, args=fingerprint(arguments), result=result, after=pause, duration=4.5, **effect)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=4, **effect)
+
+    assert (script.kinds(), slow.kinds()) == (set(), set())
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    for _ in range(int(1700 / pause) - 20):
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+
+@pytest.mark.parametrize("command", ["ls out", "git status"])
+def test_read_again_in_a_row_after_a_pause_is_a_poll(command: str) -> None:
+    """Only after a longer pause than a state: a slow model pauses too."""
     script, hasty = worker(), worker()
     for _ in range(20):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
-        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **effect)
+        call_of(script, "bash", {"command": command}, "a", after=15)
+        call_of(hasty, "bash", {"command": command}, "a", after=14)
 
     assert script.kinds() == set()
     assert found(hasty, LOOP).severity is Severity.CRITICAL
+
+
+WAITS = [
+    ("bash", {"command": "sleep 5"}, ""),
+    ("powershell", {"command": "Start-Sleep -Seconds 5"}, ""),
+    ("bash", {"command": "python -c 'import time; time.sleep(5)'"}, ""),
+    ("computer", {"action": "wait", "duration": 2}, "waited"),
+    ("browser_wait_for", {"time": 5}, "ok"),
+]
+LOOKS_AT_STATE = [
+    ("bash", {"command": "docker compose exec db ./is_ready"}, "not yet", {}),
+    ("computer", {"action": "screenshot"}, "a picture", {}),
+    ("bash", {"command": "docker exec db pg_isready"}, "no response", {"error_type": "exit_code_2"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "answer", "data"), LOOKS_AT_STATE)
+@pytest.mark.parametrize("wait", WAITS)
+def test_wait_and_look_for_less_than_half_an_hour_never_pages(
+    wait: tuple[str, object, str], tool: str, arguments: object, answer: str, data: dict[str, str]
+) -> None:
+    script = worker()
+    for _ in range(1700 // 8):
+        call_of(script, *wait, after=5)
+        call_of(script, tool, arguments, answer, after=3, **data)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+
+def test_command_that_waits_and_fails_in_the_same_way_is_a_poll() -> None:
+    script, various = worker(), worker()
+    failure: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_7", "error": "Exit code 7"}
+    for n in range(100):
+        call_of(
+            script, "bash", {"command": "sleep 10; curl -sf localhost"}, "Exit code 7", after=11, **failure
+        )
+        call_of(various, "bash", {"command": f"sleep 10; ./try {n}"}, "Exit code 7", after=11, **failure)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert found(script, NO_PROGRESS).ticket
+    assert found(various, STREAK).severity is Severity.CRITICAL
 
 
 FAILING_POLLS = [
@@ -940,7 +1047,7 @@ def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) ->
     assert found(script, LOOP).severity is Severity.HIGH
 
 
-def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
+def test_call_stopped_by_its_user_is_not_a_provider_failure() -> None:
     script = worker()
     for error in ("Request was aborted.", "CancelledError", "[Request interrupted by user]"):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "error", "error": error})
@@ -1028,7 +1135,7 @@ def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
         {"error_type": "ToolRejected", "error": "Rejected by the user."},
     ],
 )
-def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is_answered: bool) -> None:
+def test_tool_calls_stopped_by_a_person_are_not_failures(data: dict[str, Any], is_answered: bool) -> None:
     script = worker()
     for n in range(20):
         script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
@@ -1038,7 +1145,7 @@ def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is
     assert (script.kinds(), script.health.vitals.error_count) == (set(), 0)
 
 
-def test_tool_calls_that_are_cancelled_by_no_person_are_failures() -> None:
+def test_other_cancelled_tool_calls_are_failures() -> None:
     script = worker()
     for n in range(5):
         script.call(
@@ -1067,7 +1174,7 @@ def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
     assert script.kinds() == set()
     script.call("read", args="59", result="text 59")
 
-    assert found(script, FindingKind.GRINDING).evidence == "60 tool calls since it last changed anything"
+    assert found(script, FindingKind.GRINDING).evidence.startswith("60 tool calls")
     script.call("edit", args="patch", result="patched")
     assert script.kinds() == set()
 
@@ -1083,9 +1190,7 @@ def test_tokens_without_a_change_are_compared_with_usual_usage() -> None:
     assert script.finding(FindingKind.TOKEN_BURN) is None
     script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
 
-    assert found(script, FindingKind.TOKEN_BURN).evidence == (
-        "244,000 tokens since it last changed anything; usually that takes 64,000"
-    )
+    assert all(part in found(script, FindingKind.TOKEN_BURN).evidence for part in ("244,000", "64,000"))
 
 
 def test_trial_detectors_have_no_effect() -> None:

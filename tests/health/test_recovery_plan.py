@@ -207,7 +207,7 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
         (None, NOW + 900, "failed"),
     ],
 )
-def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
+def test_recovery_watch_results(seen: WorkerHealth | None, at: float, verdict: str) -> None:
     assert watch(attempt(), seen, at).verdict == verdict
 
 

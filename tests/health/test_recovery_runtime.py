@@ -134,7 +134,7 @@ async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) 
     assert ward.colony.memory(target.session_id)["honey"] == "gold"
 
 
-async def test_the_monitor_sees_a_new_life_and_the_watch_its_success(ward: Ward) -> None:
+async def test_monitor_sees_the_new_incarnation_and_the_watch_succeeds(ward: Ward) -> None:
     target = await ward.lost()
     await ward.recover(target)
     ward.see()

@@ -152,7 +152,7 @@ def test_changed_row_stops_retention_of_the_log(conn: Connection) -> None:
 
     pruned = prune(conn, NOW, SETTINGS)
 
-    assert pruned.refused == "row 4 of the event log is not what was written"
+    assert "row 4 of the event log" in str(pruned.refused)
     assert log(conn) == [4, 5, 6]
     assert verify(conn).first_bad == 4
 
@@ -165,7 +165,7 @@ def test_changed_row_stops_retention_of_the_archive(conn: Connection) -> None:
 
     pruned = prune(conn, NOW, SETTINGS)
 
-    assert pruned.refused == "row 3 of the audit archive is not what was written"
+    assert "row 3 of the audit archive" in str(pruned.refused)
     assert archive(conn) == [3, 4]
     assert verify_archive(conn).first_bad == 3
 
@@ -394,7 +394,8 @@ async def test_changed_log_is_logged_once(database_url: str, caplog: pytest.LogC
         await Retention(store, SETTINGS, clock=lambda: NOW).run(Pauses(end_after=3))
 
     assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
-    assert "row 2 of the event log is not what was written; run `queenright audit verify`" in caplog.text
+    assert "row 2 of the event log" in caplog.text
+    assert "`queenright audit verify`" in caplog.text
     await store.close()
 
 

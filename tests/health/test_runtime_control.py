@@ -228,7 +228,7 @@ async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
     stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)
 
     assert stopped.confirmed
-    assert stopped.detail == "it was not running"
+    assert "not running" in stopped.detail
     await second.runtime.stop()
 
 

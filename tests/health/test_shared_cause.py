@@ -192,6 +192,49 @@ def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
     assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
+def workers_that_repeat(tool: str, error: str, times: int) -> list[WorkerScript]:
+    """Return four workers that make one call again and again, which fails."""
+    scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
+    for script in scripts:
+        script.silence(130)  # past the start grace
+        for _ in range(times):
+            script.call(tool, outcome="error", error_type=error)
+    return scripts
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("times", [3, 5, 20])
+@pytest.mark.parametrize(
+    ("tool", "error", "cause"),
+    [
+        ("search", "unavailable", "tool:search"),
+        ("mcp__github__get", "unavailable", "mcp:github"),
+        ("bash", "KeyError", ""),
+    ],
+)
+def test_equal_calls_that_fail_share_a_cause(
+    tool: str, error: str, cause: str, times: int, is_reversed: bool
+) -> None:
+    """B104: of a call repeated during an outage, the loop is the worst finding."""
+    scripts = workers_that_repeat(tool, error, times)
+    seen = next(one for one in scripts[0].health.findings if one.kind is FindingKind.DOOM_LOOP)
+    fleet = [script.health for script in scripts][:: -1 if is_reversed else 1]
+
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+def test_loop_of_calls_that_succeed_is_not_shared() -> None:
+    scripts = workers_that_repeat("search", "unavailable", 5)
+    for _ in range(5):
+        scripts[0].call("visit", args="page", result="text")
+    seen = worst(scripts[0].health.findings)
+    fleet = [script.health for script in scripts]
+
+    assert seen is not None
+    assert seen.kind is FindingKind.DOOM_LOOP
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+
+
 async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: Hive) -> None:
     """B104: from the first on, however slowly they come; and a loop of one's own is outside of it."""
     shared = []

@@ -141,7 +141,7 @@ def test_recovery_in_progress_is_not_a_finding() -> None:
     assert script.kinds() == set()
 
 
-def test_a_new_life_is_not_failing_and_its_progress_ends_the_finding() -> None:
+def test_new_incarnation_is_not_failing_and_its_progress_ends_the_finding() -> None:
     script = worker()
     lose(script)
     script.incarnation = "i2"
@@ -245,7 +245,7 @@ def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
     finding = script.finding(RATE)
     assert finding is not None
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
-    assert finding.evidence == "38% of the last 8 calls and steps failed"
+    assert all(part in finding.evidence for part in ("38%", "8 calls"))
 
 
 def test_error_rate_of_exactly_a_quarter_is_no_finding() -> None:
@@ -347,7 +347,7 @@ def test_tool_time_is_excluded_and_the_deadline_still_met() -> None:
     assert script.finding(NO_TOKENS) is not None
 
 
-def test_a_count_in_heartbeats_is_a_use_of_tokens_too() -> None:
+def test_token_count_of_heartbeats_is_token_use() -> None:
     script = worker()
     for n in range(40):
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 60, "token_count": 10 + n}, after=60)

@@ -172,7 +172,7 @@ def elapsed(times: Sequence[float], arrivals: Sequence[float] | None = None) -> 
         ([0, YEARS, YEARS + 34], [0, 34]),  # set right
     ],
 )
-def test_steps_of_a_clock(times: list[float], steps: list[float]) -> None:
+def test_source_clock_steps(times: list[float], steps: list[float]) -> None:
     assert elapsed(times) == steps
 
 

@@ -192,9 +192,7 @@ async def test_model_can_raise_but_not_lower_the_rules_severity(
         ),
     ],
 )
-async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
-    hive: Hive, change: Any, error: str
-) -> None:
+async def test_model_cannot_open_a_ticket_about_a_healthy_worker(hive: Hive, change: Any, error: str) -> None:
     """B1, B36, B52: recovered, in its grace, ended or waiting: refused, whatever the model says."""
     health = worker(finding())
     change(health)
@@ -277,7 +275,7 @@ async def test_rise_is_notified_once_and_a_fall_never(hive: Hive) -> None:
     assert hive.types().count(EventType.WORKER_ESCALATION_TICKET) == 2
 
 
-async def test_a_rise_before_triage_is_not_for_the_outside(hive: Hive) -> None:
+async def test_rise_before_triage_is_not_notified(hive: Hive) -> None:
     await hive.raise_()
     await hive.raise_(worker(finding(severity=CRITICAL)))
 
@@ -636,7 +634,7 @@ async def test_no_reminder_within_the_hold(hive: Hive) -> None:
     assert hive.told == []
 
 
-async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -> None:
+async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(hive: Hive) -> None:
     """B41: what was due three times while the service was down is said once."""
     await notified_ticket(hive)
     hive.now += HOUR / 2
@@ -653,7 +651,7 @@ async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -
     assert hive.tickets.open_tickets()[0].reminders == 1
 
 
-async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on(hive: Hive) -> None:
+async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(hive: Hive) -> None:
     """B41: it does not know when it was last brought up."""
     ticket = await notified_ticket(hive)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
@@ -666,7 +664,7 @@ async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on
     assert hive.published[-1].data["unacknowledged_seconds"] == HOUR
 
 
-async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive) -> None:
+async def test_silenced_ticket_has_a_reminder_when_its_silence_ends(hive: Hive) -> None:
     """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
     ticket = await notified_ticket(hive)
     began = hive.now
@@ -686,7 +684,7 @@ async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive)
     assert len(hive.told) == 2
 
 
-async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None:
+async def test_silenced_ticket_can_close(hive: Hive) -> None:
     ticket = await notified_ticket(hive)
     hive.silenced[ticket.ticket_id] = hive.now + HOUR
     await hive.tickets.observe(worker())
@@ -853,7 +851,7 @@ async def test_history_is_newest_first_and_by_worker(hive: Hive) -> None:
     assert await hive.tickets.find("nope") is None
 
 
-async def test_the_open_ticket_of_a_session_is_at_hand(hive: Hive) -> None:
+async def test_open_ticket_of_a_session_is_found(hive: Hive) -> None:
     assert hive.tickets.open_for("bee", "s1") is None
     ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
 
@@ -1088,7 +1086,7 @@ async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
     assert (first.storm_id, calm.storm_id) == ("storm-1", "")
 
 
-async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: Hive) -> None:
+async def test_next_deadline_is_cheap_with_many_tickets(hive: Hive) -> None:
     """B131: what one tick costs does not grow with the tickets for which nothing is due."""
     count = 0
 

@@ -58,7 +58,7 @@ def test_a_time_that_no_clock_shows_breaks_nothing() -> None:
     assert counts.to_dict()["t"] == {"calls": 2, "errors": 0, "last_at": float(2**32 - 1)}
 
 
-def test_the_summary_has_the_counts_also_of_calls_from_a_life_before() -> None:
+def test_summary_includes_calls_of_the_previous_incarnation() -> None:
     script = WorkerScript().start()
     script.call("search")
     script.call("search", outcome="timeout")

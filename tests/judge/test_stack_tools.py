@@ -110,10 +110,9 @@ async def test_queries_reach_back_at_most_a_day(tools_of: Clients) -> None:
 
     assert too_far.failed
     assert "range_minutes" in too_far.content
-    assert hidden.content == (
-        "error: query_metrics: its ranges and offsets together look 720 h back; at most 24 h"
-    )
-    assert "its range_minutes, ranges and offsets together look 25 h back" in together.content
+    assert "720 h" in hidden.content
+    assert "24 h" in hidden.content
+    assert "25 h" in together.content
     assert server.asked == []
 
 
@@ -123,7 +122,7 @@ async def test_prometheus_error_is_returned_to_the_model(tools_of: Clients) -> N
         result = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
 
     assert result.failed
-    assert result.content.endswith("Prometheus rejected the query: 400 1:4: parse error: unexpected <op:->")
+    assert "400 1:4: parse error" in result.content
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
@@ -141,15 +140,15 @@ async def test_unresponsive_prometheus_times_out(tools_of: Clients) -> None:
         result = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
 
     assert result.failed
-    assert "did not answer within 0.05 s; continue without" in result.content
+    assert "0.05 s" in result.content
 
 
-async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -> None:
+async def test_endless_answer_is_read_up_to_a_limit(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
         result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 
     assert result.failed
-    assert "more than 16 MB; narrow the query" in result.content
+    assert "16 MB" in result.content
 
 
 async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
@@ -198,7 +197,7 @@ async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> No
             second = await ask(tool, promql="up")
 
     assert [result.failed for result in first] == [False] * 5 + [True]
-    assert first[-1].content.endswith("all 5 queries are used; decide with what you know")
+    assert "all 5 queries" in first[-1].content
     assert not second.failed
     assert len(server.asked) == 6
 
@@ -238,7 +237,7 @@ async def test_missing_trace_does_not_end_the_visit(tools_of: Clients) -> None:
         result = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
         no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
 
-    assert result.content.endswith(f"there is no trace {TRACE}; continue without it")
+    assert TRACE in result.content
     assert no_id.failed
     assert "trace_id" in no_id.content
 

@@ -131,7 +131,7 @@ def test_every_package_is_marked_as_typed(wheel: Path, room: str) -> None:
     assert f"queenright/{room}/py.typed" in ZipFile(wheel).namelist()
 
 
-def test_the_wheel_carries_every_file_of_the_rooms_that_git_does(wheel: Path) -> None:
+def test_wheel_contains_every_tracked_package_file(wheel: Path) -> None:
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
     tracked = {
         path.partition("/")[2]
@@ -143,7 +143,7 @@ def test_the_wheel_carries_every_file_of_the_rooms_that_git_does(wheel: Path) ->
     assert not tracked - set(ZipFile(wheel).namelist())
 
 
-def test_the_wheel_carries_the_licence_and_no_tests(wheel: Path) -> None:
+def test_wheel_contains_the_licence_and_no_tests(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
 
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
@@ -151,7 +151,7 @@ def test_the_wheel_carries_the_licence_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_the_namespace_has_no_init_file_that_would_hide_the_other_rooms(wheel: Path) -> None:
+def test_namespace_has_no_init_file(wheel: Path) -> None:
     found = [path for path in ROOT.glob("*/queenright/__init__.py") if ".venv" not in path.parts]
 
     assert found == []

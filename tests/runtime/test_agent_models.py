@@ -21,16 +21,15 @@ def errors(agent: Path, model: str) -> Sequence[str]:
     return AgentRunner.load(agent, model=model, environment={}).validate().errors
 
 
-def test_the_rules_of_judge_and_queen_are_no_model_of_an_agent(tmp_path: Path) -> None:
+def test_rules_model_is_refused_for_agents(tmp_path: Path) -> None:
     assert errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
 
 
 def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
     [result] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
 
-    assert result == (
-        "litellm knows no provider for the model 'antropic/claude-sonnet-4-5': did you mean anthropic?"
-    )
+    assert "'antropic/claude-sonnet-4-5'" in str(result)
+    assert "anthropic?" in str(result)
 
 
 async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) -> None:

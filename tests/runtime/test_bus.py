@@ -293,7 +293,8 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
     bus.fan_out(event())
     await bus.drain()
 
-    assert [str(e) for e in errors] == ["handler 'greedy' cannot drain the bus: it would wait for itself"]
+    assert len(errors) == 1
+    assert "'greedy'" in str(errors[0])
 
 
 async def test_a_closed_bus_has_no_tasks_and_no_subscribers() -> None:
@@ -438,10 +439,14 @@ def test_subscription_exposes_its_filter() -> None:
         filter_agent="a",
     )
 
-    assert subscription.types == frozenset({TICKET})
-    assert (subscription.filter_graph, subscription.filter_stream) == ("g", "g::s")
-    assert (subscription.filter_node, subscription.filter_agent) == ("n", "a")
-    assert EventBus().subscribe(lambda _: None, name="y").types is None
+    assert subscription.event_filter.types == frozenset({TICKET})
+    assert subscription.event_filter.filters == {
+        "filter_graph": "g",
+        "filter_stream": "g::s",
+        "filter_node": "n",
+        "filter_agent": "a",
+    }
+    assert EventBus().subscribe(lambda _: None, name="y").event_filter.types is None
 
 
 # -- waiting for an event -------------------------------------------------------------------------
@@ -607,9 +612,6 @@ async def test_history_comes_from_the_log() -> None:
         {
             "types": [TICKET],
             "filter_graph": "g",
-            "filter_stream": None,
-            "filter_node": None,
-            "filter_agent": None,
             "session_id": "s",
             "after": "id",
             "limit": 5,
@@ -618,6 +620,6 @@ async def test_history_comes_from_the_log() -> None:
     ]
 
 
-async def test_a_page_of_history_has_room_for_an_event() -> None:
+async def test_empty_history_page_is_refused() -> None:
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         await EventBus().history(limit=0)

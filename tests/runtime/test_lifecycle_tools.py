@@ -185,11 +185,11 @@ async def test_graphs_not_loaded_by_a_tool_are_not_changed(keeper: Keeper, tmp_p
     other = AgentRunner.load(adder(tmp_path / "elsewhere"))
     await other.setup_as_secondary(keeper.runtime, "other")
 
-    assert "was not loaded by load_agent" in await keeper("unload_agent", graph_id="other")
-    assert "was not loaded by load_agent" in await keeper("restart_agent", graph_id="other")
-    assert "there is no graph 'nobody'; available: other" in await keeper("unload_agent", graph_id="nobody")
-    assert "there is no graph 'nobody'; available: other" in await keeper("start_agent", graph_id="nobody")
-    assert "has no entry point 'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
+    assert "load_agent" in await keeper("unload_agent", graph_id="other")
+    assert "load_agent" in await keeper("restart_agent", graph_id="other")
+    assert "'nobody'" in await keeper("unload_agent", graph_id="nobody")
+    assert "'nobody'" in await keeper("start_agent", graph_id="nobody")
+    assert "'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
 
 
 async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: Path) -> None:
@@ -198,10 +198,8 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
 
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
         result = await keeper("load_agent", agent_path=path)
-        assert result == (
-            f"error: load_agent: there is no agent {path!r}; "
-            f"agents can be loaded from folders below: {tmp_path / 'agents'}"
-        )
+        assert repr(path) in result
+        assert str(tmp_path / "agents") in result
     assert keeper.runtime.list_graphs() == []
 
 

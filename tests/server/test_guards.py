@@ -84,7 +84,8 @@ def test_third_equal_call_and_result_warns_the_model() -> None:
 
     assert before == []
     assert (emitted.kind, emitted.stop) == ("doom_loop", False)
-    assert "search was called 3 times with the same arguments and result" in emitted.evidence
+    assert "search" in emitted.evidence
+    assert "3 times" in emitted.evidence
 
 
 def test_continuing_loop_stops_the_visit() -> None:

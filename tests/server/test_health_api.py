@@ -227,9 +227,7 @@ async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
     assert [(one["kind"], one["outcome"]) for one in listed] == [("terminate", "done")]
 
 
-async def test_a_long_poll_does_not_hold_up_a_service_that_stops(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_long_poll_does_not_delay_a_stop(running: Running, http: httpx.AsyncClient) -> None:
     polling = asyncio.create_task(pull(http, wait=60))
     await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
 
@@ -362,8 +360,8 @@ async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
 
     refused = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
 
-    assert refused["reason"].startswith("the emergency stop is on (set by ada at ")
-    assert refused["reason"].endswith(": drill); release it first: queenright stop-acting off")
+    assert "(set by ada at " in refused["reason"]
+    assert refused["reason"].endswith("queenright stop-acting off")
 
 
 # -- escalations, breakers ----------------------------------------------------------------------

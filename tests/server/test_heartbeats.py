@@ -155,7 +155,7 @@ def test_worker_without_a_visible_name_is_refused(name: str) -> None:
         parse_heartbeat(json.dumps({"agent_id": name}))
 
 
-def test_a_list_in_a_terminal_holds_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_list_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"state": "healthy", "outcome": "", "ended": False, "steps": 1, "bad_steps": 0, "findings": []}
     row = counts | {"waiting": ESCAPES, "activity": ESCAPES, "question": ESCAPES, "reason": ""}
     names = {"agent_id": f"a{ESCAPES}", "session_id": f"s{ESCAPES}", "task_id": f"k{ESCAPES}\u202e"}

@@ -136,7 +136,7 @@ async def test_key_reused_for_another_request_is_refused(service: Service, other
     refused = await service.post(**other)
 
     assert refused.status_code == 422
-    assert "use a new key for each request" in refused.json()["title"]
+    assert "new key" in refused.json()["title"]
     assert service.counter.done == ["bee"]
 
 
@@ -219,7 +219,7 @@ async def test_interrupted_request_is_reported_as_unknown(
         other = await service.post(key="k2")
 
     assert again.status_code == 409
-    assert "Check; if it has not, send it with another key" in again.json()["title"]
+    assert "another key" in again.json()["title"]
     assert other.status_code == 201
 
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from queenright.api import JudgeCheck
-from queenright.api.wire import example_of
+from queenright.api.examples import example_of
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType

@@ -82,4 +82,4 @@ def test_files_that_can_be_used_are_valid(tmp_path: Path, monkeypatch: pytest.Mo
 
     checked = CliRunner().invoke(app, ["config", "check"])
 
-    assert (checked.exit_code, checked.output) == (0, "The settings are valid.\n")
+    assert checked.exit_code == 0

@@ -178,7 +178,7 @@ async def test_refusal_is_raised_without_a_retry(orchestrator: Orchestrator, sta
     assert len(orchestrator.got) == 1
 
 
-async def test_an_endless_answer_is_not_read_to_its_end(orchestrator: Orchestrator) -> None:
+async def test_endless_answer_is_read_up_to_a_limit(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [(200, b" " * (1 << 20))]
 
     with pytest.raises(OrchestratorError, match="longer than 65536 bytes"):

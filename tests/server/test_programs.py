@@ -97,6 +97,6 @@ def test_missing_program_is_named_with_a_remedy(
 
     message = str(ProgramNotFoundError("amtool"))
 
-    assert "amtool was not found" in message
+    assert "amtool" in message
     assert way_out in message
     assert "AMTOOL_BIN" in message

@@ -213,7 +213,7 @@ async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supe
 @pytest.mark.parametrize(
     ("status", "final", "times"), [(400, True, 1), (404, True, 1), (409, True, 1), (503, False, ATTEMPTS)]
 )
-async def test_a_refusal_is_for_good_and_a_failure_is_not(
+async def test_refusal_is_final_and_failure_is_retried(
     supervisor: Supervisor, store: Store, status: int, final: bool, times: int
 ) -> None:
     supervisor.answers = [(status, b"no such worker")]
@@ -388,7 +388,7 @@ async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Superviso
     assert (back.type, back.data["skipped"]) == (EventType.RECOVERY_COMPLETED, ["cp-3", "cp-2", "cp-1"])
 
 
-async def test_a_new_session_with_the_same_task_is_the_new_life(
+async def test_new_session_with_the_same_task_is_the_recovered_one(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
@@ -419,7 +419,7 @@ async def test_task_running_elsewhere_is_not_started_again(supervisor: Superviso
         [recovery] = await service.remediation.recovery.recent()
 
     assert recovery.state is RecoveryState.DROPPED
-    assert "it continues in session 's2'" in recovery.outcome
+    assert "'s2'" in recovery.outcome
     assert supervisor.got == []
 
 

@@ -52,7 +52,7 @@ def test_interface_needs_a_terminal_and_names_conflicting_options(
     assert expected in " ".join(done.stderr.split())
 
 
-async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path: Path) -> None:
+async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
     options = RunOptions(path=chatter(tmp_path / "chatter"), storage=tmp_path / "here", entry_point="start")
     settings = private_settings(options, tmp_path / "service")
 

@@ -157,7 +157,7 @@ async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
     assert {f.kind: f.ticket for f in watched.health.findings}[FindingKind.DOOM_LOOP] is True
 
 
-async def test_a_stall_is_counted_from_the_new_lifes_own_events(watched: Watched) -> None:
+async def test_stall_is_counted_from_events_of_the_new_incarnation(watched: Watched) -> None:
     """B1: a day between two lives of one session is no stall."""
     watched.model.replies = [watched.hangs(600)]
     await watched.load()
@@ -421,4 +421,5 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: 
     assert before == []
     assert prompts == ["asked"]
     assert FindingKind.DOOM_LOOP in watched.found
-    assert "look was called 3 times with the same arguments and result" in text[-1]
+    assert "look" in text[-1]
+    assert "3 times" in text[-1]

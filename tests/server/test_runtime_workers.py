@@ -324,4 +324,5 @@ async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_thi
         messages = model.requests[1].messages[-1].content
 
     assert before == []
-    assert "search was called 3 times with the same arguments and result" in messages
+    assert "search" in messages
+    assert "3 times" in messages

@@ -63,9 +63,7 @@ def test_empty_secret_setting_is_rejected() -> None:
     with pytest.raises(InvalidSecretError) as refused:
         callback_secrets(settings)
 
-    assert str(refused.value) == (
-        "alerting.slack_signing_secret_file is empty; set it to the secret's file, or remove it"
-    )
+    assert "alerting.slack_signing_secret_file" in str(refused.value)
 
 
 def test_missing_secret_file_is_refused_with_a_reason(tmp_path: Path) -> None:

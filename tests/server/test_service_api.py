@@ -14,7 +14,7 @@ import pytest
 from fastapi import Response
 
 from queenright.api import Ticket, TicketsPage
-from queenright.api.wire import example_of
+from queenright.api.examples import example_of
 from queenright.cli.jobs.service import reload_on_sighup
 from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION

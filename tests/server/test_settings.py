@@ -379,7 +379,7 @@ def test_every_setting_has_help(block: type[BaseModel]) -> None:
     assert settings - helped == set()
 
 
-def test_the_page_on_settings_has_every_one_with_its_default() -> None:
+def test_settings_page_lists_every_setting_with_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
     [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 
@@ -425,7 +425,7 @@ def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPa
         "postgresql://bee:hunter2@",
     ],
 )
-def test_an_address_of_no_database_is_refused_at_start_and_not_repeated(address: object) -> None:
+def test_invalid_database_url_is_refused_without_repeating_it(address: object) -> None:
     with pytest.raises(InvalidSettingsError, match=r"database: \[redacted\] is refused: ") as refused:
         load_settings(database=address)
 
@@ -488,9 +488,7 @@ def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyP
         ("https://host/hunter2\n", "a space or a control character"),
     ],
 )
-def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
-    block: str, url: str, fault: str
-) -> None:
+def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: str, fault: str) -> None:
     nested: dict[str, object] = {"webhook_url": url}
     for part in reversed(block.split(".")):
         nested = {part: nested}

@@ -117,10 +117,7 @@ async def test_unexpected_answer_of_a_peer_is_reported(
         answer = await http.post("/api/silences", json=body)
 
     assert answer.status_code == 502
-    assert answer.json()["title"] == (
-        f"Alertmanager {peer.url}: answered something other than a silence id; "
-        "check whether the silence was created"
-    )
+    assert peer.url in answer.json()["title"]
 
 
 async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> None:

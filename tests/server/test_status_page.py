@@ -49,7 +49,7 @@ async def test_the_page_shows_a_stuck_agent_without_being_reloaded(running: Runn
     assert faults == []
 
 
-async def test_a_ticket_leads_to_its_page_and_its_runbook(running: Running, page: Page) -> None:
+async def test_ticket_links_to_its_page_and_runbook(running: Running, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     await page.goto(running.url)
 

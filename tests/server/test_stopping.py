@@ -24,7 +24,7 @@ async def cut_short(*, stopping: bool) -> httpx.Response:
         return await task
 
 
-async def test_a_request_that_the_stop_cuts_short_is_answered_503() -> None:
+async def test_request_interrupted_by_the_stop_gets_503() -> None:
     response = await cut_short(stopping=True)
 
     assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")

@@ -132,7 +132,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
     assert "it works on" in row["detail"]
 
 
-async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_ends(
+async def test_agent_polling_manually_is_terminated_when_its_run_ends(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     async with working(running, control=True) as worker:
@@ -187,7 +187,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     assert nudged["outcome"] == "unreachable"
     assert "the worker does not fetch instructions from this service" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
-    assert ("Give its Worker an on_nudge" in nudged["detail"]) is not has_functions
+    assert ("Give its Worker" in nudged["detail"]) is not has_functions
 
 
 async def test_worker_with_a_line_break_in_its_name_is_reached(

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -17,16 +18,17 @@ from queenright.api.loaded import EntryPoint, ExecutionRow, GraphRow, MessageRow
 from queenright.api.slots import AgentSlot
 from queenright.api.status import Status
 from queenright.api.tickets import ChatMessage, Ticket
-from queenright.api.wire import Wire, example_of
+from queenright.api.wire import Wire
 from queenright.client import AsyncQueenright
 
 NOW: Final = 1_769_248_800.0
 Row = dict[str, Any]
+EXAMPLES: Final[dict[str, Row]] = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
 
 
 def row(model: type[Wire], **fields: object) -> Row:
     """The example of a model, with other values."""
-    return example_of(model) | fields
+    return EXAMPLES[model.__name__] | fields
 
 
 def worker(agent: str, state: str, reason: str = "", kind: str = "doom_loop", **fields: object) -> Row:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from queenright.api.loaded import Edge, NodeDetail
-from queenright.api.wire import example_of
 from queenright.tui.graph_view import graph_lines, memory_lines
+from tests.tui.canned import row
 
 
 def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user: int = 0) -> NodeDetail:
     edges_out = [
-        Edge.of(example_of(Edge) | {"target": target, "when": when, "expression": "n > 3", "route": ""})
-        for target, when in edges
+        Edge.of(row(Edge, target=target, when=when, expression="n > 3", route="")) for target, when in edges
     ]
     state = {"node_id": name, "running": running, "waiting_for_user": waiting_for_user}
-    return NodeDetail.of(example_of(NodeDetail) | state | {"edges_out": edges_out})
+    return NodeDetail.of(row(NodeDetail, **state, edges_out=edges_out))
 
 
 def test_graph_line_has_state_and_edges() -> None:

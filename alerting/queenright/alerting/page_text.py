@@ -53,13 +53,7 @@ def quote_evidence(ticket: EscalationTicket) -> str:
 
 
 def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
-    """
-    Return the attributed statements of the models; empty if they only repeat the rules.
-
-    Args:
-        ticket: The ticket.
-        ours: Base URLs of links to keep.
-    """
+    """Return the attributed statements of the models; empty if they only repeat the rules."""
     if ticket.untriaged or not ticket.analysis:
         if ticket.judge_reasoning.startswith(_BY_RULE):
             return ""

@@ -92,14 +92,7 @@ SIGNAL_OF: Final = {
 
 
 def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
-    """
-    Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors.
-
-    Args:
-        v: The worker's vital signs.
-        settings: The thresholds.
-        now: The present time, in seconds since the epoch.
-    """
+    """Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors."""
     findings = detect(v, settings, now)
     by_signal: dict[str, list[Finding]] = {}
     for finding in findings:

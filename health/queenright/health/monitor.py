@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any, Final
@@ -120,11 +120,11 @@ class WorkerHealth:
     """Findings of detectors on trial; nothing follows from them."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
+    key: WorkerKey = field(init=False)
+    """Agent and session; one object for all that refer to the worker."""
 
-    @property
-    def key(self) -> WorkerKey:
-        """Agent and session."""
-        return (self.vitals.agent_id, self.vitals.session_id)
+    def __post_init__(self) -> None:
+        self.key = (self.vitals.agent_id, self.vitals.session_id)
 
     @property
     def standing(self) -> HealthState | None:
@@ -175,9 +175,6 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
-
-    Args:
-        settings: The thresholds.
     """
 
     def __init__(self, settings: HealthSettings) -> None:
@@ -493,7 +490,6 @@ class HealthMonitor:
         Record that a process is alive, even if the event is about none of its workers.
 
         Args:
-            incarnation_id: The process, as its workers name it.
             now: When it arrived.
             interval: The interval in seconds of reports of open work, if this is one.
         """

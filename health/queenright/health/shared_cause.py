@@ -14,7 +14,9 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
-_OF_FAILING_CALLS: Final = frozenset({FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS})
+_OF_FAILING_CALLS: Final = frozenset(
+    {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
+)
 _OWN_ERROR: Final = re.compile(
     r"auth|api.?key|permission|forbidden|unauthori[sz]ed|invalid.?request|bad.?request|not.?found|unprocessable"
     r"|\b40[0134]\b|\b422\b",
@@ -40,18 +42,17 @@ def shared_cause(
     the error is mostly the caller's own, such as a wrong key.
 
     Args:
-        health: The worker.
         finding: The worst that is wrong with it.
         workers: Gives the fleet, in any order.
-        settings: How many in how long share a cause.
-        now: Seconds since the epoch.
     """
     v, since = health.vitals, now - settings.tickets.incident_window_seconds
     most = settings.tickets.incident_workers
     if finding.kind is FindingKind.PROVIDER_FAILURE:
         return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
-    # Failures that repeat are repeated results too: either finding may be the worse one.
-    if finding.kind not in _OF_FAILING_CALLS or not _has(health, FindingKind.ERROR_STREAK):
+    # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
+    if finding.kind not in _OF_FAILING_CALLS or not _is_failing(health):
+        return ""
+    if finding.kind is FindingKind.DOOM_LOOP and not _repeats_failures(v):
         return ""
     if not v.streak_tool or v.streak_is_missing:
         return ""
@@ -108,11 +109,20 @@ def _mcp_server(tool: str) -> str:
 
 def _fails_by_tool(v: VitalSigns, other: WorkerHealth, since: float) -> bool:
     of = other.vitals
-    return (
-        of.streak_error == v.streak_error
-        and of.last_activity >= since
-        and _has(other, FindingKind.ERROR_STREAK)
-    )
+    return of.streak_error == v.streak_error and of.last_activity >= since and _is_failing(other)
+
+
+def _is_failing(worker: WorkerHealth) -> bool:
+    """Return whether calls of one tool fail, one after the other or the same one again."""
+    if _has(worker, FindingKind.ERROR_STREAK):
+        return True
+    return _has(worker, FindingKind.DOOM_LOOP) and _repeats_failures(worker.vitals)
+
+
+def _repeats_failures(v: VitalSigns) -> bool:
+    """Return whether all current repeats are of the tool that fails."""
+    repeats = v.calls.repeats() if v.calls is not None and v.streak else []
+    return bool(repeats) and all(one.failed and one.tool == v.streak_tool for one in repeats)
 
 
 def _has(worker: WorkerHealth, kind: FindingKind) -> bool:

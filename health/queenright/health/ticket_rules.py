@@ -86,7 +86,6 @@ def finding_fields(
     Return the fields of a ticket about its worst finding and the worker's own text.
 
     Args:
-        health: The worker now.
         ticket: The ticket; None for a new one.
         findings: Findings that justify a ticket, worst first.
     """
@@ -242,9 +241,7 @@ def apply_findings(
     A finding that is new, worse or back is a report. With none left, the hold begins.
 
     Args:
-        ticket: A live ticket.
         findings: Findings that justify a ticket, worst first.
-        now: Seconds since the epoch.
         taken: Another ticket of the session is open and takes the reports; this dismissed one only records
             whether its condition holds.
     """

@@ -386,14 +386,20 @@ def _clean(value: object) -> str:
     return clean_name(value, _NAME_LIMIT) if isinstance(value, str) else ""
 
 
+_NUMBER: Final = (int, float)
+"""Faster in ``isinstance`` than a union, which is made again for each call."""
+
+
 def count(value: object) -> int:
     """Return a count if it is one, else 0."""
-    return int(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0
+    if type(value) is int:  # as nearly always
+        return value if 0 <= value < 1e12 else 0
+    return int(value) if isinstance(value, _NUMBER) and 0 <= value < 1e12 else 0
 
 
 def dollars(value: object) -> float | None:
     """Return an amount if it is one: a number of at least zero that somebody may have paid."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+    if value is None or isinstance(value, bool) or not isinstance(value, _NUMBER) or not 0 <= value < 1e9:
         return None
     return float(value)
 
@@ -407,9 +413,9 @@ def whole(value: object) -> int | None:
 
 def seconds(value: object) -> float | None:
     """Return a declared time if it is one: a finite number above zero."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_SECONDS:
-        return float(value)
-    return None
+    if value is None or not isinstance(value, _NUMBER) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < _LONGEST_SECONDS else None
 
 
 def word(value: object) -> str:

@@ -841,7 +841,6 @@ class VitalState:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
         if not failed and self._outcomes == _ALL_WELL:
             return  # nothing has failed, and still nothing
-        limit = self.settings.health_check.error_rate
         known = (self._outcomes << 1) | failed
         if known >= 2 * _ALL_WELL:
             # The leading bit tells how many there are; the oldest falls out behind it.
@@ -850,7 +849,9 @@ class VitalState:
         failures, of = known.bit_count() - 1, known.bit_length() - 1
         if failures == 0:
             self.error_rate_high = False
-        elif self.error_rate_high:
+            return
+        limit = self.settings.health_check.error_rate
+        if self.error_rate_high:
             self.error_rate_high = failures >= _ERROR_RATE_CLEARS * limit * of
         elif of >= _ERROR_MINIMUM and failures > limit * of:
             self.error_rate_high = True

@@ -33,7 +33,6 @@ from queenright.instrumentation.effect import CHANGING, READING, Effect
 from queenright.instrumentation.effects import (
     asks_user,
     effect_of_tool,
-    is_check_tool,
     is_note,
     is_shell,
     speaks,
@@ -41,6 +40,7 @@ from queenright.instrumentation.effects import (
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
+from queenright.instrumentation.shell_effects import SHORTEST_WAIT
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
@@ -58,7 +58,7 @@ class _Failure(Enum):
 
     TROUBLE = "trouble"
     MISS = "miss"
-    """The tool works, and what it was asked for this time is not there."""
+    """The tool works, and what it was asked for this time is not there, or fails its check."""
     POLL = "poll"
     """What is waited for is still not there."""
 
@@ -74,6 +74,7 @@ _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 _EDITS: Final = Effect.EDITS
 _POLLS: Final = Effect.POLLS
 _RUNS: Final = Effect.RUNS
+_CHECKS: Final = Effect.CHECKS
 _SEARCHES: Final = Effect.SEARCHES
 _SUBMITS: Final = Effect.SUBMITS
 _WAITS: Final = Effect.WAITS
@@ -386,10 +387,15 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         error = _failure_class(reported, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
+        if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
+            failure = _Failure.POLL
+            _add_poll(v, at)
         _record_poll(v, result, failed, at)
     else:
+        is_failed_check = failed and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
         is_bare = failed and effect in READING and is_shell(tool) and is_bare_exit(data)
-        may_miss = is_bare or (failed and effect in READING and error != SHELL_REFUSED and is_missing(data))
+        is_gone = failed and effect in READING and is_missing(data)
+        may_miss = is_bare or (error != SHELL_REFUSED and (is_failed_check or is_gone))
         failure = _record_call(
             v,
             tool,
@@ -399,6 +405,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
             error,
             turn,
             pause,
+            duration or 0.0,
             at,
             may_miss=may_miss,
             is_bare=is_bare,
@@ -451,10 +458,21 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
         _count_poll(v, result, at)
 
 
+def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | None) -> bool:
+    """Return whether a command that waits failed as it did before: what it waits for is not there yet."""
+    if not is_shell(tool) or args is None or result is None:
+        return False
+    return not v.is_new(digest("wait", args, result))
+
+
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
         v.progressed(at)
         return
+    _add_poll(v, at)
+
+
+def _add_poll(v: VitalState, at: float) -> None:
     if v.polls == 0:
         v.polls_since, v.polls_from = at, v.active_for
     v.polls += 1
@@ -469,6 +487,7 @@ def _record_call(
     error: str,
     turn: object,
     pause: float,
+    duration: float,
     at: float,
     *,
     may_miss: bool = False,
@@ -498,7 +517,7 @@ def _record_call(
         ):
             v.calls.changed()
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
-        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, failed=failed):
+        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
@@ -506,21 +525,26 @@ def _record_call(
                 v.rereads += 1
             return _Failure.POLL if failed else _Failure.TROUBLE
         v._has_waited = False
-        is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
+        is_check = effect in (_RUNS, _CHECKS)
         # Without arguments, an unknown tool may tell what has become of the work.
         is_look = not failed and (effect in READING or (effect is None and not tells_all))
         seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
-        may_change = effect == _RUNS or (effect is None and not is_check and not is_note(tool))
+        # A check by a shell may build or generate something.
+        may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
+            effect is None and not is_note(tool)
+        )
         if may_change and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
-    is_miss = may_miss and seen is Seen.NEVER
+    # A check that is made again after a change is work through a list once more.
+    is_miss = may_miss and (seen is Seen.NEVER or (effect == _CHECKS and seen is Seen.AFTER_CHANGE))
     if result is not None and seen is not Seen.BESIDE:
         of_result = digest("result", result)
-        is_miss = is_miss and (is_bare or not (is_shell(tool) and v.knows(of_result)))
-        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
+        is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
+        is_new_miss = is_miss and seen is Seen.NEVER
+        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_new_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
@@ -554,12 +578,15 @@ def _is_poll(
     result: str | None,
     effect: str | None,
     pause: float,
+    duration: float,
     *,
     failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
-    if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
+    # A query of a state may wait by itself.
+    is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
+    if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
@@ -609,7 +636,7 @@ def _record_result_news(
     v.results_since_gain += 1
     if is_miss:
         v.stale_results += 0.5
-        if not v.is_new(result):
+        if not v.is_new(result) and effect != _CHECKS:
             _count_fruitless(v, at)
         return
     if result != _NOTHING_NEW and v.is_new(result):

@@ -22,7 +22,9 @@ class Effect(StrEnum):
     WAITS = "waits"
     """Waits, or polls for completion."""
     RUNS = "runs"
-    """Runs a script, a build or a check: it may change something, or tell what changed."""
+    """Runs a script or a build: it may change something, or tell what changed."""
+    CHECKS = "checks"
+    """Runs a test or a linter on what was done before: that it fails is an answer."""
     SUBMITS = "submits"
     """Submits a result, or reports that the task is done."""
 

@@ -42,7 +42,7 @@ _STATES: Final = words_in(
 _RUNNING: Final = words_in(
     """
     job jobs run runs build builds pipeline pipelines workflow workflows deployment deployments task
-    tasks queue logs
+    tasks queue logs process processes output
     """
 )
 """Reading these while they run returns a state."""
@@ -144,6 +144,7 @@ _STDIN: Final = words_in(
 )
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ACTION: Final = re.compile(r"[A-Za-z][\w-]{1,39}")
 _SEPARATORS: Final = re.compile(r"__|[.:/]")
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 
@@ -158,7 +159,6 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
-    is_check: bool = False
     is_note: bool = False
 
 
@@ -180,10 +180,9 @@ def _tool(name: str) -> _Tool:
         return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     if "replace" in words:
         return _Tool(Effect.EDITS)
-    speaks = not _SPEAKS.isdisjoint(words[:1])
     if not _NOTES.isdisjoint(words):
         return _Tool(None, is_note=True)
-    return _Tool(_effect_of_name(words), speaks=speaks, is_check=not _CHECKS.isdisjoint(words))
+    return _Tool(_effect_of_name(words), speaks=not _SPEAKS.isdisjoint(words[:1]))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -199,7 +198,9 @@ def _effect_of_name(words: list[str]) -> Effect | None:
             return Effect.SEARCHES
         if word in _READS:
             return Effect.READS if (_STATES | _RUNNING).isdisjoint(words) else Effect.POLLS
-    return Effect.POLLS if "git" not in words and not _STATES.isdisjoint(words) else None
+    if "git" not in words and not _STATES.isdisjoint(words):
+        return Effect.POLLS
+    return None if _CHECKS.isdisjoint(words) else Effect.CHECKS
 
 
 def effect_of_tool(name: str) -> Effect | None:
@@ -215,11 +216,6 @@ def asks_user(name: str) -> bool:
 def speaks(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
-
-
-def is_check_tool(name: str) -> bool:
-    """Return whether a tool checks what was done before: tests and the like."""
-    return _tool(name).is_check
 
 
 def is_note(name: str) -> bool:
@@ -254,7 +250,17 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
     if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < SHORTEST_WAIT:
         return Effect.READS
+    if traits.effect is None and not (traits.is_note or traits.asks_user):
+        return _effect_of_action(arguments)
     return traits.effect
+
+
+def _effect_of_action(arguments: object) -> Effect | None:
+    """Return the effect of the argument ``action``, as of ``computer``; None if there is none."""
+    if isinstance(arguments, str) and arguments[:1] != "{":
+        return None
+    action = _text_in(arguments, ("action",))
+    return _tool(action).effect if _ACTION.fullmatch(action) else None
 
 
 def seconds_waited(tool: str, arguments: object) -> float:

@@ -105,13 +105,19 @@ _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
 _RUNNERS: Final = re.compile(
     r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
+    r"|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
-"""Commands that run a script or a program of somebody's, or ask another to change something."""
+"""Commands that run a script, build something, or ask another to change something."""
+_BUILDS: Final = re.compile(r"\S*build\S*")
 _CHECKERS: Final = re.compile(
-    r"\S*(?:test|lint|check|build|verify|validate)\S*|tox|nox|mypy|pyright|flake8|bandit|tsc|jest|mocha|ava|rspec"
-    r"|phpunit|rubocop|pre-commit|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
+    r"(?!\S*latest)\S*(?:test|lint|check|verify|validate|py_?compile)\S*|vet|clippy|tox|nox|mypy|pyright|flake8"
+    r"|bandit|tsc|jest|mocha|ava|rspec|phpunit|rubocop|pre-commit"
 )
-"""Commands that check what was done before."""
+"""Commands that check what was done before, and the scripts, modules and targets that others run for it."""
+_CHECK_WORDS: Final = 4
+"""The words of a command, its options left out, of which one names a check: ``npm run lint``."""
+_FIXES: Final = words_in("--fix --write -w -i --in-place")
+"""Options with which a check changes what it finds."""
 _INSTALLERS: Final = words_in(
     """
     pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
@@ -154,6 +160,9 @@ _CLIENT_CHANGES: Final = words_in(
 _CONTAINER_CLIENTS: Final = words_in("kubectl oc docker podman nerdctl docker-compose")
 _RUN_INSIDE: Final = words_in("run exec cp attach debug")
 """What follows these is a command of its own."""
+_FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
+_WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
+"""Options with which a read goes on until it is stopped, or what it waits for is there."""
 _CURL_SENDS: Final = re.compile(
     r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
     r"|(?:-\w*X ?+|--request[ =])(?!GET\b|HEAD\b)|(?:-\w*o ?+|--output[ =])(?!/dev/null\b|-(?: |$)))"
@@ -164,6 +173,8 @@ _GH_SENDS: Final = re.compile(
 
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
 _SLEEPS: Final = re.compile(r"\bsleep((?: +[\d.]{1,9}[smhd]?)+)")
+_POWERSHELL_SECONDS: Final = re.compile(r"-sleep (?:-s\w* )?(\d{1,9}(?:\.\d+)?)\b", re.IGNORECASE)
+_SCRIPT_SLEEPS: Final = re.compile(r"\bsleep\((\d{1,9}(?:\.\d+)?)\)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -193,13 +204,17 @@ def effect_of_command(command: str) -> Effect | None:
         if effect is not Effect.READS:
             effects.add(effect)
     if Effect.EDITS in effects:
-        return Effect.CHANGES if effects & {None, Effect.RUNS} else Effect.EDITS
+        return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
+        return Effect.WAITS
+    if "sleep(" in command and _slept_by_script(command) >= SHORTEST_WAIT:
         return Effect.WAITS
     if not effects:
         return Effect.READS
     if Effect.RUNS in effects:
         return Effect.RUNS
+    if Effect.CHECKS in effects:
+        return Effect.CHECKS
     if None in effects:
         return None
     return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
@@ -240,6 +255,8 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     name = words[0].rsplit("/", 1)[-1]
     if name in _CLIENTS:
         return _effect_of_client(name, words)
+    if name in ("tail", "journalctl") and any(_FOLLOWS.fullmatch(word) for word in words[1:]):
+        return Effect.WAITS
     if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
         return Effect.POLLS
     if name in _PORT_CLIENTS and any(_SCANS.fullmatch(word) for word in words[1:]):
@@ -253,6 +270,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.READS
     if name in ("sleep", "wait"):
         return Effect.WAITS if name == "wait" or _slept(words[1:]) >= SHORTEST_WAIT else Effect.READS
+    if name.lower() == "start-sleep":
+        seconds = _POWERSHELL_SECONDS.search(" ".join(words))
+        return Effect.WAITS if seconds and float(seconds[1]) >= SHORTEST_WAIT else Effect.READS
     if name == "sed":
         return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "curl":
@@ -265,10 +285,20 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return _effect_of_git(words)
     if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
         return Effect.CHANGES
-    if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
-        return Effect.RUNS
-    is_check = any(_CHECKERS.fullmatch(word) for word in (name, *words[1:2]))
-    return Effect.RUNS if is_check else None
+    is_runner = _RUNNERS.fullmatch(name) is not None or words[0].startswith(("./", "../", "/", "~/"))
+    if _FIXES.isdisjoint(words) and _names_check(name, words, _CHECK_WORDS if is_runner else 2):
+        return Effect.CHECKS
+    return Effect.RUNS if is_runner or any(_BUILDS.fullmatch(word) for word in words[:2]) else None
+
+
+def _names_check(name: str, words: Sequence[str], most: int) -> bool:
+    """Return whether the command, its script or module, or its target is a check; a path after it is not."""
+    plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:most]
+    return any(
+        _CHECKERS.fullmatch(word.rsplit("/", 1)[-1])
+        for at, word in enumerate(plain)
+        if at < 2 or ("." not in word and "/" not in word)
+    )
 
 
 def _effect_of_git(words: Sequence[str]) -> Effect | None:
@@ -282,7 +312,7 @@ def _effect_of_git(words: Sequence[str]) -> Effect | None:
     return Effect.READS if words[at] in _GIT_READS else Effect.CHANGES
 
 
-def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
+def _effect_of_client(name: str, words: list[str]) -> Effect:
     """Return the effect of the first verb, wherever it is: options with values may come before it."""
     plain = [word for word in words[1:] if word[0] not in "-'\""]
     if name in ("gh", "glab"):
@@ -297,13 +327,17 @@ def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
             verb, hyphen, _ = word.partition("-")
             word = verb if hyphen or verb == "ls" else ""
         if word in _CLIENT_READS:
-            return Effect.POLLS
+            follows = _FOLLOWS if word in ("log", "logs") else _WATCHES
+            options = words[words.index(word) + 1 :] if word in words else words
+            return Effect.WAITS if any(follows.fullmatch(each) for each in options) else Effect.POLLS
         if word in _CLIENT_CHANGES:
             return Effect.CHANGES
         if word == "wait" or (word == "watch" and name == "gh"):
             return Effect.WAITS
         if word in _RUN_INSIDE and name in _CONTAINER_CLIENTS:
-            break
+            # ``exec`` or ``run``, the container, and its command unless options with values come before it.
+            inner = _effect_of_words(plain[plain.index(word) + 2 :])
+            return inner if inner in (Effect.CHECKS, Effect.POLLS) else Effect.RUNS
     return Effect.RUNS
 
 
@@ -319,6 +353,11 @@ def seconds_slept(command: str) -> float:
         return 0.0
     lengths = (_slept(found.split()) for found in _SLEEPS.findall(command))
     return sum(length for length in lengths if length < math.inf)
+
+
+def _slept_by_script(command: str) -> float:
+    """Return the longest ``sleep(...)`` of a script in a command, in seconds."""
+    return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 
 
 def _slept(words: Sequence[str]) -> float:

@@ -115,9 +115,6 @@ class ChatTools:
     text written by a worker may make a model want anything, and cannot order it. Each acts once per question.
 
     Args:
-        tickets: The tickets.
-        monitor: The workers' health.
-        clock: Seconds since the epoch.
         actions: Nudges and stops workers; without it, there are no tools for that.
         workspaces: Reads, changes and restarts agents; without it, there are no tools for that.
     """

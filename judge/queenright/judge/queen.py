@@ -89,8 +89,6 @@ class Queen:
     A model that would dismiss a high or critical ticket whose condition still holds is overruled.
 
     Args:
-        desk: What all roles share.
-        model: The queen's model.
         retry: Requests another triage of a ticket, by id.
         actions: Nudges and stops workers; without it, the queen has no tools for that.
     """

@@ -14,30 +14,13 @@ from queenright.api.terms import (
     InstructionKind,
     Outcome,
 )
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
-_WHO: Final[dict[str, Any]] = {
-    "agent_id": "researcher",
-    "session_id": "session-1",
-    "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-}
 
 
 class NudgeResult(Wire):
     """The result of a nudge."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b1",
-            "delivered": True,
-            "outcome": "done",
-            "attempt": 1,
-            "message": "Write down what blocks you.",
-            "detail": "",
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -53,15 +36,6 @@ class NudgeResult(Wire):
 class EscalationResult(Wire):
     """The result of an escalation to the orchestrator."""
 
-    model_config = shown(
-        _WHO
-        | {
-            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b2",
-            "escalation_id": "018f6f7e-0000-7000-8000-0000000000e1",
-            "outcome": "done",
-        }
-    )
-
     agent_id: str
     session_id: str
     incarnation_id: str
@@ -72,17 +46,6 @@ class EscalationResult(Wire):
 
 class TerminationResult(Wire):
     """The result of a termination."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b3",
-            "terminated": True,
-            "outcome": "done",
-            "checkpoint_id": "cp-17",
-            "detail": "",
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -96,26 +59,6 @@ class TerminationResult(Wire):
 
 class Intervention(Wire):
     """An intervention, or one that a dry run logged. Times in seconds since the epoch."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b1",
-            "kind": "nudge",
-            "outcome": "done",
-            "by": "ladder",
-            "reason": "stuck for 2 min",
-            "attempt": 1,
-            "trouble_since": NOW - 120,
-            "created_at": NOW - 60,
-            "finished_at": NOW - 60,
-            "answered_at": None,
-            "message": "Write down what blocks you.",
-            "detail": "",
-            "escalation_id": "",
-            "checkpoint_id": None,
-        }
-    )
 
     intervention_id: str
     agent_id: str
@@ -139,32 +82,12 @@ class Intervention(Wire):
 class InterventionsPage(Wire):
     """Interventions, newest first."""
 
-    model_config = shown({"interventions": [example_of(Intervention)], "next": None})
-
     interventions: list[Intervention]
     next: str | None = Field(description=NEXT)
 
 
 class Escalation(Wire):
     """An escalation to the orchestrator. Times in seconds since the epoch."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "escalation_id": "018f6f7e-0000-7000-8000-0000000000e1",
-            "reason": "no progress after 3 nudges",
-            "options": ["more_time", "hand_off", "terminate"],
-            "context": {"state": "stuck"},
-            "created_at": NOW - 60,
-            "deadline": NOW + 840,
-            "status": "pending",
-            "decision": None,
-            "decided_by": "",
-            "decided_at": None,
-            "decision_reason": "",
-            "more_time_seconds": None,
-        }
-    )
 
     escalation_id: str
     agent_id: str
@@ -186,35 +109,12 @@ class Escalation(Wire):
 class EscalationsPage(Wire):
     """Escalations to the orchestrator, newest first."""
 
-    model_config = shown({"escalations": [example_of(Escalation)], "next": None})
-
     escalations: list[Escalation]
     next: str | None = Field(description=NEXT)
 
 
 class Approval(Wire):
     """A request to terminate one incarnation of a worker. Times in seconds since the epoch."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "approval_id": "018f6f7e-0000-7000-8000-0000000000a1",
-            "ticket_id": "018f6f7e-0000-7000-8000-0000000000c1",
-            "reason": "it repeats one search and spends tokens",
-            "asked_by": "queen",
-            "ordered_by": "",
-            "created_at": NOW - 60,
-            "expires_at": NOW + 1740,
-            "progress_before": NOW - 140,
-            "status": "requested",
-            "decided_by": "",
-            "decided_at": None,
-            "decision_reason": "",
-            "intervention_id": "",
-            "outcome": None,
-            "detail": "",
-        }
-    )
 
     approval_id: str
     ticket_id: str
@@ -239,26 +139,12 @@ class Approval(Wire):
 class ApprovalsPage(Wire):
     """Requests to terminate a worker, newest first."""
 
-    model_config = shown({"approvals": [example_of(Approval)], "next": None})
-
     approvals: list[Approval]
     next: str | None = Field(description=NEXT)
 
 
 class PermissionRequest(Wire):
     """A permission that a coding agent asks for and waits for. Times in seconds since the epoch."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "agent_id": "claude-code/ada@laptop/honey",
-            "request_id": "018f6f7e-0000-7000-8000-0000000000d1",
-            "tool": "Bash",
-            "question": "Bash: rm -rf build",
-            "asked_at": NOW - 5,
-            "expires_at": NOW + 25,
-        }
-    )
 
     request_id: str
     agent_id: str
@@ -273,26 +159,12 @@ class PermissionRequest(Wire):
 class PermissionsPage(Wire):
     """Pending permission requests, newest first."""
 
-    model_config = shown({"permissions": [example_of(PermissionRequest)], "next": None})
-
     permissions: list[PermissionRequest]
     next: str | None = Field(description=NEXT)
 
 
 class PermissionResult(Wire):
     """The result of an answer to a permission request."""
-
-    model_config = shown(
-        _WHO
-        | {
-            "agent_id": "claude-code/ada@laptop/honey",
-            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b4",
-            "delivered": True,
-            "outcome": "done",
-            "message": "allow: Bash: rm -rf build",
-            "detail": "",
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -307,8 +179,6 @@ class PermissionResult(Wire):
 class EmergencyStop(Wire):
     """The state of the emergency stop."""
 
-    model_config = shown({"on": True, "by": "ada", "reason": "the provider is down", "changed_at": NOW})
-
     on: bool
     by: str = Field(description="Who set it last; empty: never set.")
     reason: str
@@ -318,15 +188,6 @@ class EmergencyStop(Wire):
 class Instruction(Wire):
     """An instruction to a worker."""
 
-    model_config = shown(
-        {
-            "instruction_id": "018f6f7e-0000-7000-8000-0000000000d1",
-            "kind": "nudge",
-            "message": "Write down what blocks you.",
-            "expires_at": NOW + 300,
-        }
-    )
-
     instruction_id: str
     kind: InstructionKind
     message: str
@@ -335,7 +196,5 @@ class Instruction(Wire):
 
 class Instructions(Wire):
     """Instructions to a worker; empty if none came within the wait."""
-
-    model_config = shown({"instructions": [example_of(Instruction)]})
 
     instructions: list[Instruction]

@@ -19,24 +19,13 @@ from queenright.api.terms import (
     State,
     Waiting,
 )
-from queenright.api.wire import NOW, Age, RelativeToNow, Wire, example_of, shown
+from queenright.api.wire import Age, RelativeToNow, Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
 
 class Finding(Wire):
     """A finding of one detector about a worker."""
-
-    model_config = shown(
-        {
-            "kind": "doom_loop",
-            "severity": "high",
-            "evidence": "search was called 12 times with the same arguments and the same result",
-            "since": NOW - 120,
-            "ticket": True,
-            "shadow": False,
-        }
-    )
 
     kind: FindingKind
     severity: Severity
@@ -48,43 +37,6 @@ class Finding(Wire):
 
 class AgentRow(Wire):
     """One session of a worker: its state and vital signs. Times are in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "agent_id": "researcher",
-            "session_id": "session-1",
-            "task_id": "report-7",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "framework": "queenright",
-            "node_id": "search",
-            "health": "stuck",
-            "state": "stuck",
-            "state_since": NOW - 120,
-            "state_for": "2 min",
-            "reason": "search was called 12 times with the same arguments and the same result",
-            "ended": False,
-            "outcome": "",
-            "activity": "working: model",
-            "phase": "llm",
-            "tool": "",
-            "waiting": "",
-            "question": "",
-            "steps": 20,
-            "bad_steps": 12,
-            "tool_calls": 19,
-            "errors": 0,
-            "tokens": 41_200,
-            "cost_usd": 0.31,
-            "unpriced_tokens": 0,
-            "verdicts": ["ACCEPT", "RETRY", "RETRY"],
-            "last_activity": NOW - 2,
-            "last_progress": NOW - 140,
-            "active_ago": "2 s",
-            "progress_ago": "2 min",
-            "findings": [example_of(Finding)],
-            "shadow_findings": [],
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -127,10 +79,6 @@ class AgentRow(Wire):
 class Signal(Wire):
     """A health signal."""
 
-    model_config = shown(
-        {"name": "tool_calls", "verdict": "bad", "evidence": "12 of the last 12 calls are the same"}
-    )
-
     name: str
     verdict: Reading
     evidence: str = Field(description="The numbers, in at most 300 characters.")
@@ -138,16 +86,6 @@ class Signal(Wire):
 
 class HealthMetrics(Wire):
     """Usage of a worker in its session."""
-
-    model_config = shown(
-        {
-            "uptime_seconds": 600.0,
-            "token_count": 41_200,
-            "error_count": 0,
-            "tool_call_count": 19,
-            "intervention_count": 1,
-        }
-    )
 
     uptime_seconds: Annotated[float, RelativeToNow()] = Field(
         description="Since the incarnation started; until its end if it has ended."
@@ -160,27 +98,6 @@ class HealthMetrics(Wire):
 
 class Ladder(Wire):
     """The interventions on one incarnation of a worker. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "agent_id": "researcher",
-            "session_id": "session-1",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "level": "nudged",
-            "nudges": 1,
-            "trouble_since": NOW - 120,
-            "progress_before": NOW - 140,
-            "needs_checkpoint": False,
-            "acted_at": NOW - 60,
-            "until": NOW + 240,
-            "escalation_id": "",
-            "is_informed": True,
-            "delivered": True,
-            "is_recoverable": True,
-            "by": "ladder",
-            "reason": "",
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -207,19 +124,6 @@ class Ladder(Wire):
 class AgentHealth(AgentRow):
     """The health of a worker: every signal with its evidence. Times in seconds since the epoch."""
 
-    model_config = shown(
-        example_of(AgentRow)
-        | {
-            "state_changed_at": NOW - 120,
-            "last_heartbeat": None,
-            "last_checkpoint": NOW - 200,
-            "metrics": example_of(HealthMetrics),
-            "signals": [example_of(Signal)],
-            "circuit_breakers": [example_of(Breaker)],
-            "ladder": example_of(Ladder),
-        }
-    )
-
     state_changed_at: float
     last_heartbeat: float | None
     last_checkpoint: float | None
@@ -232,28 +136,12 @@ class AgentHealth(AgentRow):
 class AgentHealthPage(Wire):
     """The health of workers, by name and session."""
 
-    model_config = shown({"agents": [example_of(AgentHealth)], "next": None})
-
     agents: list[AgentHealth]
     next: str | None = Field(description=NEXT)
 
 
 class HistoryRow(Wire):
     """An event that concerns a worker's health, and the state after it."""
-
-    model_config = shown(
-        {
-            "seq": 4711,
-            "time": NOW - 120,
-            "type": "health_state_changed",
-            "state": "stuck",
-            "reason": "search was called 12 times with the same arguments and the same result",
-            "session_id": "session-1",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "event_id": "018f6f7e-0000-7000-8000-0000000000aa",
-            "data": {"from": "healthy", "to": "stuck", "reason": "…", "findings": []},
-        }
-    )
 
     seq: int = Field(description="Its number in the event log.")
     time: float = Field(description="Seconds since the epoch.")
@@ -269,30 +157,12 @@ class HistoryRow(Wire):
 class HistoryPage(Wire):
     """Events of a worker, oldest first; `next` leads to earlier ones."""
 
-    model_config = shown({"history": [example_of(HistoryRow)], "next": None})
-
     history: list[HistoryRow]
     next: str | None = Field(description="The cursor of earlier events; null: none.")
 
 
 class Heartbeat(Wire):
     """A heartbeat. Times are in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "agent_id": "researcher",
-            "session_id": "report-7",
-            "incarnation_id": "",
-            "task_id": "report-7",
-            "timestamp": NOW,
-            "phase": "search",
-            "last_tool_call": NOW - 5,
-            "token_count": 1200,
-            "error_count": 0,
-            "progress_indicator": "12 of 40 pages",
-            "interval": 300.0,
-        }
-    )
 
     agent_id: str
     session_id: str
@@ -310,15 +180,11 @@ class Heartbeat(Wire):
 class HeartbeatReceipt(Wire):
     """The heartbeat was stored."""
 
-    model_config = shown({"agent_id": "researcher"})
-
     agent_id: str
 
 
 class AgentsPage(Wire):
     """Sessions of workers, by the worker's name."""
-
-    model_config = shown({"loaded": [example_of(AgentSlot)], "agents": [example_of(AgentRow)], "next": None})
 
     loaded: list[AgentSlot] = Field(description="Agents that run inside the service, all on each page.")
     agents: list[AgentRow]

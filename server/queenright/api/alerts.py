@@ -6,22 +6,11 @@ from pydantic import Field
 
 from queenright.api.terms import AlertStatus
 from queenright.api.tickets import ReceiverDelivery
-from queenright.api.wire import NOW, Age, ClockTime, Deprecated, Wire, example_of, shown
+from queenright.api.wire import Age, ClockTime, Deprecated, Wire
 
 
 class NotificationPeer(Wire):
     """Delivery of a notification, or of its end, to one Alertmanager."""
-
-    model_config = shown(
-        {
-            "peer": "http://127.0.0.1:9093",
-            "status": "firing",
-            "delivered_at": NOW - 109,
-            "attempts": 1,
-            "last_error": None,
-            "outcome": "accepted 09:58:11",
-        }
-    )
 
     peer: str = Field(description="Its URL, without credentials.")
     status: AlertStatus
@@ -33,27 +22,6 @@ class NotificationPeer(Wire):
 
 class Notification(Wire):
     """A notification and its deliveries. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "id": 7,
-            "ticket_id": "018f6f7e-0000-7000-8000-0000000000c1",
-            "agent_id": "researcher",
-            "agent": "researcher",
-            "cause": "doom_loop",
-            "severity": "critical",
-            "ticket_severity": "high",
-            "title": "researcher repeats one search",
-            "status": "firing",
-            "written_at": NOW - 110,
-            "ended_at": None,
-            "active": True,
-            "peers": [example_of(NotificationPeer)],
-            "notified": [example_of(ReceiverDelivery)],
-            "time": "09:58:10",
-            "age": "2 min",
-        }
-    )
 
     id: int
     ticket_id: str
@@ -76,17 +44,6 @@ class Notification(Wire):
 class OutboxPeer(Wire):
     """Deliveries to one Alertmanager. Times in seconds since the epoch."""
 
-    model_config = shown(
-        {
-            "peer": "http://127.0.0.1:9093",
-            "ok": True,
-            "pending": 0,
-            "error": "",
-            "failing_since": None,
-            "next_attempt_at": None,
-        }
-    )
-
     peer: str
     ok: bool
     pending: int
@@ -98,15 +55,6 @@ class OutboxPeer(Wire):
 class RefusedAlert(Wire):
     """An alert that an Alertmanager refused."""
 
-    model_config = shown(
-        {
-            "ticket_ids": ["018f6f7e-0000-7000-8000-0000000000c1"],
-            "peer": "http://127.0.0.1:9093",
-            "status": "firing",
-            "error": "400: label name is invalid",
-        }
-    )
-
     ticket_ids: list[str]
     peer: str
     status: AlertStatus
@@ -115,10 +63,6 @@ class RefusedAlert(Wire):
 
 class Outbox(Wire):
     """State of the outbox."""
-
-    model_config = shown(
-        {"active": 1, "pending": 0, "oldest": None, "peers": [example_of(OutboxPeer)], "refused": []}
-    )
 
     active: int = Field(description="Firing alerts.")
     pending: int = Field(description="Notifications that a peer has not accepted yet.")
@@ -130,10 +74,6 @@ class Outbox(Wire):
 class NotificationsPage(Wire):
     """Notifications, newest first, and the state of the outbox."""
 
-    model_config = shown(
-        {"outbox": example_of(Outbox), "notifications": [example_of(Notification)], "next": None}
-    )
-
     outbox: Outbox
     notifications: list[Notification]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
@@ -141,20 +81,6 @@ class NotificationsPage(Wire):
 
 class Silence(Wire):
     """An active or pending silence. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "silence_id": "b3c5",
-            "by": "ada",
-            "comment": "being fixed (ticket 018f6f7e-0000-7000-8000-0000000000c1)",
-            "state": "active",
-            "starts_at": NOW - 60,
-            "ends_at": NOW + 3540,
-            "matchers": ['agent="researcher"', 'cause="doom_loop"'],
-            "peers": ["http://127.0.0.1:9093"],
-            "tickets": ["018f6f7e-0000-7000-8000-0000000000c1"],
-        }
-    )
 
     silence_id: str
     by: str
@@ -170,8 +96,6 @@ class Silence(Wire):
 class SilencePeer(Wire):
     """Whether the silences of an Alertmanager could be read."""
 
-    model_config = shown({"peer": "http://127.0.0.1:9093", "read_at": NOW, "error": None})
-
     peer: str
     read_at: float | None = Field(description="Seconds since the epoch; null: never.")
     error: str | None
@@ -179,10 +103,6 @@ class SilencePeer(Wire):
 
 class Silences(Wire):
     """Active and pending silences, the first to end first."""
-
-    model_config = shown(
-        {"silences": [example_of(Silence)], "unknown": "", "peers": [example_of(SilencePeer)]}
-    )
 
     silences: list[Silence]
     unknown: str = Field(description="Peers whose silences are unknown, and why; empty if all answered.")
@@ -192,8 +112,6 @@ class Silences(Wire):
 class SilenceResult(Wire):
     """The new silence, and the Alertmanager that created it."""
 
-    model_config = shown({"silence_id": "b3c5", "peer": "http://127.0.0.1:9093"})
-
     silence_id: str
     peer: str
 
@@ -201,25 +119,17 @@ class SilenceResult(Wire):
 class SymptomsReceipt(Wire):
     """The number of symptom alerts in the request."""
 
-    model_config = shown({"symptoms": 2})
-
     symptoms: int
 
 
 class DeliveriesReceipt(Wire):
     """The number of alerts whose delivery was recorded."""
 
-    model_config = shown({"noted": 1})
-
     noted: int
 
 
 class SlackReply(Wire):
     """The reply that Slack shows below the message."""
-
-    model_config = shown(
-        {"response_type": "in_channel", "replace_original": False, "text": "ada acknowledged it."}
-    )
 
     response_type: str
     replace_original: bool
@@ -228,13 +138,6 @@ class SlackReply(Wire):
 
 class IncidentReceipt(Wire):
     """The effect of a PagerDuty event on tickets."""
-
-    model_config = shown(
-        {
-            "did": "see tickets",
-            "tickets": {"018f6f7e-0000-7000-8000-0000000000c1": "ada acknowledged it."},
-        }
-    )
 
     did: str
     tickets: dict[str, str] = Field(description="The effect by ticket.")

@@ -5,26 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import BreakerState
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import Wire
 
 
 class Breaker(Wire):
     """A circuit breaker."""
-
-    model_config = shown(
-        {
-            "name": "tool:researcher:search",
-            "kind": "tool",
-            "agent_id": "researcher",
-            "target": "search",
-            "state": "open",
-            "failures": 5,
-            "threshold": 5,
-            "reason": "5 failures in a row: TimeoutError",
-            "opened_at": NOW - 30,
-            "half_open_at": NOW + 30,
-        }
-    )
 
     name: str
     kind: str = Field(description="What it protects: `tool` or `provider`.")
@@ -40,8 +25,6 @@ class Breaker(Wire):
 
 class BreakersPage(Wire):
     """Circuit breakers by name."""
-
-    model_config = shown({"breakers": [example_of(Breaker)], "next": None})
 
     breakers: list[Breaker]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")

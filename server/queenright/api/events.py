@@ -6,29 +6,11 @@ from typing import Any
 
 from pydantic import Field
 
-from queenright.api.wire import Wire, shown
+from queenright.api.wire import Wire
 
 
 class Event(Wire):
     """An event. Unknown values are empty."""
-
-    model_config = shown(
-        {
-            "id": "018f6f7e-0000-7000-8000-0000000000aa",
-            "type": "health_state_changed",
-            "time": "2026-01-24T09:58:00.000+00:00",
-            "agent_id": "researcher",
-            "session_id": "session-1",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "graph_id": "",
-            "stream_id": "",
-            "node_id": "search",
-            "execution_id": "",
-            "trace_id": "",
-            "span_id": "",
-            "data": {"from": "healthy", "to": "stuck", "reason": "…", "findings": []},
-        }
-    )
 
     id: str
     type: str = Field(description="In lower case, such as `worker_escalation_ticket`.")

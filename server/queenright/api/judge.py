@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pydantic import Field
 
 from queenright.api.terms import CheckOutcome
-from queenright.api.wire import Wire, example_of, shown
+from queenright.api.wire import Wire
 
 
 class JudgeCheck(Wire):
     """One check of the judge: its trigger, result and cost; null is what was not recorded."""
-
-    model_config = shown(
-        {
-            "checked_at": "2026-01-24T09:58:00+00:00",
-            "outcome": "ticket",
-            "woken_by": ["timer"],
-            "workers": 12,
-            "judged": 1,
-            "tickets": 1,
-            "healthy": 0,
-            "unknown": 0,
-            "counted": 0,
-            "model_calls": 2,
-            "tokens": 3100,
-            "cost": 0.004,
-            "seconds": 3.2,
-            "model": "scripted:judge",
-            "prompt": "judge@1",
-        }
-    )
 
     checked_at: str = Field(description="ISO 8601, UTC.")
     outcome: CheckOutcome = "unknown"
@@ -54,13 +32,8 @@ class JudgeCheck(Wire):
     prompt: str = Field("", description="The version of its prompt.")
 
 
-_NEXT: Final = "The cursor of the next page; null on the last one."
-
-
 class JudgeChecksPage(Wire):
     """Checks of the judge, newest first."""
 
-    model_config = shown({"checks": [example_of(JudgeCheck)], "next": None})
-
     checks: list[JudgeCheck]
-    next: str | None = Field(description=_NEXT)
+    next: str | None = Field(description="The cursor of the next page; null on the last one.")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict
-
 from queenright.api.agents import AgentRow
 from queenright.api.slots import AgentSlot as AgentSlot
-from queenright.api.wire import NOW, Wire, Words, example_of, shown
+from queenright.api.wire import Wire, Words
 
 NodeType = Annotated[str, Words("event_loop", "function", "router")]
 EdgeWhen = Annotated[str, Words("success", "failure", "always", "expression", "route")]
@@ -24,14 +22,6 @@ NodeLogLevel = Annotated[str, Words("visits", "steps")]
 EntryKind = Annotated[str, Words("input", "user", "feedback", "assistant", "tool", "summary")]
 CheckpointReason = Annotated[str, Words("node", "pause", "terminate")]
 
-_SESSION = "session_20260101_000000_a30df858"
-_RUN = "01jh2q3v7d4m9x5c8k6w0t1e2f"
-_CHECKPOINT = "0000000003-5f2c9a"
-
-
-def _example(**fields: Any) -> ConfigDict:
-    return shown(fields)
-
 
 # -- loaded agents ----------------------------------------------------------------------------------
 
@@ -43,8 +33,6 @@ class AgentDetail(Wire):
     loaded: AgentSlot | None
     """Null: it is not loaded here."""
     sessions: list[AgentRow]
-
-    model_config = _example(agent_id="docs_checker", loaded=example_of(AgentSlot), sessions=[])
 
 
 class DiscoveredAgent(Wire):
@@ -60,15 +48,6 @@ class DiscoveredAgent(Wire):
     problem: str | None
     """Why it cannot be loaded, as far as is known without running its code."""
 
-    model_config = _example(
-        path="/srv/agents/docs_checker",
-        name="docs_checker",
-        version="0",
-        description="Finds broken links in a folder of Markdown.",
-        loaded=False,
-        problem=None,
-    )
-
 
 class DiscoveredPage(Wire):
     """The agents that can be loaded, by path, and the roots."""
@@ -76,21 +55,6 @@ class DiscoveredPage(Wire):
     roots: list[str]
     agents: list[DiscoveredAgent]
     next: str | None
-
-    model_config = _example(
-        roots=["/srv/agents"],
-        agents=[
-            {
-                "path": "/srv/agents/docs_checker",
-                "name": "docs_checker",
-                "version": "0",
-                "description": "Finds broken links in a folder of Markdown.",
-                "loaded": False,
-                "problem": None,
-            }
-        ],
-        next=None,
-    )
 
 
 class RunTotals(Wire):
@@ -103,10 +67,6 @@ class RunTotals(Wire):
     input_tokens: int
     output_tokens: int
     cost: float
-
-    model_config = _example(
-        executions=3, statuses={"completed": 3}, steps=21, input_tokens=9000, output_tokens=800, cost=0.04
-    )
 
 
 class AgentStats(Wire):
@@ -127,25 +87,6 @@ class AgentStats(Wire):
     """Sessions of its own graph on disk."""
     totals: RunTotals
     """Totals of the newest 10,000 ended runs of its own graph."""
-
-    model_config = _example(
-        agent_id="docs_checker",
-        loaded_at=NOW,
-        uptime_seconds=60.0,
-        running=1,
-        queued=0,
-        waiting_for_user=0,
-        ticks_skipped=0,
-        sessions=3,
-        totals={
-            "executions": 2,
-            "statuses": {"completed": 2},
-            "steps": 14,
-            "input_tokens": 6000,
-            "output_tokens": 500,
-            "cost": 0.03,
-        },
-    )
 
 
 # -- graphs -----------------------------------------------------------------------------------------
@@ -169,31 +110,12 @@ class EntryPoint(Wire):
     queued: int
     ticks_skipped: int
 
-    model_config = _example(
-        graph_id="docs_checker",
-        entry_point_id="check",
-        node_id="list_pages",
-        trigger_type="manual",
-        interval_seconds=None,
-        cron="",
-        timezone="UTC",
-        event_types=[],
-        isolation_level="per_run",
-        conversation_mode="continuous",
-        max_concurrent=1,
-        running=0,
-        queued=0,
-        ticks_skipped=0,
-    )
-
 
 class EntryPointPage(Wire):
     """Entry points, by graph and id."""
 
     entry_points: list[EntryPoint]
     next: str | None
-
-    model_config = _example(entry_points=[], next=None)
 
 
 class GraphRow(Wire):
@@ -214,18 +136,6 @@ class GraphRow(Wire):
     nodes: list[str]
     entry_points: list[str]
 
-    model_config = _example(
-        graph_id="docs_checker",
-        primary=True,
-        active=True,
-        of_service=False,
-        agent_id="docs_checker",
-        description="",
-        path="/srv/agents/docs_checker",
-        nodes=["list_pages", "write_report"],
-        entry_points=["check"],
-    )
-
 
 class GraphPage(Wire):
     """The graphs of a loaded agent, by id."""
@@ -234,15 +144,11 @@ class GraphPage(Wire):
     graphs: list[GraphRow]
     next: str | None
 
-    model_config = _example(active_graph_id="docs_checker", graphs=[], next=None)
-
 
 class ActiveGraph(Wire):
     """The graph that receives user input."""
 
     graph_id: str
-
-    model_config = _example(graph_id="docs_checker")
 
 
 class Edge(Wire):
@@ -255,29 +161,6 @@ class Edge(Wire):
     expression: str
     route: str
     priority: int
-
-    model_config = _example(
-        edge_id="list_pages-write_report",
-        source="list_pages",
-        target="write_report",
-        when="success",
-        expression="",
-        route="",
-        priority=0,
-    )
-
-
-_NODE: dict[str, Any] = {
-    "node_id": "write_report",
-    "description": "",
-    "node_type": "event_loop",
-    "client_facing": False,
-    "tools": ["read_lines", "write_report"],
-    "input_keys": ["broken_links"],
-    "output_keys": ["report"],
-    "running": 1,
-    "waiting_for_user": 0,
-}
 
 
 class NodeRow(Wire):
@@ -295,16 +178,12 @@ class NodeRow(Wire):
     waiting_for_user: int
     """Those that wait for a user."""
 
-    model_config = _example(**_NODE)
-
 
 class NodePage(Wire):
     """The nodes of a graph, in its order."""
 
     nodes: list[NodeRow]
     next: str | None
-
-    model_config = _example(nodes=[_NODE], next=None)
 
 
 class NodeDetail(NodeRow):
@@ -329,25 +208,6 @@ class NodeDetail(NodeRow):
     entry_points: list[str]
     """Entry points that start at this node."""
 
-    model_config = _example(
-        **_NODE,
-        graph_id="docs_checker",
-        system_prompt="You report on faults in documentation.",
-        function="",
-        routes={},
-        final_tools=[],
-        nullable_output_keys=[],
-        model="",
-        conversation_judge="",
-        success_criteria="",
-        max_turns=12,
-        max_retries=None,
-        max_node_visits=1000,
-        edges_in=[],
-        edges_out=[],
-        entry_points=[],
-    )
-
 
 class GoalCriterion(Wire):
     """A criterion of a goal."""
@@ -358,10 +218,6 @@ class GoalCriterion(Wire):
     weight: float
     state: CriterionState
     """``unknown`` before a run."""
-
-    model_config = _example(
-        id="reported", description="There is a report.", expression="report != ''", weight=1.0, state="met"
-    )
 
 
 class NodeCriteria(Wire):
@@ -385,20 +241,6 @@ class NodeCriteria(Wire):
     verdicts: dict[str, int]
     """Count of each verdict."""
 
-    model_config = _example(
-        graph_id="docs_checker",
-        node_id="write_report",
-        judge="outputs",
-        success_criteria="",
-        output_keys=["report"],
-        nullable_output_keys=[],
-        max_retries=None,
-        goal_criteria=[],
-        visits=2,
-        outcomes={"done": 2},
-        verdicts={"ACCEPT": 2, "CONTINUE": 2},
-    )
-
 
 class Progress(Wire):
     """Progress of a run towards its goal."""
@@ -410,10 +252,6 @@ class Progress(Wire):
     violated: list[str]
     """Violated constraints, hard ones first."""
     achieved: bool
-
-    model_config = _example(
-        goal_id="docs_that_hold", fraction=0.5, criteria={"reported": "met"}, violated=[], achieved=False
-    )
 
 
 class GoalState(Wire):
@@ -428,16 +266,6 @@ class GoalState(Wire):
     criteria: list[GoalCriterion]
     progress: Progress | None
     """Null: no run since the agent was loaded, or no goal."""
-
-    model_config = _example(
-        agent_id="docs_checker",
-        graph_id="docs_checker",
-        goal_id="docs_that_hold",
-        name="",
-        description="Every link works.",
-        criteria=[],
-        progress=None,
-    )
 
 
 # -- execution control ------------------------------------------------------------------------------
@@ -454,14 +282,6 @@ class Started(Wire):
     session_id: str | None
     """Null: it gets its session when it starts; see `get_execution`."""
 
-    model_config = _example(
-        status="started",
-        execution_id=_RUN,
-        graph_id="docs_checker",
-        entry_point_id="check",
-        session_id=None,
-    )
-
 
 class Injected(Wire):
     """A node received a user's message; it is durable."""
@@ -471,16 +291,12 @@ class Injected(Wire):
     graph_id: str
     session_id: str
 
-    model_config = _example(status="injected", node_id="talk", graph_id="helper", session_id=_SESSION)
-
 
 class Stopped(Wire):
     """Runs that were paused; they can be resumed."""
 
     status: Annotated[str, Words("stopped")]
     executions: list[str]
-
-    model_config = _example(status="stopped", executions=[_RUN])
 
 
 class ExecutionRow(Wire):
@@ -500,33 +316,8 @@ class ExecutionRow(Wire):
     checkpoint_id: str | None
     """The checkpoint that was saved when it stopped."""
 
-    model_config = _example(
-        execution_id=_RUN,
-        graph_id="docs_checker",
-        session_id=_SESSION,
-        status="completed",
-        outputs={"report": "report.md"},
-        error="",
-        error_type="",
-        path=["list_pages", "write_report"],
-        checkpoint_id=None,
-    )
-
 
 # -- sessions ---------------------------------------------------------------------------------------
-
-
-_SESSION_ROW: dict[str, Any] = {
-    "session_id": _SESSION,
-    "graph_id": "docs_checker",
-    "entry_point_id": "check",
-    "status": "completed",
-    "created_at": NOW,
-    "updated_at": NOW + 9,
-    "executions": 1,
-    "error": "",
-    "interrupted": False,
-}
 
 
 class SessionRow(Wire):
@@ -545,8 +336,6 @@ class SessionRow(Wire):
     interrupted: bool
     """It is `active`, but its process was killed; `resume_agent` resumes it."""
 
-    model_config = _example(**_SESSION_ROW)
-
 
 class SessionPage(Wire):
     """Sessions, newest first."""
@@ -555,8 +344,6 @@ class SessionPage(Wire):
     unreadable: int
     """Sessions that cannot be read; the service's log has the reason."""
     next: str | None
-
-    model_config = _example(sessions=[_SESSION_ROW], unreadable=0, next=None)
 
 
 class SessionRun(Wire):
@@ -583,48 +370,12 @@ class SessionRun(Wire):
     cost: float
     goal_progress: float | None
 
-    model_config = _example(
-        execution_id=_RUN,
-        graph_id="docs_checker",
-        entry_point_id="check",
-        status="completed",
-        started_at=NOW,
-        updated_at=NOW + 9,
-        ended_at=NOW + 9,
-        path=["list_pages", "write_report"],
-        pending=[],
-        visits={"list_pages": 1, "write_report": 1},
-        outputs={"report": "report.md"},
-        error="",
-        error_type="",
-        steps=2,
-        input_tokens=900,
-        output_tokens=80,
-        cost=0.01,
-        goal_progress=1.0,
-    )
-
 
 class SessionDetail(SessionRow):
     """A session with its memory; secrets in it are masked."""
 
     memory: dict[str, Any]
     runs: list[SessionRun]
-
-    model_config = _example(**_SESSION_ROW, memory={"report": "report.md"}, runs=[])
-
-
-_CHECKPOINT_ROW: dict[str, Any] = {
-    "checkpoint_id": _CHECKPOINT,
-    "valid": True,
-    "problem": "",
-    "created_at": NOW + 5,
-    "execution_id": _RUN,
-    "graph_id": "docs_checker",
-    "node_id": "list_pages",
-    "reason": "node",
-    "pending": ["write_report"],
-}
 
 
 class CheckpointRow(Wire):
@@ -644,16 +395,12 @@ class CheckpointRow(Wire):
     pending: list[str]
     """Nodes that would run next."""
 
-    model_config = _example(**_CHECKPOINT_ROW)
-
 
 class CheckpointPage(Wire):
     """Checkpoints of a session, newest first."""
 
     checkpoints: list[CheckpointRow]
     next: str | None
-
-    model_config = _example(checkpoints=[_CHECKPOINT_ROW], next=None)
 
 
 class ToolUse(Wire):
@@ -662,20 +409,6 @@ class ToolUse(Wire):
     id: str
     name: str
     arguments: str
-
-    model_config = _example(id="call_1", name="read_lines", arguments='{"page": 1}')
-
-
-_MESSAGE: dict[str, Any] = {
-    "conversation": "talk",
-    "seq": 2,
-    "at": NOW,
-    "kind": "user",
-    "role": "user",
-    "text": "Hello!",
-    "tool_calls": [],
-    "tool_call_id": "",
-}
 
 
 class MessageRow(Wire):
@@ -693,16 +426,12 @@ class MessageRow(Wire):
     tool_call_id: str
     """Of a tool's result: the id of the call."""
 
-    model_config = _example(**_MESSAGE)
-
 
 class MessagePage(Wire):
     """The newest messages, oldest first; ``next`` leads to earlier ones."""
 
     messages: list[MessageRow]
     next: str | None
-
-    model_config = _example(messages=[_MESSAGE], next=None)
 
 
 class LogPage(Wire):
@@ -718,10 +447,3 @@ class LogPage(Wire):
     """The session; null: all sessions."""
     rows: list[dict[str, Any]]
     next: str | None
-
-    model_config = _example(
-        level="visits",
-        session_id=_SESSION,
-        rows=[{"execution_id": _RUN, "node_id": "write_report", "visit": 1, "outcome": "done"}],
-        next=None,
-    )

@@ -6,15 +6,11 @@ from typing import Any
 
 from pydantic import Field
 
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import Wire
 
 
 class Version(Wire):
     """The version of the service."""
-
-    model_config = shown(
-        {"version": "0.4.0", "schema_revision": "0009", "python": "3.11.9", "started_at": NOW - 3600}
-    )
 
     version: str
     schema_revision: str = Field(description="The newest migration of the database.")
@@ -25,13 +21,6 @@ class Version(Wire):
 class CurrentSettings(Wire):
     """All settings, nested as in `queenright.yaml`; secrets are masked."""
 
-    model_config = shown(
-        {
-            "settings": {"storage": ".queenright", "health_monitoring": {"stall": {"idle_seconds": 240}}},
-            "reloadable": ["health_monitoring.stall"],
-        }
-    )
-
     settings: dict[str, Any]
     reloadable: list[str] = Field(
         description="Settings that `POST /-/reload` applies; the others need a restart."
@@ -41,14 +30,6 @@ class CurrentSettings(Wire):
 class Reloaded(Wire):
     """The result of reloading the settings."""
 
-    model_config = shown(
-        {
-            "applied": ["health_monitoring.stall.idle_seconds"],
-            "needs_restart": ["http.port"],
-            "unchanged": False,
-        }
-    )
-
     applied: list[str] = Field(description="Changed settings that are in force now.")
     needs_restart: list[str] = Field(description="Changed settings that need a restart.")
     unchanged: bool = Field(description="No setting has changed.")
@@ -56,27 +37,6 @@ class Reloaded(Wire):
 
 class AuditedEvent(Wire):
     """An event of the log. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "seq": 4711,
-            "hash": "5d" * 32,
-            "archived": False,
-            "id": "018f6f7e-0000-7000-8000-0000000000e1",
-            "type": "emergency_stop_changed",
-            "time": NOW,
-            "agent_id": "queenright",
-            "session_id": "",
-            "incarnation_id": "",
-            "graph_id": "",
-            "stream_id": "",
-            "node_id": "",
-            "execution_id": "",
-            "trace_id": "",
-            "span_id": "",
-            "data": {"on": True, "by": "ada", "reason": "the provider is down"},
-        }
-    )
 
     seq: int = Field(description="Its number in the log, from 1.")
     hash: str = Field(description="SHA-256 over this row and the hash of the row before it, in hex.")
@@ -99,24 +59,12 @@ class AuditedEvent(Wire):
 class AuditPage(Wire):
     """Events of the log, newest first."""
 
-    model_config = shown({"events": [example_of(AuditedEvent)], "next": None})
-
     events: list[AuditedEvent]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
 class TimelineEntry(Wire):
     """An event of a ticket, or of its worker because of the ticket."""
-
-    model_config = shown(
-        {
-            "at": NOW,
-            "what": "ticket_acknowledged",
-            "text": "researcher: ticket acknowledged by ada",
-            "by": "ada",
-            "event_id": "018f6f7e-0000-7000-8000-0000000000e2",
-        }
-    )
 
     at: float = Field(description="Seconds since the epoch.")
     what: str = Field(
@@ -130,8 +78,6 @@ class TimelineEntry(Wire):
 
 class Timeline(Wire):
     """The timeline of a ticket, oldest first."""
-
-    model_config = shown({"timeline": [example_of(TimelineEntry)], "more": False})
 
     timeline: list[TimelineEntry]
     more: bool = Field(description="Older entries are left out.")

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import Wire, shown
+from queenright.api.wire import Wire
 
 
 class Problem(Wire):
     """An error, as `application/problem+json`: what is wrong and what to do."""
-
-    model_config = shown(
-        {
-            "type": "about:blank",
-            "title": "cannot nudge 'researcher': it waits (user_input)",
-            "status": 409,
-            "reason": "it waits (user_input)",
-        }
-    )
 
     type: str = Field(description="Always `about:blank`.")
     title: str = Field(description="What is wrong, the value, and what to do.")

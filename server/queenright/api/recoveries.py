@@ -5,40 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import RecoveryState
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import Wire
 
 
 class Recovery(Wire):
     """A recovery attempt. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "recovery_id": "018f6f7e-0000-7000-8000-0000000000f1",
-            "task_id": "report-7",
-            "agent_id": "researcher",
-            "session_id": "session-1",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "state": "watching",
-            "attempt": 1,
-            "by": "ladder",
-            "reason": "it was terminated",
-            "created_at": NOW - 60,
-            "not_before": NOW - 55,
-            "started_at": NOW - 55,
-            "ended_at": None,
-            "watch_until": NOW + 245,
-            "from_checkpoint": "cp-17",
-            "from_start": False,
-            "skipped": [],
-            "new_agent_id": "researcher",
-            "new_session_id": "session-2",
-            "new_incarnation_id": "018f6f7e-0000-7000-8000-000000000002",
-            "outcome": "",
-            "reviewed": False,
-            "may_start_over": False,
-            "exhausted": False,
-        }
-    )
 
     recovery_id: str
     task_id: str
@@ -73,26 +44,12 @@ class Recovery(Wire):
 class RecoveriesPage(Wire):
     """Recoveries, newest first."""
 
-    model_config = shown({"recoveries": [example_of(Recovery)], "next": None})
-
     recoveries: list[Recovery]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
 class RecoveryStatus(Wire):
     """The recovery status of a task."""
-
-    model_config = shown(
-        {
-            "task_id": "report-7",
-            "attempts": 1,
-            "attempts_left": 2,
-            "left_this_hour": 9,
-            "active": example_of(Recovery),
-            "held": None,
-            "history": [example_of(Recovery)],
-        }
-    )
 
     task_id: str
     attempts: int = Field(description="Attempts that were started.")
@@ -105,16 +62,6 @@ class RecoveryStatus(Wire):
 
 class RecoveryResult(Wire):
     """Whether a recovery attempt was accepted."""
-
-    model_config = shown(
-        {
-            "accepted": True,
-            "recovery_id": "018f6f7e-0000-7000-8000-0000000000f1",
-            "attempt": 1,
-            "not_before": NOW + 5,
-            "reason": "it starts in 5 s",
-        }
-    )
 
     accepted: bool
     recovery_id: str = Field(description="Empty: none.")

@@ -5,24 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import ProviderStatus, Severity
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import Wire
 
 
 class Incident(Wire):
     """Tickets of several workers with a shared cause."""
-
-    model_config = shown(
-        {
-            "incident_id": "018f6f7e-0000-7000-8000-000000000001",
-            "cause": "provider:anthropic",
-            "severity": "critical",
-            "opened_at": NOW - 300,
-            "closed_at": None,
-            "workers": 40,
-            "open_tickets": 38,
-            "ticket_ids": ["018f6f7e-0000-7000-8000-000000000001"],
-        }
-    )
 
     incident_id: str = Field(description="The id of its first ticket.")
     cause: str = Field(
@@ -40,15 +27,11 @@ class Incident(Wire):
 class Incidents(Wire):
     """The incidents of the last seven days."""
 
-    model_config = shown({"incidents": [example_of(Incident)]})
-
     incidents: list[Incident] = Field(description="Newest first.")
 
 
 class ProviderError(Wire):
     """A type of error and its count."""
-
-    model_config = shown({"error_type": "overloaded_error", "count": 12})
 
     error_type: str
     count: int
@@ -56,23 +39,6 @@ class ProviderError(Wire):
 
 class Provider(Wire):
     """The fleet's calls of one model at one provider in the last ten minutes."""
-
-    model_config = shown(
-        {
-            "provider": "anthropic",
-            "model": "claude-sonnet-4-5",
-            "status": "failing",
-            "calls": 40,
-            "failed": 31,
-            "errors": [example_of(ProviderError)],
-            "seconds_p50": 4.2,
-            "seconds_p95": 21.5,
-            "limited_until": None,
-            "agents_failing": 12,
-            "last_success": NOW - 240,
-            "last_failure": NOW - 2,
-        }
-    )
 
     provider: str = Field(description="Empty: unknown.")
     model: str
@@ -93,7 +59,5 @@ class Provider(Wire):
 
 class Providers(Wire):
     """Model providers, measured on the fleet's own calls."""
-
-    model_config = shown({"providers": [example_of(Provider)]})
 
     providers: list[Provider] = Field(description="Providers called within the last hour, by name.")

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from queenright.api.wire import NOW, Wire, shown
+from queenright.api.wire import Wire
 
 
 class AgentSlot(Wire):
     """A loaded agent. Times are in seconds since the epoch, UTC."""
-
-    model_config = shown(
-        {
-            "agent_id": "docs_checker",
-            "path": "/srv/agents/docs_checker",
-            "version": "0",
-            "description": "Finds broken links in a folder of Markdown.",
-            "goal": "Every link leads somewhere.",
-            "graph_id": "docs_checker",
-            "active_graph_id": "docs_checker",
-            "graphs": ["docs_checker"],
-            "nodes": ["list_pages", "write_report"],
-            "client_facing": [],
-            "entry_points": ["check"],
-            "default_entry_point": "check",
-            "tools": ["read_lines", "write_report"],
-            "mcp_servers": [],
-            "models": ["scripted:replies.json"],
-            "credentials": [],
-            "warnings": [],
-            "loaded_at": NOW,
-        }
-    )
 
     agent_id: str
     """Its name, as a worker too."""

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import NOW, Age, Wire, example_of, shown
+from queenright.api.wire import Age, Wire
 
 
 class MissingPart(Wire):
     """Something that a source does not send, and the remedy."""
-
-    model_config = shown(
-        {
-            "missing": "tool calls have no arguments, so repeated calls are not detected",
-            "remedy": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
-        }
-    )
 
     missing: str
     remedy: str
@@ -23,27 +16,6 @@ class MissingPart(Wire):
 
 class TelemetrySource(Wire):
     """What one service has sent in one dialect since this service started."""
-
-    model_config = shown(
-        {
-            "service": "night-graph",
-            "dialect": "openinference",
-            "libraries": ["openinference.instrumentation.langchain"],
-            "first_seen": NOW - 600,
-            "last_seen": NOW - 5,
-            "when": "5 s ago",
-            "records": 120,
-            "used": 96,
-            "rejected": 0,
-            "agents": ["night-graph"],
-            "session": "thread-7",
-            "steps": 12,
-            "tool_calls": 30,
-            "tokens": 48_000,
-            "shows": ["name", "model_calls", "tokens", "tool_calls"],
-            "missing": [example_of(MissingPart)],
-        }
-    )
 
     service: str = Field(description="`service.name`; of a coding agent, its owner.")
     dialect: str = Field(
@@ -72,16 +44,6 @@ class TelemetrySource(Wire):
 class UnusedRecords(Wire):
     """Records of one dialect that were not used, for one reason."""
 
-    model_config = shown(
-        {
-            "dialect": "openinference",
-            "reason": "no_agent_work",
-            "count": 24,
-            "rejected": False,
-            "words": "not about work of an agent",
-        }
-    )
-
     dialect: str
     reason: str
     count: int
@@ -91,17 +53,6 @@ class UnusedRecords(Wire):
 
 class RefusedRequests(Wire):
     """Refused requests to one path."""
-
-    model_config = shown(
-        {
-            "path": "/v1/traces",
-            "status": 401,
-            "count": 3,
-            "reason": "a token is required",
-            "last_seen": NOW - 30,
-            "when": "30 s ago",
-        }
-    )
 
     path: str
     status: int
@@ -113,14 +64,6 @@ class RefusedRequests(Wire):
 
 class Telemetry(Wire):
     """What the telemetry port received since the service started."""
-
-    model_config = shown(
-        {
-            "sources": [example_of(TelemetrySource)],
-            "unused": [example_of(UnusedRecords)],
-            "refused": [example_of(RefusedRequests)],
-        }
-    )
 
     sources: list[TelemetrySource] = Field(description="The last 100, most recent first.")
     unused: list[UnusedRecords]

@@ -13,15 +13,11 @@ from queenright.api.terms import (
     Triage,
     Way,
 )
-from queenright.api.wire import NOW, Age, Deprecated, Wire, example_of, shown
+from queenright.api.wire import Age, Deprecated, Wire
 
 
 class ReceiverDelivery(Wire):
     """Deliveries of a ticket's alerts to one receiver of Alertmanager. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {"receiver": "pagerduty", "status": "firing", "first_at": NOW - 100, "at": NOW - 100}
-    )
 
     receiver: str
     status: AlertStatus
@@ -32,8 +28,6 @@ class ReceiverDelivery(Wire):
 class TicketSilence(Wire):
     """The silence that mutes a ticket's notifications."""
 
-    model_config = shown({"silence_id": "b3c5", "by": "ada", "comment": "being fixed", "until": NOW + 3600})
-
     silence_id: str
     by: str
     comment: str
@@ -42,80 +36,6 @@ class TicketSilence(Wire):
 
 class Ticket(Wire):
     """An escalation about one worker and one cause. Times in seconds since the epoch."""
-
-    model_config = shown(
-        {
-            "agent_id": "researcher",
-            "session_id": "session-1",
-            "worker_agent_id": "researcher",
-            "worker_session_id": "session-1",
-            "worker_node_id": "search",
-            "worker_graph_id": "research",
-            "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
-            "recent_verdicts": ["ACCEPT", "RETRY", "RETRY"],
-            "total_steps_checked": 20,
-            "steps_since_last_accept": 12,
-            "stall_minutes": None,
-            "worker_trace_id": "",
-            "worker_span_id": "",
-            "ticket_id": "018f6f7e-0000-7000-8000-0000000000c1",
-            "created_at": "2026-01-24T09:58:00.000+00:00",
-            "severity": "high",
-            "cause": "The same search is repeated",
-            "judge_reasoning": "12 calls with the same arguments returned the same result.",
-            "suggested_action": "Nudge it to try another query.",
-            "evidence_snippet": "search(q='bees') -> 0 results, 12 times",
-            "kind": "doom_loop",
-            "fingerprint": "0f" * 16,
-            "related_kinds": ["retry_storm"],
-            "active_kinds": ["doom_loop"],
-            "finding_kind": "doom_loop",
-            "finding_evidence": "search was called 12 times with the same arguments and the same result",
-            "finding_since": NOW - 130,
-            "worker_excerpt": "I will search once more.",
-            "words_kind": "doom_loop",
-            "words_severity": "high",
-            "judge_model": "",
-            "queen_model": "",
-            "status": "intervening",
-            "occurrences": 4,
-            "first_seen": NOW - 120,
-            "last_seen": NOW,
-            "updated_at": NOW,
-            "condition_cleared_at": None,
-            "closed_at": None,
-            "closed_reason": "",
-            "triage_decision": "intervene",
-            "triage_reason": "It does not recover by itself.",
-            "triaged_at": NOW - 110,
-            "triaged_by": "queen",
-            "untriaged": False,
-            "analysis": "The worker repeats the same search.",
-            "urgency": "soon",
-            "notified_severity": "high",
-            "notified_at": NOW - 110,
-            "bumped_at": NOW - 110,
-            "reminders": 0,
-            "requests": 0,
-            "incident_id": "",
-            "incident_since": None,
-            "incident_resolved_at": None,
-            "acknowledged_at": None,
-            "acknowledged_by": "",
-            "acknowledged_via": None,
-            "acknowledged_note": "",
-            "trace_id": "",
-            "span_id": "",
-            "storm_id": "",
-            "trouble_since": NOW - 240,
-            "spent_usd": 0.42,
-            "spent_tokens": 61_000,
-            "spent_unpriced_tokens": 0,
-            "age": "2 min",
-            "silenced": None,
-            "notified": [example_of(ReceiverDelivery)],
-        }
-    )
 
     ticket_id: str
     agent_id: str = Field(default="", description="The worker's name.")
@@ -209,26 +129,12 @@ class Ticket(Wire):
 class TicketsPage(Wire):
     """Tickets, newest first."""
 
-    model_config = shown({"tickets": [example_of(Ticket)], "next": None})
-
     tickets: list[Ticket]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
 class ChatMessage(Wire):
     """A message to or from the queen about a ticket."""
-
-    model_config = shown(
-        {
-            "id": "018f6f7e-0000-7000-8000-000000000ab2",
-            "at": NOW,
-            "role": "queen",
-            "by": "queen",
-            "text": "It repeats one search. I would nudge it.",
-            "question_id": "018f6f7e-0000-7000-8000-000000000ab1",
-            "outcome": "answered",
-        }
-    )
 
     id: str
     at: float = Field(description="Seconds since the epoch.")
@@ -241,7 +147,5 @@ class ChatMessage(Wire):
 
 class ChatMessages(Wire):
     """Messages about a ticket, oldest first."""
-
-    model_config = shown({"messages": [example_of(ChatMessage)]})
 
     messages: list[ChatMessage]

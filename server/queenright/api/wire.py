@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Final, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
-
-NOW: Final = 1_769_248_800.0
-"""The time of the examples, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, init=False)
@@ -92,22 +89,3 @@ def _nested_fields(annotation: Any) -> dict[str, Any]:
         if nested := _nested_fields(argument):
             return {"__all__": nested} if get_origin(annotation) is list else nested
     return {}
-
-
-def shown(*examples: dict[str, Any]) -> ConfigDict:
-    """Return the configuration of a model with these examples in its schema."""
-    return ConfigDict(json_schema_extra={"examples": list(examples)})
-
-
-def examples_of(model: type[Wire]) -> list[dict[str, Any]]:
-    """Return the examples of a model, as JSON values."""
-    extra = model.model_config.get("json_schema_extra")
-    found = extra.get("examples") if isinstance(extra, dict) else None
-    return [dict(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def example_of(model: type[Wire]) -> dict[str, Any]:
-    """Return the first example of a model, as JSON values; raises ``LookupError`` if it has none."""
-    for example in examples_of(model):
-        return example
-    raise LookupError(f"{model.__name__} shows no example")

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from queenright.cli.command_table import COMMANDS, CommandEntry
 
-_UsageError = typer.BadParameter.__mro__[1]  # Typer does not export it
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])  # Typer does not export it
 
 
 class _LazyCommands(Mapping[str, Any]):

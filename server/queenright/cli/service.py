@@ -17,7 +17,7 @@ from queenright.cli.output.text import single_line
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 def connect(url: str, token_file: Path | None) -> Queenright:
@@ -28,7 +28,7 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         UsageError: ``url`` is not a URL, or the token cannot be read.
     """
     from queenright.client.errors import InvalidAddressError
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
     try:
         return Queenright(url, token_file=token_file)

@@ -10,7 +10,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 NEWEST: Final = 1000
 """How many of the newest rows an abbreviated id is looked up in."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from queenright.instrumentation.lazily import lazily
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from queenright.client.asynchronous.stream import AsyncEventStream
     from queenright.client.errors import InvalidAddressError, RequestRejectedError, UnreachableError
     from queenright.client.notices import Notice
-    from queenright.client.synchronous.client import Queenright
-    from queenright.client.synchronous.stream import EventStream
+    from queenright.client.synchronous import EventStream, Queenright
 
 __all__ = [
     "AsyncEventStream",
@@ -26,21 +26,17 @@ __all__ = [
     "UnreachableError",
 ]
 
-# Each is imported on first use: nobody needs both forms, and a command starts faster.
-_MODULES = {
-    "AsyncEventStream": "queenright.client.asynchronous.stream",
-    "AsyncQueenright": "queenright.client.asynchronous.client",
-    "Event": "queenright.api.events",
-    "EventStream": "queenright.client.synchronous.stream",
-    "InvalidAddressError": "queenright.client.errors",
-    "Notice": "queenright.client.notices",
-    "Queenright": "queenright.client.synchronous.client",
-    "RequestRejectedError": "queenright.client.errors",
-    "UnreachableError": "queenright.client.errors",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+if not TYPE_CHECKING:
+    # Each is imported on first use, so that a command starts faster.
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "AsyncEventStream": "asynchronous.stream",
+            "AsyncQueenright": "asynchronous.client",
+            "Event": "asynchronous.stream",
+            "EventStream": "synchronous",
+            "Notice": "notices",
+            "Queenright": "synchronous",
+        }
+        | dict.fromkeys(("InvalidAddressError", "RequestRejectedError", "UnreachableError"), "errors"),
+    )

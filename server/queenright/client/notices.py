@@ -27,3 +27,7 @@ class Notice:
     kind: NoticeKind
     error: QueenrightError | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ignore(notice: Notice) -> None:
+    """Ignore a notice."""

@@ -199,7 +199,7 @@ def test_role_has_its_access_levels(service: Guarded, method: str, path: str, en
 
     assert set(refused) == set(service.tokens) - enough
     for role, response in refused.items():
-        assert f"has the role {role}; this requires the role " in response.json()["title"]
+        assert f"role {role};" in response.json()["title"]
         assert "insufficient_scope" in response.headers["www-authenticate"]
 
 
@@ -315,7 +315,7 @@ def test_telemetry_takes_a_reporters_token(service: Guarded) -> None:
     }
 
 
-def test_a_refusal_of_telemetry_is_a_status_that_exporters_read(service: Guarded) -> None:
+def test_refused_telemetry_has_an_otlp_status(service: Guarded) -> None:
     response = httpx.post(
         service.running.otlp_url + TRACES,
         headers={"Content-Type": "application/x-protobuf"},
@@ -401,7 +401,7 @@ def test_cookie_alone_does_not_authorize_changes(service: Guarded) -> None:
         ours = http.post("/api/deadman", headers={"Origin": service.running.url})
 
     assert (without.status_code, foreign.status_code, ours.status_code) == (403, 403, 204)
-    assert "a cookie does not authorize" in without.json()["title"]
+    assert "cookie" in without.json()["title"]
 
 
 def test_denied_page_names_the_required_role(service: Guarded) -> None:
@@ -412,7 +412,7 @@ def test_denied_page_names_the_required_role(service: Guarded) -> None:
 
     assert response.status_code == 403
     assert response.headers["content-type"].startswith("text/html")
-    assert "this requires the role operator or admin" in response.text
+    assert "operator or admin" in response.text
 
 
 def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded) -> None:

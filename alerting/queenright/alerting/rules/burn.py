@@ -18,7 +18,6 @@ from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
 from queenright.health.objectives import FASTEST_BURN, burning_share, can_burn
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
-from queenright.instrumentation.names import SOURCE_MONITOR
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
 _SHORTEST: Final = "5m"
@@ -165,7 +164,6 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         for_=speed.for_,
         keep_firing_for=speed.keep,
         severity=speed.severity,
-        source=SOURCE_MONITOR,
         labels={"window": speed.long},
         summary=one.summary,
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "

@@ -31,7 +31,6 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
 
     Args:
         selectors: The scopes; metrics named ``queenright_worker_…`` get the worker's, others the service's.
-        metric: The metric.
         matchers: Further matchers, such as ``'outcome!="ok"'``.
         suffix: ``_bucket`` or ``_count`` of a histogram.
     """

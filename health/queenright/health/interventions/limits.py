@@ -43,13 +43,7 @@ def held_back(
 
     Args:
         kind: A nudge or a termination.
-        worker: The worker now.
-        standing: The worker, as the ladder sees it.
-        ladder: The ladder of this incarnation of the worker; None: not climbed.
-        settings: The settings of the ladder.
-        now: Seconds since the epoch.
         quiet_until: No automatic action before this time.
-        budget: The action budget of the fleet.
         in_hand: Whether it is being recovered, or was and is watched closely.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):

@@ -33,8 +33,6 @@ def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, sto
     Return the permit for an action now.
 
     Args:
-        kind: The action.
-        target: The worker, as it was when the action was decided.
         worker: The worker now; None if it is unknown.
         stopped: Why all actions are stopped, and what to do; None without an emergency stop.
 

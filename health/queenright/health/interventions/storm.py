@@ -21,7 +21,6 @@ class StormWatch:
     Detects storms.
 
     Args:
-        settings: How many workers are a storm.
         ids: Makes the id of a storm, which its alerts share.
     """
 
@@ -43,8 +42,6 @@ class StormWatch:
         Record that a worker became stuck or failing; return whether this began a storm.
 
         Args:
-            key: The worker.
-            now: Seconds since the epoch.
             is_other_life: Returns whether another session of its agent was before or after this one, not at
                 the same time: an agent that crashes repeatedly counts once.
         """

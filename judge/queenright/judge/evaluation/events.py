@@ -56,12 +56,7 @@ _NO_ANSWER: Final = re.compile(
 
 
 class Steps:
-    """
-    The steps of one run, ready to become events.
-
-    Args:
-        steps: As recorded; each an object.
-    """
+    """The steps of one run, ready to become events."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
         self._steps = steps

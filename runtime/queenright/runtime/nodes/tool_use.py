@@ -28,11 +28,7 @@ class ToolRunner:
     Runs the tool calls of a node.
 
     Args:
-        spec: The node.
         tools: Tools of the graph; the node uses those its specification names, and its built-in ones.
-        context: Values of the context parameters of tools.
-        sleep: Clock of time limits.
-        breakers: Provides circuit breakers, one per tool and worker.
         agent_id: The worker; empty disables breakers.
         approve: Called before each of the graph's tools runs; raises ``ToolError`` to reject the call.
 

@@ -18,7 +18,7 @@ from queenright.cli.short_ids import resolve_session, resolve_task
 if TYPE_CHECKING:
     from queenright.api.acting import EmergencyStop, NudgeResult, TerminationResult
     from queenright.api.recoveries import Recovery
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 class Switch(StrEnum):

@@ -15,7 +15,7 @@ from queenright.cli.service import require_text, with_service
 
 if TYPE_CHECKING:
     from queenright.api.loaded import Started
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 Name = Annotated[str, typer.Argument(help="Agent, as `queenright agents list` shows it.")]
 Graph = Annotated[str | None, typer.Option("--graph", metavar="ID", help="Graph of the agent.")]

@@ -16,7 +16,7 @@ from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.acting import Approval
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
 ApprovalId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright approvals` shows it.")]

@@ -15,7 +15,7 @@ from queenright.cli.service import listing_group, require_text, with_service
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service

@@ -20,7 +20,7 @@ from queenright.cli.short_ids import find_ticket
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 _HISTORY: Final = 20
 

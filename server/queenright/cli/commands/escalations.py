@@ -16,7 +16,7 @@ from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided ones.")]
 

@@ -18,7 +18,7 @@ from queenright.cli.service import require_text, with_service
 if TYPE_CHECKING:
     from queenright.api.events import Event
     from queenright.client.notices import Notice
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 _OMITTED = frozenset({"ticket", "snapshot"})
 """Data keys that are too long for a line."""

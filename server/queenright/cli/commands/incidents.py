@@ -16,7 +16,7 @@ from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api import Incident, Provider
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service

@@ -15,7 +15,7 @@ from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 RequestId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright permissions` shows it.")]
 

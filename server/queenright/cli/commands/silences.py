@@ -19,7 +19,7 @@ from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.alerts import Silence
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([mhd])")

@@ -15,7 +15,7 @@ from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.api import Telemetry, TelemetrySource
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 
 @with_service

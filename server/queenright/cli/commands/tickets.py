@@ -19,7 +19,7 @@ from queenright.instrumentation.money import format_spend
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
-    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous import Queenright
 
 TicketId = Annotated[
     str,

@@ -6,10 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from queenright import api
-from queenright.client.address import build_path
-from queenright.client.asynchronous.graphs import AsyncGraphs
-from queenright.client.asynchronous.loaded import AsyncLoadedAgents
-from queenright.client.asynchronous.sessions import AsyncSessions
+from queenright.client.asynchronous.loaded import AsyncGraphs, AsyncLoadedAgents, AsyncSessions, agent_path
 from queenright.client.responses import json_body
 
 _AGENTS = "/api/agents"
@@ -29,7 +26,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     async def health(self, agent_id: str, *, session_id: str | None = None) -> api.AgentHealth:
         """Return the health of a worker: state, health signals, metrics and circuit breakers."""
         return await self._transport.get_model(
-            api.AgentHealth, _agent_path(agent_id, "health"), session_id=session_id
+            api.AgentHealth, agent_path(agent_id, "health"), session_id=session_id
         )
 
     def all_health(self, *, limit: int | None = None) -> AsyncIterator[api.AgentHealth]:
@@ -45,12 +42,12 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         The newest page comes first; within a page, the oldest event comes first.
         """
         return self._transport.list_models(
-            api.HistoryRow, _agent_path(agent_id, "history"), "history", limit, seconds=seconds
+            api.HistoryRow, agent_path(agent_id, "history"), "history", limit, seconds=seconds
         )
 
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
         """Return the last heartbeat of a worker."""
-        return await self._transport.get_model(api.Heartbeat, _agent_path(agent_id, "heartbeat"))
+        return await self._transport.get_model(api.Heartbeat, agent_path(agent_id, "heartbeat"))
 
     async def send_heartbeat(self, heartbeat: Mapping[str, Any]) -> None:
         """Send a heartbeat; docs/api.md lists its keys."""
@@ -66,7 +63,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     ) -> api.NudgeResult:
         """Put a message into a worker's context. Default: the usual reminder."""
         body = json_body(message=message, session_id=session_id, by=by)
-        return await self._transport.send_for_model(api.NudgeResult, _agent_path(agent_id, "nudge"), body)
+        return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 
     async def escalate(
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str | None = None
@@ -74,7 +71,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         """Escalate to the orchestrator, which decides about the worker."""
         body = json_body(reason=reason, session_id=session_id, by=by)
         return await self._transport.send_for_model(
-            api.EscalationResult, _agent_path(agent_id, "escalate"), body
+            api.EscalationResult, agent_path(agent_id, "escalate"), body
         )
 
     async def terminate(
@@ -89,17 +86,13 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         """Stop a worker after saving its state. Returns once it has stopped or the time for that is over."""
         body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(
-            api.TerminationResult, _agent_path(agent_id, "terminate"), body
+            api.TerminationResult, agent_path(agent_id, "terminate"), body
         )
 
     def escalations(self, agent_id: str, *, limit: int | None = None) -> AsyncIterator[api.Ticket]:
         """Yield the tickets of a worker, newest first."""
-        return self._transport.list_models(api.Ticket, _agent_path(agent_id, "escalations"), "tickets", limit)
+        return self._transport.list_models(api.Ticket, agent_path(agent_id, "escalations"), "tickets", limit)
 
     async def escalation(self, agent_id: str, ticket_id: str) -> api.Ticket:
         """Return a ticket of a worker."""
-        return await self._transport.get_model(api.Ticket, _agent_path(agent_id, "escalations", ticket_id))
-
-
-def _agent_path(agent_id: str, *parts: str) -> str:
-    return build_path("api", "agents", agent_id, *parts)
+        return await self._transport.get_model(api.Ticket, agent_path(agent_id, "escalations", ticket_id))

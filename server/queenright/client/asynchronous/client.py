@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import httpx
 
 from queenright.client.address import resolve_token, resolve_url
+from queenright.client.asynchronous import agents, resources
 from queenright.client.asynchronous.transport import AsyncTransport
 
-if TYPE_CHECKING:
-    from queenright.client.asynchronous.agents import AsyncAgents
-    from queenright.client.asynchronous.audit import AsyncAudit
-    from queenright.client.asynchronous.breakers import AsyncBreakers
-    from queenright.client.asynchronous.decisions import (
-        AsyncApprovals,
-        AsyncEscalations,
-        AsyncInterventions,
-        AsyncPermissions,
-    )
-    from queenright.client.asynchronous.events import AsyncEvents
-    from queenright.client.asynchronous.recoveries import AsyncRecoveries
-    from queenright.client.asynchronous.service import AsyncService
-    from queenright.client.asynchronous.silences import AsyncSilences
-    from queenright.client.asynchronous.tickets import AsyncTickets
 
-
-def _new_id() -> str:
+def new_id() -> str:
+    """Return a random id."""
     return str(uuid.uuid4())
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio  # the synchronous client, and so the command line, does without it
+
+    await asyncio.sleep(seconds)
 
 
 class AsyncQueenright:
@@ -61,8 +51,8 @@ class AsyncQueenright:
         token_file: Path | str | None = None,
         timeout: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
-        ids: Callable[[], str] = _new_id,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        ids: Callable[[], str] = new_id,
+        sleep: Callable[[float], Awaitable[object]] = _sleep,
     ) -> None:
         self._transport = AsyncTransport(
             resolve_url(url),
@@ -71,7 +61,18 @@ class AsyncQueenright:
             transport=transport,
             ids=ids,
         )
-        self._sleep = sleep
+        self.agents = agents.AsyncAgents(self._transport)
+        self.tickets = resources.AsyncTickets(self._transport)
+        self.breakers = resources.AsyncBreakers(self._transport)
+        self.recoveries = resources.AsyncRecoveries(self._transport)
+        self.interventions = resources.AsyncInterventions(self._transport)
+        self.escalations = resources.AsyncEscalations(self._transport)
+        self.approvals = resources.AsyncApprovals(self._transport)
+        self.permissions = resources.AsyncPermissions(self._transport)
+        self.silences = resources.AsyncSilences(self._transport)
+        self.audit = resources.AsyncAudit(self._transport)
+        self.service = resources.AsyncService(self._transport)
+        self.events = resources.AsyncEvents(self._transport, sleep)
 
     @property
     def url(self) -> str:
@@ -92,89 +93,3 @@ class AsyncQueenright:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._transport.aclose()
-
-    # Each is imported on first use: a command needs only one of them and starts faster.
-
-    @cached_property
-    def agents(self) -> AsyncAgents:
-        """Workers, and agents that run inside the service."""
-        from queenright.client.asynchronous.agents import AsyncAgents
-
-        return AsyncAgents(self._transport)
-
-    @cached_property
-    def tickets(self) -> AsyncTickets:
-        """Tickets about workers."""
-        from queenright.client.asynchronous.tickets import AsyncTickets
-
-        return AsyncTickets(self._transport)
-
-    @cached_property
-    def breakers(self) -> AsyncBreakers:
-        """Circuit breakers."""
-        from queenright.client.asynchronous.breakers import AsyncBreakers
-
-        return AsyncBreakers(self._transport)
-
-    @cached_property
-    def recoveries(self) -> AsyncRecoveries:
-        """Recoveries of tasks."""
-        from queenright.client.asynchronous.recoveries import AsyncRecoveries
-
-        return AsyncRecoveries(self._transport)
-
-    @cached_property
-    def interventions(self) -> AsyncInterventions:
-        """Interventions on workers."""
-        from queenright.client.asynchronous.decisions import AsyncInterventions
-
-        return AsyncInterventions(self._transport)
-
-    @cached_property
-    def escalations(self) -> AsyncEscalations:
-        """Escalations to the orchestrator."""
-        from queenright.client.asynchronous.decisions import AsyncEscalations
-
-        return AsyncEscalations(self._transport)
-
-    @cached_property
-    def approvals(self) -> AsyncApprovals:
-        """Requests of the queen to terminate a worker."""
-        from queenright.client.asynchronous.decisions import AsyncApprovals
-
-        return AsyncApprovals(self._transport)
-
-    @cached_property
-    def permissions(self) -> AsyncPermissions:
-        """Permission requests of coding agents."""
-        from queenright.client.asynchronous.decisions import AsyncPermissions
-
-        return AsyncPermissions(self._transport)
-
-    @cached_property
-    def silences(self) -> AsyncSilences:
-        """Silences at Alertmanager."""
-        from queenright.client.asynchronous.silences import AsyncSilences
-
-        return AsyncSilences(self._transport)
-
-    @cached_property
-    def events(self) -> AsyncEvents:
-        """The event stream."""
-        from queenright.client.asynchronous.events import AsyncEvents
-
-        return AsyncEvents(self._transport, self._sleep)
-
-    @cached_property
-    def audit(self) -> AsyncAudit:
-        """The event log."""
-        from queenright.client.asynchronous.audit import AsyncAudit
-
-        return AsyncAudit(self._transport)
-
-    @cached_property
-    def service(self) -> AsyncService:
-        """The service itself."""
-        from queenright.client.asynchronous.service import AsyncService
-
-        return AsyncService(self._transport)

@@ -204,3 +204,10 @@ class AsyncTransport:
 def _is_event_stream(response: httpx.Response) -> bool:
     content_type: str = response.headers.get("content-type", "")
     return content_type.partition(";")[0].strip() == "text/event-stream"
+
+
+class AsyncResource:
+    """A group of API calls."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport

@@ -1,0 +1,142 @@
+"""Examples of the models, for the OpenAPI document: made from the types of the fields and their names."""
+
+from __future__ import annotations
+
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from queenright.api.wire import Words
+
+NOW: Final = 1_769_248_800.0
+"""The time of the examples, in seconds since the epoch."""
+
+_ID: Final = "018f6f7e-0000-7000-8000-000000000001"
+_EVIDENCE: Final = "search was called 12 times with the same arguments and the same result"
+
+_BY_NAME: Final[dict[str, Any]] = {
+    "agent_id": "researcher",
+    "analysis": "The worker repeats the same search.",
+    "arguments": '{"page": 1}',
+    "at": NOW,
+    "attempts": 1,
+    "bad_steps": 12,
+    "brakes": [],
+    "by": "ada",
+    "cause": "The same search is repeated",
+    "calls": 40,
+    "checked_at": "2026-01-24T09:58:00+00:00",
+    "checkpoint_id": "0000000003-5f2c9a",
+    "comment": "being fixed",
+    "cost": 0.04,
+    "cost_usd": 0.31,
+    "counts": {"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "terminated": 0},
+    "created_at": NOW - 60,
+    "deadline": NOW + 840,
+    "default_entry_point": "check",
+    "description": "Finds broken links in a folder of Markdown.",
+    "dialect": "openinference",
+    "entry_point_id": "check",
+    "entry_points": ["check"],
+    "error": "",
+    "evidence": _EVIDENCE,
+    "evidence_snippet": "search(q='bees') -> 0 results, 12 times",
+    "execution_id": "01jh2q3v7d4m9x5c8k6w0t1e2f",
+    "expires_at": NOW + 1740,
+    "failed": 31,
+    "failures": 5,
+    "finding_evidence": _EVIDENCE,
+    "framework": "queenright",
+    "goal": "Every link leads somewhere.",
+    "graph_id": "docs_checker",
+    "graphs": ["docs_checker"],
+    "input_keys": ["broken_links"],
+    "judge_reasoning": "12 calls with the same arguments returned the same result.",
+    "kind": "doom_loop",
+    "last_activity": NOW - 2,
+    "libraries": ["openinference.instrumentation.langchain"],
+    "matchers": ['agent="researcher"', 'cause="doom_loop"'],
+    "message": "Write down what blocks you.",
+    "missing": "tool calls have no arguments, so repeated calls are not detected",
+    "model": "claude-sonnet-4-5",
+    "models": ["claude-sonnet-4-5"],
+    "name": "docs_checker",
+    "node_id": "search",
+    "nodes": ["list_pages", "write_report"],
+    "now": "10:00:00",
+    "output_keys": ["report"],
+    "outputs": {"report": "report.md"},
+    "path": "/srv/agents/docs_checker",
+    "peer": "http://127.0.0.1:9093",
+    "peers": ["http://127.0.0.1:9093"],
+    "provider": "anthropic",
+    "python": "3.11.9",
+    "question": "Bash: rm -rf build",
+    "reason": _EVIDENCE,
+    "receiver": "pagerduty",
+    "recent_verdicts": ["ACCEPT", "RETRY", "RETRY"],
+    "remedy": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
+    "roots": ["/srv/agents"],
+    "session_id": "session-1",
+    "severity": "high",
+    "silence_id": "b3c5",
+    "state": "stuck",
+    "status": "open",
+    "steps": 20,
+    "suggested_action": "Nudge it to try another query.",
+    "target": "search",
+    "task_id": "report-7",
+    "text": "It repeats one search. I would nudge it.",
+    "threshold": 5,
+    "time": "2026-01-24T09:58:00.000+00:00",
+    "timezone": "UTC",
+    "title": "researcher repeats one search",
+    "tokens": 41_200,
+    "tool": "search",
+    "tools": ["read_lines", "write_report"],
+    "triage_reason": "It does not recover by itself.",
+    "type": "health_state_changed",
+    "until": NOW + 3600,
+    "uptime_seconds": 600.0,
+    "version": "0.4.0",
+    "when": "2 min ago",
+    "worker_agent_id": "researcher",
+    "worker_excerpt": "I will search once more.",
+    "worker_node_id": "search",
+    "worker_session_id": "session-1",
+}
+"""Values of fields by name, used where the type allows it."""
+
+_DEFAULTS: Final[dict[Any, Any]] = {str: "", int: 0, float: NOW - 120, bool: False, dict: {}, list: []}
+
+
+def example_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return an example of a model, as JSON values."""
+    return {
+        name: field.examples[0] if field.examples else _value(name, field.annotation, field.metadata)
+        for name, field in model.model_fields.items()
+    }
+
+
+def _value(name: str, kind: Any, marks: Any = ()) -> Any:
+    origin, arguments, known = get_origin(kind), get_args(kind), _BY_NAME.get(name)
+    if origin is Annotated:
+        return _value(name, arguments[0], arguments[1:])
+    if origin is Literal:
+        return arguments[0]
+    if origin in (Union, UnionType):
+        value = _value(name, next(one for one in arguments if one is not NoneType), marks)
+        is_shown = name in _BY_NAME or isinstance(value, dict) or NoneType not in arguments
+        return value if is_shown else None
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return example_of(kind)
+    if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
+        return [_value(name, arguments[0])]
+    for mark in marks:
+        if isinstance(mark, Words):
+            return known if known in mark.words else next(filter(None, mark.words))
+    base = origin or kind
+    if isinstance(known, base):
+        return known
+    return _ID if base is str and name.endswith("_id") else _DEFAULTS.get(base)
