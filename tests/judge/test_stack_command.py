@@ -319,7 +319,7 @@ async def test_batch_worker_that_has_ended_is_no_page(
         code = await once(stack, alertmanagers=(url,))
 
     assert (code, notified) == (0, [])
-    assert all(part in capsys.readouterr().out for part in ("1 workers, 0 tickets",))
+    assert all(part in capsys.readouterr().out for part in ("1 worker, 0 tickets",))
 
 
 async def test_undelivered_tickets_are_reported(
