@@ -61,5 +61,5 @@ class WorkerRecord(BaseModel):
 
     @property
     def target(self) -> Target:
-        """The incarnation of the worker."""
+        """The worker and its incarnation."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
