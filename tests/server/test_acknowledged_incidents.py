@@ -1,4 +1,4 @@
-"""Who has an incident in hand: by PagerDuty, by its latest ticket, and from when on nobody has."""
+"""Acknowledged incidents: in PagerDuty or by their newest ticket, until withdrawn."""
 
 from __future__ import annotations
 

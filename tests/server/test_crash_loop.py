@@ -1,4 +1,4 @@
-"""An agent that crashes and is started again: one incident, reminded of and in hand like one ticket."""
+"""A crash loop is one incident, with the reminders and acknowledgement of one ticket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that has few descriptors keeps some for itself, and goes on when it has none (B128)."""
+"""A process with few file descriptors reserves some and continues without any (B128)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feed: a reader has the log, in its order, whatever its own pace."""
+"""The feed: every reader gets the log in order, at its own pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hook calls over real HTTP: what a coding agent says, what it is answered, and that it always goes on."""
+"""Hook calls over real HTTP: requests, responses, and that the agent always continues."""
 
 from __future__ import annotations
 

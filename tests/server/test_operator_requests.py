@@ -1,4 +1,4 @@
-"""What only a person can decide or do reaches whoever is on call: once, with the deadline and the command."""
+"""Requests to operators are notified once, with the deadline and the command."""
 
 from __future__ import annotations
 

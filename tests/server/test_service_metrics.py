@@ -1,4 +1,4 @@
-"""The service's own metrics: where they begin, and in which format they are told."""
+"""The service's own metrics: initial values and formats."""
 
 from __future__ import annotations
 

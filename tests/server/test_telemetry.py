@@ -1,4 +1,4 @@
-"""B90: who sends telemetry is told what of it cannot be used, and everyone else can see it."""
+"""B90: senders of unusable telemetry are told, and operators can see it."""
 
 from __future__ import annotations
 

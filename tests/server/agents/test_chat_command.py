@@ -1,4 +1,4 @@
-"""`queenright agents chat`: what is said to a loaded agent, and what it answers."""
+"""`queenright agents chat`: messages to a loaded agent, and its answers."""
 
 from __future__ import annotations
 

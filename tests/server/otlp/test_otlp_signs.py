@@ -1,4 +1,4 @@
-"""B88: whatever a process sends shows that it lives."""
+"""B88: anything that a process sends shows that it is alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini CLI, as it was recorded: one run whatever tells of it, in whatever order."""
+"""Recorded Gemini CLI sessions: one run from several sources in any order."""
 
 from __future__ import annotations
 
