@@ -165,6 +165,66 @@ def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> No
     assert [found(script, IDLE).ticket for script in (planned, result, judged)] == [True, True, True]
 
 
+CHATS: list[dict[str, Any]] = [
+    {"after": 30.0},
+    {"after": 30.0, "duration": 20.0},
+    {"after": 1.0, "has_time": False},
+]
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_answers_with_time_for_a_user_between_never_page(chat: dict[str, Any]) -> None:
+    """Its user's messages may not be recorded."""
+    script = worker()
+    works(script)
+    data = dict(chat)
+    after = data.pop("after")
+    for n in range(80):
+        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": f"{n}", **data}, after=after)
+
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+
+
+def test_few_slow_answers_of_a_chat_never_page() -> None:
+    script = worker()
+    works(script)
+    for _ in range(7):
+        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9}, after=230)
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_equal_answers_page_however_slow(chat: dict[str, Any]) -> None:
+    script = worker()
+    works(script)
+    data = dict(chat)
+    after = data.pop("after")
+    for _ in range(13):
+        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": "finish", **data}, after=after)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("length", [10.0, 60.0])
+def test_slow_answers_without_a_pause_between_page(length: float) -> None:
+    script = worker()
+    works(script)
+    for _ in range(12):
+        script.event(EventType.LLM_CALL_COMPLETED, {"duration": length}, after=length + 1)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
+def test_refused_submissions_page_however_slow() -> None:
+    script = worker()
+    works(script)
+    for n in range(13):
+        answers(script, 1)
+        script.call("finish", args=f"{n}", result="rejected", outcome="error", after=40)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
 def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
     """B97: however it is called, and whatever it puts around what it says back."""

@@ -46,6 +46,8 @@ from queenright.runtime.events import AgentEvent, EventType
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
+_FASTEST_REPLY: Final = 5.0
+"""Seconds. A person needs longer to read an answer and write the next message, time after time."""
 _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
@@ -197,9 +199,10 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     duration = seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
     is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
+    is_unprompted = _is_unprompted(v, data, duration or 0.0)
     v._answered = v.active_for
     if not v.open_tools and not is_parallel:
-        v.add_idle_turn(at)
+        v.add_idle_turn(at, is_unprompted=is_unprompted)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
     if duration is not None:
@@ -208,6 +211,15 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
         _update_token_spike(v, received)
+
+
+def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float) -> bool:
+    """Return whether an answer repeats the last one, or began before a person could have asked for it."""
+    before, v._answer = v._answer, str(data.get("answer_hash") or "")
+    if before and before == v._answer:
+        return True
+    ended = max(v._answered or 0.0, v._tool_ended or 0.0)
+    return data.get("has_time") is not False and v.active_for - duration - ended < _FASTEST_REPLY
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -376,7 +388,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _FASTEST_REPLY)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
@@ -432,7 +444,9 @@ def _parallel_turn(v: VitalState, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(
+    v: VitalState, tool: str, effect: str | None, result: str | None, at: float, *, is_unprompted: bool
+) -> None:
     """Count turns without work: a text answer, or the same result submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and speaks(tool):
@@ -446,7 +460,7 @@ def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # this turn was counted at the model's answer
     else:
-        v.add_idle_turn(at)
+        v.add_idle_turn(at, is_unprompted=is_unprompted)
 
 
 def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
