@@ -23,8 +23,8 @@ _MODEL_LIMIT: Final = 1200
 _ACTION_LIMIT: Final = 500
 _EVIDENCE_LIMIT: Final = 500
 
-_BY_RULE: Final = "By the rules a "
-"""Start of the reasoning of a ticket written by the rules."""
+_BY_RULE: Final = ("Found by the rules: ", "By the rules a ")
+"""Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
 
 
 def describe_finding(ticket: EscalationTicket) -> str:

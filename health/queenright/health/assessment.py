@@ -216,9 +216,8 @@ def _tokens(v: VitalSigns, now: float) -> str:
 def _errors(v: VitalSigns, now: float) -> str:
     if not v.outcomes:
         return ""
-    return (
-        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.all_errors} errors in all"
-    )
+    errors = format_count(v.all_errors, "error")
+    return f"{v.error_share:.0%} of the last {v.outcomes:,} calls and steps failed, {errors} in all"
 
 
 def _output(v: VitalSigns, now: float) -> str:

@@ -80,7 +80,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     session = str(summary.get("worker_session_id") or "")
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
-    reasoning = f"finding of {finding.severity.value} severity, {finding.kind.value.replace('_', ' ')}"
+    reasoning = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     cause = wording.cause(
         finding.kind,
         agent=agent,
@@ -91,7 +91,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
+        judge_reasoning=f"Found by the rules: {reasoning}" + (f", {counted}." if counted else "."),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )

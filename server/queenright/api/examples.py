@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -114,7 +114,8 @@ _DEFAULTS: Final[dict[Any, Any]] = {str: "", int: 0, float: NOW - 120, bool: Fal
 def example_of(model: type[BaseModel]) -> dict[str, Any]:
     """Return an example of a model, as JSON values."""
     return {
-        name: _value(name, field.annotation, field.metadata) for name, field in model.model_fields.items()
+        name: field.examples[0] if field.examples else _value(name, field.annotation, field.metadata)
+        for name, field in model.model_fields.items()
     }
 
 
@@ -122,6 +123,8 @@ def _value(name: str, kind: Any, marks: Any = ()) -> Any:
     origin, arguments, known = get_origin(kind), get_args(kind), _BY_NAME.get(name)
     if origin is Annotated:
         return _value(name, arguments[0], arguments[1:])
+    if origin is Literal:
+        return arguments[0]
     if origin in (Union, UnionType):
         value = _value(name, next(one for one in arguments if one is not NoneType), marks)
         is_shown = name in _BY_NAME or isinstance(value, dict) or NoneType not in arguments

@@ -51,7 +51,7 @@ class Target:
 
 
 class WorkerRecord(BaseModel):
-    """A stored record about one life of a worker."""
+    """A stored record about one incarnation of a worker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,5 +61,5 @@ class WorkerRecord(BaseModel):
 
     @property
     def target(self) -> Target:
-        """The life of the worker."""
+        """The worker and its incarnation."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)

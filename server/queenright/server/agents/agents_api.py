@@ -16,7 +16,7 @@ from queenright.server.agents.requests import PREFIX, TAG, OfGraph, SlotDep, gra
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.views.view import agent_row
@@ -53,7 +53,7 @@ class Load(Body):
     by: By = "operator"
 
 
-@router.get("/discover", **operation("discover_agents", links={"load": to("load_agent")}))
+@router.get("/discover", **operation("discover_agents"))
 async def discover_agents(
     service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.DiscoveredPage:
@@ -83,10 +83,6 @@ async def discover_agents(
             422: "There is no such agent below the roots, or it cannot work; `title` names every reason.",
             503: "Its code does not return, or the service is stopping.",
         },
-        links={
-            name: to(name, agent_id="agent_id")
-            for name in ("get_agent", "trigger_agent", "chat_with_agent", "list_sessions", "unload_agent")
-        },
     ),
 )
 async def load_agent(
@@ -108,14 +104,7 @@ async def get_agent_stats(service: ServiceDep, slot: SlotDep) -> api.AgentStats:
     return stats_row(slot, service.clock(), sessions=sessions, totals=totals)
 
 
-@router.get(
-    "/agents/{agent_id:agent}/entry-points",
-    **operation(
-        "list_entry_points",
-        errors=(404,),
-        links={"trigger": to("trigger_agent", agent_id="path.agent_id")},
-    ),
-)
+@router.get("/agents/{agent_id:agent}/entry-points", **operation("list_entry_points", errors=(404,)))
 async def list_entry_points(
     slot: SlotDep, graph_id: OfGraph = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EntryPointPage:
@@ -135,17 +124,7 @@ async def list_entry_points(
     )
 
 
-@agent_router.get(
-    "",
-    **operation(
-        "get_agent",
-        errors=(404,),
-        links={
-            name: to(name, agent_id="path.agent_id")
-            for name in ("get_agent_health", "get_agent_stats", "list_graphs")
-        },
-    ),
-)
+@agent_router.get("", **operation("get_agent", errors=(404,)))
 async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
     now = service.clock()
@@ -162,8 +141,7 @@ async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) 
 
 
 @agent_router.delete(
-    "",
-    **operation("unload_agent", status=204, errors=(404,), description="The agent is unloaded."),
+    "", **operation("unload_agent", status=204, errors=(404,), description="The agent is unloaded.")
 )
 async def unload_agent(
     service: ServiceDep,

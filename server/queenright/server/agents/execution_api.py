@@ -32,7 +32,7 @@ from queenright.server.agents.requests import (
     storage_errors,
 )
 from queenright.server.agents.rows import execution_row
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import Body
 
@@ -48,11 +48,6 @@ Session = Annotated[str, Field(min_length=1, max_length=256, examples=["session_
 OptionalGraph = Annotated[
     str | None, Field(min_length=1, max_length=200, description="By default the active graph.")
 ]
-
-_LINKS: Final = {
-    "get_execution": to("get_execution", agent_id="path.agent_id", execution_id="execution_id"),
-    "stop_agent": to("stop_agent", agent_id="path.agent_id"),
-}
 
 
 class Trigger(Body):
@@ -141,7 +136,7 @@ def _is_storable(value: Any) -> bool:
     return not isinstance(value, list) or all(_is_storable(one) for one in value)
 
 
-@router.post("/trigger", **operation("trigger_agent", status=202, errors=(404, 409), links=_LINKS))
+@router.post("/trigger", **operation("trigger_agent", status=202, errors=(404, 409)))
 async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None = None) -> api.Started:
     """
     Start a run, and return at once.
@@ -158,7 +153,7 @@ async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None
     return started
 
 
-@router.post("/resume", **operation("resume_agent", status=202, errors=(404, 409), links=_LINKS))
+@router.post("/resume", **operation("resume_agent", status=202, errors=(404, 409)))
 async def resume_agent(log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.Started:
     """
     Resume the newest unfinished run of a session.
@@ -171,7 +166,7 @@ async def resume_agent(log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.
     return started
 
 
-@router.post("/replay", **operation("replay_agent", status=202, errors=(404, 409), links=_LINKS))
+@router.post("/replay", **operation("replay_agent", status=202, errors=(404, 409)))
 async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: Replay) -> api.Started:
     """Start a new run, in a new session, from a checkpoint of another run, which stays as it is."""
     graph = graph_of(slot, body.graph_id)

@@ -30,7 +30,7 @@ from queenright.server.agents.requests import (
 )
 from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
 
@@ -87,17 +87,7 @@ async def get_node(slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep
     return node_detail(slot, graph, node)
 
 
-@router.get(
-    "/graphs/{graph_id}/nodes",
-    **operation(
-        "list_nodes",
-        errors=(404,),
-        links={
-            name: to(name, agent_id="path.agent_id", graph_id="path.graph_id", node_id="nodes/0/node_id")
-            for name in ("get_node", "get_node_criteria", "list_node_logs")
-        },
-    ),
-)
+@router.get("/graphs/{graph_id}/nodes", **operation("list_nodes", errors=(404,)))
 async def list_nodes(
     slot: ReadableSlotDep, graph: ReadableGraphDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.NodePage:
@@ -114,17 +104,7 @@ async def list_nodes(
     )
 
 
-@router.get(
-    "/graphs",
-    **operation(
-        "list_graphs",
-        errors=(404,),
-        links={
-            name: to(name, agent_id="path.agent_id", graph_id="graphs/0/graph_id")
-            for name in ("list_nodes", "list_graph_sessions")
-        },
-    ),
-)
+@router.get("/graphs", **operation("list_graphs", errors=(404,)))
 async def list_graphs(
     service: ServiceDep, slot: SlotDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.GraphPage:
@@ -152,10 +132,6 @@ async def list_graphs(
             409: "It has a graph of this id already.",
             422: "There is no such agent below the roots, or it cannot work; `title` names every reason.",
             503: "Its code does not return.",
-        },
-        links={
-            name: to(name, agent_id="path.agent_id", graph_id="graph_id")
-            for name in ("list_nodes", "list_graph_sessions", "remove_graph")
         },
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -32,7 +32,7 @@ from queenright.server.agents.requests import (
     state_of,
     storage_errors,
 )
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import one_of
 
@@ -42,11 +42,6 @@ router = APIRouter(prefix=PREFIX, tags=[TAG])
 OfStatus = Annotated[
     api.RunStatus | None, one_of(api.RunStatus), Query(description="Only sessions with this status.")
 ]
-
-_OF_FIRST: Final = {
-    name: to(name, agent_id="path.agent_id", session_id="sessions/0/session_id")
-    for name in ("get_session", "list_checkpoints", "list_session_messages", "delete_session")
-} | {"resume_agent": to("resume_agent", agent_id="path.agent_id")}
 
 
 @router.post(
@@ -70,21 +65,7 @@ async def restore_checkpoint(
     return started
 
 
-@router.get(
-    "/sessions/{session_id}/checkpoints",
-    **operation(
-        "list_checkpoints",
-        errors=(404,),
-        links={
-            "restore": to(
-                "restore_checkpoint",
-                agent_id="path.agent_id",
-                session_id="path.session_id",
-                checkpoint_id="checkpoints/0/checkpoint_id",
-            )
-        },
-    ),
-)
+@router.get("/sessions/{session_id}/checkpoints", **operation("list_checkpoints", errors=(404,)))
 async def list_checkpoints(
     slot: SlotDep,
     graph: SessionGraphDep,
@@ -153,17 +134,7 @@ async def list_graph_sessions(
     return await _page(slot, graph.id, status, limit, cursor)
 
 
-@router.get(
-    "/sessions/{session_id}",
-    **operation(
-        "get_session",
-        errors=(404, 409),
-        links={
-            name: to(name, agent_id="path.agent_id", session_id="path.session_id")
-            for name in ("list_checkpoints", "list_session_messages", "delete_session")
-        },
-    ),
-)
+@router.get("/sessions/{session_id}", **operation("get_session", errors=(404, 409)))
 async def get_session(slot: SlotDep, graph: SessionGraphDep, session_id: SessionId) -> api.SessionDetail:
     """Return a session: its runs and its memory."""
     return await _detail(slot, graph.id, session_id)
@@ -190,7 +161,7 @@ async def delete_session(
     await log.write("delete_session", slot.id, graph_id=graph.id, session_id=session_id)
 
 
-@router.get("/sessions", **operation("list_sessions", errors=(404,), links=_OF_FIRST))
+@router.get("/sessions", **operation("list_sessions", errors=(404,)))
 async def list_sessions(
     slot: SlotDep, status: OfStatus = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.SessionPage:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.server.access.caller import actor_of, who
 from queenright.server.routes.dependencies import ApprovalsDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import Body, By, Open, Text
 
@@ -22,22 +21,11 @@ ApprovalId = Annotated[str, Path(description="The request's id.")]
 class ApprovalDecision(Body):
     """The decision's author and reason."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
-
     by: By = "operator"
     reason: Text = ""
 
 
-@router.get(
-    "",
-    **operation(
-        "list_approvals",
-        links={
-            "approve": to("approve_termination", approval_id="approvals/0/approval_id"),
-            "deny": to("deny_termination", approval_id="approvals/0/approval_id"),
-        },
-    ),
-)
+@router.get("", **operation("list_approvals"))
 async def list_approvals(
     approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.ApprovalsPage:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.server.access.caller import who
 from queenright.server.routes.dependencies import HealthDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import Body, By, Open
 
@@ -24,21 +23,10 @@ BreakerName = Annotated[
 class Reset(Body):
     """Who resets a breaker."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada"}]})
-
     by: By = "operator"
 
 
-@router.get(
-    "",
-    **operation(
-        "list_breakers",
-        links={
-            "breaker": to("get_breaker", name="breakers/0/name"),
-            "reset": to("reset_breaker", name="breakers/0/name"),
-        },
-    ),
-)
+@router.get("", **operation("list_breakers"))
 async def list_breakers(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.BreakersPage:
@@ -54,10 +42,7 @@ async def list_breakers(
     )
 
 
-@router.get(
-    "/{name:path}",
-    **operation("get_breaker", errors=(404,), links={"reset": to("reset_breaker", name="path.name")}),
-)
+@router.get("/{name:path}", **operation("get_breaker", errors=(404,)))
 async def get_breaker(health: HealthDep, name: BreakerName) -> api.Breaker:
     """Return a circuit breaker."""
     return api.Breaker.of(await health.get_circuit_breaker_status(name))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE
 from queenright.server.access.caller import caller_of, who
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Limit
 from queenright.server.routes.params import Body, By
 
@@ -27,8 +27,6 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 class Message(Body):
     """An operator's message."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Why is it stuck?", "by": "ada"}]})
-
     message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
     by: By = "operator"
     act: Annotated[
@@ -41,14 +39,7 @@ class Message(Body):
     ] = False
 
 
-@router.post(
-    "",
-    **operation(
-        "chat_about_ticket",
-        errors=(404,),
-        links={"messages": to("list_ticket_messages", ticket_id="path.ticket_id")},
-    ),
-)
+@router.post("", **operation("chat_about_ticket", errors=(404,)))
 async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:

@@ -13,7 +13,7 @@ from queenright.health.service import AgentNotFoundError
 from queenright.server.agents.rows import slot_row
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
-from queenright.server.routes.openapi import operation, takes, to
+from queenright.server.routes.openapi import operation, takes
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, SessionQuery
 from queenright.server.views.view import agent_health_row, agent_row
@@ -47,19 +47,7 @@ _HEARTBEAT: dict[str, Any] = {
 }
 
 
-@router.get(
-    "/agents",
-    **operation(
-        "list_agents",
-        links={
-            "health": to("get_agent_health", agent_id="agents/0/agent_id"),
-            "history": to("get_agent_history", agent_id="agents/0/agent_id"),
-            "escalations": to("list_agent_escalations", agent_id="agents/0/agent_id"),
-            "nudge": to("nudge_agent", agent_id="agents/0/agent_id"),
-            "escalate": to("escalate_agent", agent_id="agents/0/agent_id"),
-        },
-    ),
-)
+@router.get("/agents", **operation("list_agents"))
 async def list_agents(
     response: Response,
     service: ServiceDep,
@@ -85,13 +73,7 @@ async def list_agents(
 
 
 # Before the route of one worker: this is the health of all, not of a worker without a name.
-@router.get(
-    "/agents/health",
-    **operation(
-        "list_agent_health",
-        links={"breaker": to("get_breaker", name="agents/0/circuit_breakers/0/name")},
-    ),
-)
+@router.get("/agents/health", **operation("list_agent_health"))
 async def list_agent_health(
     response: Response, service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
@@ -111,17 +93,7 @@ async def list_agent_health(
     return set_etag(response, found)
 
 
-@router.get(
-    "/agents/{agent_id:agent}/health",
-    **operation(
-        "get_agent_health",
-        errors=(404,),
-        links={
-            "history": to("get_agent_history", agent_id="path.agent_id"),
-            "terminate": to("terminate_agent", agent_id="path.agent_id"),
-        },
-    ),
-)
+@router.get("/agents/{agent_id:agent}/health", **operation("get_agent_health", errors=(404,)))
 async def get_agent_health(
     response: Response, service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
 ) -> api.AgentHealth:
@@ -175,14 +147,7 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
 
 @router.post(
     "/heartbeats",
-    **operation(
-        "record_heartbeat",
-        status=202,
-        links={
-            "health": to("get_agent_health", agent_id="agent_id"),
-            "heartbeat": to("get_last_heartbeat", agent_id="agent_id"),
-        },
-    ),
+    **operation("record_heartbeat", status=202),
     openapi_extra=takes(_HEARTBEAT, what="One heartbeat."),
 )
 async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from queenright import api
 from queenright.health.incidents import incidents_of
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
@@ -18,11 +18,7 @@ _SECONDS: Final = 7 * 86_400.0
 _LARGEST: Final = 10_000
 
 
-@router.get(
-    "/incidents",
-    tags=["tickets"],
-    **operation("list_incidents", links={"ticket": to("get_ticket", ticket_id="incidents/0/ticket_ids/0")}),
-)
+@router.get("/incidents", tags=["tickets"], **operation("list_incidents"))
 async def list_incidents(service: ServiceDep) -> api.Incidents:
     """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
     tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)

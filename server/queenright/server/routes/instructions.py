@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.interventions.instructions import Instruction
@@ -15,7 +15,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.routes.dependencies import InstructionsDep, ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId, Body, Text
 from queenright.server.service import Service
 
@@ -25,12 +25,6 @@ router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["wo
 class InstructionAnswer(Body):
     """A worker's answer to an instruction."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"session_id": "session-1", "incarnation_id": "life-1", "outcome": "done"}]
-        }
-    )
-
     session_id: str
     incarnation_id: str
     outcome: Literal["done", "refused", "failed"]
@@ -38,20 +32,7 @@ class InstructionAnswer(Body):
     checkpoint_id: Annotated[str | None, Field(max_length=256)] = None
 
 
-@router.get(
-    "",
-    **operation(
-        "pull_instructions",
-        errors={404: "The path names no worker."},
-        links={
-            "answer": to(
-                "answer_instruction",
-                agent_id="path.agent_id",
-                instruction_id="instructions/0/instruction_id",
-            )
-        },
-    ),
-)
+@router.get("", **operation("pull_instructions", errors={404: "The path names no worker."}))
 async def pull_instructions(
     service: ServiceDep,
     agent_id: AgentId,

@@ -5,28 +5,22 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.server.access.caller import actor_of, who
 from queenright.server.routes.dependencies import HealthDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Text
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
-_LINKS = {"interventions": to("list_interventions", agent_id="path.agent_id")}
-
 
 class Nudge(Body):
     """A message to a worker."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"message": "Write down what blocks you.", "by": "ada"}]}
-    )
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None sends the default reminder."""
@@ -36,10 +30,6 @@ class Nudge(Body):
 
 class WorkerRequest(Body):
     """A reason, and a session: by default the newest one."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reason": "it repeats one search", "by": "ada"}]}
-    )
 
     reason: Reason
     session_id: str | None = None
@@ -51,12 +41,6 @@ class WorkerRequest(Body):
 class EscalationDecision(Body):
     """The answer to an escalation."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"decision": "more_time", "more_time_seconds": 600, "reason": "slow provider"}]
-        }
-    )
-
     decision: Decision
     reason: Text = ""
     by: By = "operator"
@@ -66,19 +50,12 @@ class EscalationDecision(Body):
 class EmergencyStop(Body):
     """Whether interventions are frozen, and why."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
-    )
-
     on: bool
     reason: Reason
     by: By = "operator"
 
 
-@router.post(
-    "/agents/{agent_id:agent}/nudge",
-    **operation("nudge_agent", status=202, errors=(404, 409), links=_LINKS),
-)
+@router.post("/agents/{agent_id:agent}/nudge", **operation("nudge_agent", status=202, errors=(404, 409)))
 async def nudge_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
 ) -> api.NudgeResult:
@@ -92,13 +69,7 @@ async def nudge_agent(
 
 
 @router.post(
-    "/agents/{agent_id:agent}/escalate",
-    **operation(
-        "escalate_agent",
-        status=202,
-        errors=(404, 409),
-        links=_LINKS | {"decision": to("decide_escalation", escalation_id="escalation_id")},
-    ),
+    "/agents/{agent_id:agent}/escalate", **operation("escalate_agent", status=202, errors=(404, 409))
 )
 async def escalate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
@@ -112,8 +83,7 @@ async def escalate_agent(
 
 
 @router.post(
-    "/agents/{agent_id:agent}/terminate",
-    **operation("terminate_agent", status=202, errors=(404, 409), links=_LINKS),
+    "/agents/{agent_id:agent}/terminate", **operation("terminate_agent", status=202, errors=(404, 409))
 )
 async def terminate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
@@ -130,13 +100,7 @@ async def terminate_agent(
     )
 
 
-@router.get(
-    "/interventions",
-    **operation(
-        "list_interventions",
-        links={"agent": to("get_agent_health", agent_id="interventions/0/agent_id")},
-    ),
-)
+@router.get("/interventions", **operation("list_interventions"))
 async def list_interventions(
     health: HealthDep,
     agent_id: AgentQuery = None,
@@ -157,13 +121,7 @@ async def list_interventions(
     )
 
 
-@router.get(
-    "/escalations",
-    **operation(
-        "list_escalations",
-        links={"decision": to("decide_escalation", escalation_id="escalations/0/escalation_id")},
-    ),
-)
+@router.get("/escalations", **operation("list_escalations"))
 async def list_escalations(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EscalationsPage:
@@ -180,8 +138,7 @@ async def list_escalations(
 
 
 @router.post(
-    "/escalations/{escalation_id}/decision",
-    **operation("decide_escalation", status=202, errors=(404, 409)),
+    "/escalations/{escalation_id}/decision", **operation("decide_escalation", status=202, errors=(404, 409))
 )
 async def decide_escalation(
     request: Request,

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from queenright.api.examples import example_of
 from queenright.api.problem import Problem
 from queenright.api.wire import Wire
 from queenright.server.middleware.etags import is_polled
+from queenright.server.routes.params import Body
 
 Describe = Callable[[dict[str, Any]], None]
 """Changes the OpenAPI document in place."""
@@ -80,7 +82,6 @@ def operation(
     *,
     status: int = 200,
     errors: Mapping[int, str] | tuple[int, ...] = (),
-    links: Mapping[str, Mapping[str, Any]] | None = None,
     description: str = "",
     also: Mapping[int, tuple[Any, str]] | None = None,
     content: Mapping[str, Any] | None = None,
@@ -94,7 +95,6 @@ def operation(
         status: The status of success.
         errors: The problems that the route itself responds with, by status; the descriptions in ``ERRORS``
             apply unless it brings its own.
-        links: Operations that take a value of this response, by name; see ``to``.
         description: Describes the response; by default the first line of the model's docstring.
         also: Other responses that are not problems, by status: model and description.
         content: The content of a response that is not JSON, by media type.
@@ -102,8 +102,6 @@ def operation(
     success: dict[str, Any] = {}
     if content is not None:
         success["content"] = dict(content)
-    if links:
-        success["links"] = {name: dict(link) for name, link in links.items()}
     descriptions = errors if isinstance(errors, Mapping) else {code: ERRORS[code] for code in errors}
     found = {
         "operation_id": operation_id,
@@ -118,21 +116,6 @@ def operation(
     if words := description or _first_line(getattr(model, "__doc__", None)):
         found["response_description"] = words
     return found
-
-
-def to(operation: str, **parameters: str) -> dict[str, Any]:
-    """
-    Return a link to another operation.
-
-    Args:
-        operation: The id of the operation.
-        parameters: Where each parameter comes from: ``tickets/0/ticket_id`` in the response,
-            ``path.agent_id``, ``query.seconds`` or ``body.task_id`` in the request.
-    """
-    return {
-        "operationId": operation,
-        "parameters": {name: _runtime_expression(where) for name, where in parameters.items()},
-    }
 
 
 def takes(schema: Mapping[str, Any], *, media: str = "application/json", what: str) -> dict[str, Any]:
@@ -168,11 +151,12 @@ def _complete(schema: dict[str, Any]) -> None:
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
-    for model in _subclasses_of(Wire):
-        # FastAPI's name, if a request body has the same one.
-        for name in (model.__name__, f"{model.__name__}-Output"):
-            if name in components:
-                components[name]["examples"] = [example_of(model)]
+    # FastAPI's suffixes, if a request body and a response have the same name.
+    for base, suffix in ((Wire, "-Output"), (Body, "-Input")):
+        for model in _subclasses_of(base):
+            for name in (model.__name__, f"{model.__name__}{suffix}"):
+                if name in components:
+                    components[name]["examples"] = [example_of(model)]
     used: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -182,9 +166,60 @@ def _complete(schema: dict[str, Any]) -> None:
                     _describe_etag(operation)
                 _describe_success(operation, components)
                 _describe_problems(path, operation)
+    _add_links(schema)
     schema["tags"] = [
         {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
     ]
+
+
+def _add_links(schema: dict[str, Any]) -> None:
+    """Link each operation to those of its tag whose path needs a name that only its response has."""
+    operations = [
+        operation
+        for path in schema["paths"].values()
+        for method, operation in path.items()
+        if method in _METHODS
+    ]
+    for operation in operations:
+        own = {name: f"$request.path.{name}" for name in _path_names(operation)}
+        known = own | dict(_values_in(operation, schema["components"]["schemas"]))
+        links = {
+            other["operationId"]: {
+                "operationId": other["operationId"],
+                "parameters": {name: known[name] for name in sorted(_path_names(other))},
+            }
+            for other in operations
+            if other["tags"] == operation["tags"]
+            and own.keys() < own.keys() | _path_names(other) <= known.keys()
+        }
+        if links:
+            _success(operation)["links"] = links
+
+
+def _success(operation: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for code, one in operation["responses"].items() if code.startswith("2"))
+    return found
+
+
+def _path_names(operation: Mapping[str, Any]) -> set[str]:
+    return {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+
+
+def _values_in(operation: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a response, and of the first items of its lists, with runtime expressions."""
+    schema = _success(operation).get("content", {}).get("application/json", {}).get("schema", {})
+    fields = _properties(schema, components)
+    for name, field in fields.items():
+        for inner in _properties(field.get("items", {}), components):
+            yield inner, f"$response.body#/{name}/0/{inner}"
+    for name in fields:
+        yield name, f"$response.body#/{name}"
+
+
+def _properties(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Mapping[str, Any]:
+    model = components.get(schema.get("$ref", "").rpartition("/")[2], {})
+    fields: Mapping[str, Any] = model.get("properties", {})
+    return fields
 
 
 def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) -> None:
@@ -195,7 +230,7 @@ def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) 
             response["description"] = _first_line(components[model].get("description")) or "Done."
 
 
-def _subclasses_of(model: type[Wire]) -> Iterator[type[Wire]]:
+def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for kind in model.__subclasses__():
         yield kind
         yield from _subclasses_of(kind)
@@ -243,14 +278,6 @@ def _problem(status: int, why: str) -> dict[str, Any]:
         name, words, kind = _HEADERS[status]
         found["headers"] = {name: {"description": words, "schema": {"type": kind}}}
     return found
-
-
-def _runtime_expression(where: str) -> str:
-    if where.startswith(("path.", "query.")):
-        return f"$request.{where}"
-    if where.startswith("body."):
-        return f"$request.body#/{where.removeprefix('body.')}"
-    return f"$response.body#/{where}"
 
 
 def _first_line(text: str | None) -> str:

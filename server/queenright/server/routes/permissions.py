@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict
 
 from queenright import api
 from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import actor_of
 from queenright.server.routes.dependencies import PermissionsDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery, Body, By, Text
 
@@ -22,22 +21,12 @@ router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 class PermissionAnswer(Body):
     """The answer to a permission request."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"decision": "deny", "by": "ada", "reason": "build is in use"}]}
-    )
-
     decision: Answered
     by: By = "operator"
     reason: Text = ""
 
 
-@router.get(
-    "",
-    **operation(
-        "list_permissions",
-        links={"answer": to("answer_permission", request_id="permissions/0/request_id")},
-    ),
-)
+@router.get("", **operation("list_permissions"))
 async def list_permissions(
     permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:

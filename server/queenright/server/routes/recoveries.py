@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.health.recovery.attempt import RecoveryState
 from queenright.server.access.caller import who
 from queenright.server.routes.dependencies import HealthDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import Body, By
 
@@ -20,8 +20,6 @@ router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 class Recover(Body):
     """The task to recover."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"task_id": "report-7", "by": "ada"}]})
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
@@ -32,10 +30,7 @@ class Recover(Body):
     ] = False
 
 
-@router.get(
-    "",
-    **operation("list_recoveries", links={"task": to("get_recovery", task_id="recoveries/0/task_id")}),
-)
+@router.get("", **operation("list_recoveries"))
 async def list_recoveries(
     health: HealthDep,
     state: Annotated[RecoveryState | None, Query(description="Only recoveries in this state.")] = None,
@@ -62,15 +57,7 @@ async def get_recovery(
     return api.RecoveryStatus.of(await health.get_recovery_status(task_id))
 
 
-@router.post(
-    "",
-    **operation(
-        "initiate_recovery",
-        status=202,
-        errors=(404, 409),
-        links={"task": to("get_recovery", task_id="body.task_id")},
-    ),
-)
+@router.post("", **operation("initiate_recovery", status=202, errors=(404, 409)))
 async def initiate_recovery(request: Request, health: HealthDep, body: Recover) -> api.RecoveryResult:
     """Recover a task from its last valid checkpoint."""
     return api.RecoveryResult.of(

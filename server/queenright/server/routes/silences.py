@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import Body, By, Reason
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
@@ -23,22 +23,13 @@ _LONGEST = 30 * 86_400
 class CreateSilence(Body):
     """The ticket to silence, for how long, and why."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being fixed", "by": "ada"}]
-        }
-    )
-
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
-    seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False)]
+    seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False, examples=[3600])]
     comment: Reason
     by: By = "operator"
 
 
-@router.get(
-    "",
-    **operation("list_silences", links={"expire": to("expire_silence", silence_id="silences/0/silence_id")}),
-)
+@router.get("", **operation("list_silences"))
 async def list_silences(service: ServiceDep) -> api.Silences:
     """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
@@ -52,15 +43,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     )
 
 
-@router.post(
-    "",
-    **operation(
-        "add_silence",
-        status=201,
-        errors=(404, 409, 502),
-        links={"expire": to("expire_silence", silence_id="silence_id")},
-    ),
-)
+@router.post("", **operation("add_silence", status=201, errors=(404, 409, 502)))
 async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(

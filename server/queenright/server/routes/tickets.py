@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from queenright import api
 from queenright.alerting.notification_ledger import deliveries_of
@@ -15,7 +15,7 @@ from queenright.health.tickets import EscalationTicket, TicketStatus, Way
 from queenright.server.access.caller import who
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Reason
 from queenright.server.service import Service
@@ -26,21 +26,6 @@ router = APIRouter(prefix="/api", tags=["tickets"])
 
 TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
-_NEXT = (
-    "get_ticket",
-    "get_ticket_timeline",
-    "acknowledge_ticket",
-    "unacknowledge_ticket",
-    "dismiss_ticket",
-    "resolve_ticket",
-    "list_ticket_messages",
-)
-_OF_FIRST = {name: to(name, ticket_id="tickets/0/ticket_id") for name in _NEXT}
-_OF_PATH = {name: to(name, ticket_id="path.ticket_id") for name in _NEXT if name != "get_ticket"}
-
-
-def _by_ada(**more: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [{"by": "ada", **more}]})
 
 
 class TicketRequest(Body):
@@ -52,8 +37,6 @@ class TicketRequest(Body):
 class Unacknowledge(TicketRequest):
     """Who withdraws the acknowledgement, and through which client."""
 
-    model_config = _by_ada()
-
     # Slack and PagerDuty are not accepted here: their requests are signed and have routes of their own.
     via: Literal["api", "cli"] = "api"
 
@@ -61,23 +44,17 @@ class Unacknowledge(TicketRequest):
 class Acknowledge(Unacknowledge):
     """Who acknowledges the ticket, with a note."""
 
-    model_config = _by_ada(note="looking at it")
-
     note: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Dismiss(TicketRequest):
     """Who dismisses the ticket, and why."""
 
-    model_config = _by_ada(reason="it is slow, not stuck")
-
     reason: Reason
 
 
 class Resolve(TicketRequest):
     """Who resolves the ticket, and how."""
-
-    model_config = _by_ada(reason="the task was done by hand")
 
     reason: Reason
 
@@ -123,7 +100,7 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
     )
 
 
-@router.get("/tickets", **operation("list_tickets", links=_OF_FIRST))
+@router.get("/tickets", **operation("list_tickets"))
 async def list_tickets(
     response: Response,
     service: ServiceDep,
@@ -149,15 +126,7 @@ async def list_tickets(
     return set_etag(response, await _page(service, limit, cursor, **filters))
 
 
-@router.get(
-    "/agents/{agent_id:agent}/escalations",
-    **operation(
-        "list_agent_escalations",
-        links={
-            "ticket": to("get_agent_escalation", agent_id="path.agent_id", ticket_id="tickets/0/ticket_id")
-        },
-    ),
-)
+@router.get("/agents/{agent_id:agent}/escalations", **operation("list_agent_escalations"))
 async def list_agent_escalations(
     response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
@@ -180,16 +149,13 @@ async def get_agent_escalation(
     return set_etag(response, ticket)
 
 
-@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,), links=_OF_PATH))
+@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,)))
 async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket."""
     return set_etag(response, await read_ticket(service, ticket_id))
 
 
-@router.post(
-    "/tickets/{ticket_id}/acknowledge",
-    **operation("acknowledge_ticket", errors=(404, 409), links=_OF_PATH),
-)
+@router.post("/tickets/{ticket_id}/acknowledge", **operation("acknowledge_ticket", errors=(404, 409)))
 async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:

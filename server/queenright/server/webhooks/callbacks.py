@@ -35,6 +35,7 @@ from queenright.health.tickets import (
     TicketStatusError,
     Way,
 )
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 
@@ -157,7 +158,7 @@ class Callbacks:
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{done} of {len(ids)} tickets acknowledged by {click.by}.",
+                f"{done} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
         return reply("\n".join(lines), to_all=done > 0)
