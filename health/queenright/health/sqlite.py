@@ -99,7 +99,7 @@ class SqliteDatabase(Database):
         """Implement ``Database``: SQLite's messages have no values."""
         return str(error.orig)
 
-    def way_out(self, why: str) -> str:
+    def remedy(self, why: str) -> str:
         """Implement ``Database``."""
         if "locked" in why:
             return "another program holds it; close that program"

@@ -23,11 +23,11 @@ from typing import Literal
 
 from queenright.health.findings import KINDS_AFTER_END, FindingKind, Severity
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketStatus,
     TicketStatusError,
-    Way,
 )
 
 Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
@@ -326,7 +326,12 @@ def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
 
 
 def acknowledge(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way = Way.API, note: str = ""
+    ticket: EscalationTicket,
+    *,
+    by: str,
+    now: float,
+    via: AckChannel = AckChannel.API,
+    note: str = "",
 ) -> EscalationTicket:
     """
     Acknowledge a ticket: its reminders stop.
@@ -356,7 +361,7 @@ def acknowledge(
 
 
 def resolve_incident(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = ""
+    ticket: EscalationTicket, *, by: str, now: float, via: AckChannel, note: str = ""
 ) -> EscalationTicket:
     """
     Record that a person resolved the incident of a ticket whose condition holds.
@@ -374,7 +379,13 @@ def resolve_incident(
 
 
 def acknowledge_ended(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = "", is_resolved: bool = False
+    ticket: EscalationTicket,
+    *,
+    by: str,
+    now: float,
+    via: AckChannel,
+    note: str = "",
+    is_resolved: bool = False,
 ) -> EscalationTicket:
     """
     Record that a person acknowledged the incident of a closed ticket whose alert is held open.

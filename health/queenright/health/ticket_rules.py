@@ -15,7 +15,7 @@ from queenright.health.findings import (
     Finding,
     FindingKind,
     Severity,
-    is_own_beside_provider,
+    pages_despite_provider_failure,
     worst,
 )
 from queenright.health.monitor import WorkerHealth
@@ -177,7 +177,7 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
 def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
     """Return whether a worker with a ticket about its provider also has trouble of its own that pages."""
     is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
-    return is_shared and any(map(is_own_beside_provider, findings))
+    return is_shared and any(map(pages_despite_provider_failure, findings))
 
 
 def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:

@@ -31,6 +31,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketDraft,
@@ -38,7 +39,6 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatus,
     TicketStatusError,
-    Way,
     mismatches,
 )
 from queenright.health.vitals import SessionStatus
@@ -620,11 +620,11 @@ class TicketService:
             return joined, []
         note = f"the same incident as ticket {earlier.ticket_id}"
         return self._acknowledgement(
-            joined, earlier.acknowledged_by, earlier.acknowledged_via or Way.API, note, now
+            joined, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
         )
 
     async def acknowledge(
-        self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
+        self, ticket_id: str, *, by: str, via: AckChannel = AckChannel.API, note: str = ""
     ) -> EscalationTicket:
         """
         Acknowledge a ticket: its reminders stop.
@@ -642,7 +642,7 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=False)
 
     async def resolve_incident(
-        self, ticket_id: str, *, by: str, via: Way, note: str = ""
+        self, ticket_id: str, *, by: str, via: AckChannel, note: str = ""
     ) -> EscalationTicket:
         """
         Record that a person resolved the incident of a ticket that only the end of its condition closes.
@@ -663,7 +663,7 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=False)
 
     async def acknowledge_ended(
-        self, ticket_id: str, *, by: str, via: Way, note: str = "", is_resolved: bool = False
+        self, ticket_id: str, *, by: str, via: AckChannel, note: str = "", is_resolved: bool = False
     ) -> EscalationTicket:
         """
         Record that a person acknowledged or resolved the incident of a closed ticket.
@@ -687,17 +687,22 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=is_resolved)
 
     def _acknowledgement(
-        self, ticket: EscalationTicket, by: str, via: Way, note: str, now: float
+        self, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
     ) -> tuple[EscalationTicket, list[AgentEvent]]:
         changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
         return changed, [self._acknowledged(changed, by, via, note)]
 
-    def _acknowledged(self, ticket: EscalationTicket, by: str, via: Way, note: str) -> AgentEvent:
+    def _acknowledged(self, ticket: EscalationTicket, by: str, via: AckChannel, note: str) -> AgentEvent:
         data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
         return self._event(ticket, EventType.TICKET_ACKNOWLEDGED, data)
 
     async def unacknowledge(
-        self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None
+        self,
+        ticket_id: str,
+        *,
+        by: str,
+        via: AckChannel = AckChannel.API,
+        only_via: AckChannel | None = None,
     ) -> EscalationTicket:
         """
         Withdraw an acknowledgement: reminders start over, and an untriaged ticket goes to triage.

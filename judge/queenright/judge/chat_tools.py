@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketError, Way
+from queenright.health.tickets import AckChannel, EscalationTicket, TicketError
 from queenright.judge.agent_workspace import (
     ADMIN_TOOLS,
     RESTART,
@@ -167,7 +167,7 @@ class ChatTools:
             by = turn.question.by
             try:
                 await self._tickets.acknowledge(
-                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=Way.CHAT
+                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=AckChannel.CHAT
                 )
             except TicketError as error:
                 raise ToolError(str(error)) from error

@@ -75,7 +75,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     progress = summary.get("last_progress")
     if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
         return "it has made progress since the escalation"
-    if summary.get("state") not in _TROUBLE and policy.condition_gone(summary):
+    if summary.get("state") not in _TROUBLE and policy.is_condition_gone(summary):
         return "its condition has cleared"
     return None
 

@@ -115,7 +115,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
         summary: The worker's health now; None if the worker is not known.
     """
     severity = Severity(ticket["severity"])
-    if summary is not None and condition_gone(summary):
+    if summary is not None and is_condition_gone(summary):
         return _dismiss(severity, RECOVERED)
     if binding(severity):
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
@@ -138,7 +138,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     )
 
 
-def condition_gone(summary: Mapping[str, Any]) -> bool:
+def is_condition_gone(summary: Mapping[str, Any]) -> bool:
     """Return whether a worker's summary has no finding worth a ticket."""
     return not any(f.ticket for f in findings_of(summary))
 

@@ -327,12 +327,12 @@ class Queen:
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
-        return summary is None or not (self._starting(ticket) or policy.condition_gone(summary))
+        return summary is None or not (self._starting(ticket) or policy.is_condition_gone(summary))
 
     def _recovered(self) -> bool:
         # An unknown worker (after a restart) has not recovered.
         summary = self._case.summary()
-        return summary is not None and policy.condition_gone(summary)
+        return summary is not None and policy.is_condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
 

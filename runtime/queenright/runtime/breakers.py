@@ -46,7 +46,7 @@ class Permit(Protocol):
         """Report failure of the callee."""
         ...
 
-    def given_back(self) -> None:
+    def release(self) -> None:
         """Report no outcome: the call was cancelled, or the request was invalid."""
         ...
 

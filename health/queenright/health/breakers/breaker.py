@@ -106,7 +106,7 @@ class BreakerMachine:
             row = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
             self._open(now, f"{row}: {reason}")
 
-    def given_back(self, leave: Leave) -> None:
+    def release(self, leave: Leave) -> None:
         """Record a call without an outcome: its place is free again."""
         if leave.era == self._era:
             self._probes.pop(leave.number, None)

@@ -356,7 +356,7 @@ class CircuitBreaker:
         elif self._is_failure(error):
             permit.failed(error)
         else:
-            permit.given_back()
+            permit.release()
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(error, CallRefusedError):
@@ -385,11 +385,11 @@ class CallPermit:
         """Report a failure."""
         self._report(error)
 
-    def given_back(self) -> None:
+    def release(self) -> None:
         """Report neither success nor failure."""
         with self._lock:
             for breaker, leave in self._leaves:
-                breaker._machine.given_back(leave)
+                breaker._machine.release(leave)
             self._leaves = ()
 
     def _report(self, error: BaseException | str | None) -> None:

@@ -432,7 +432,7 @@ class Actions:
                 return control
         worker = self._monitor.get(*target.key)
         has_functions = worker is not None and worker.vitals.fetches
-        way_out = (
+        remedy = (
             "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "
             "URL of this service"
             if has_functions
@@ -441,7 +441,7 @@ class Actions:
         )
         raise WorkerUnreachableError(
             "the worker does not fetch instructions from this service, so it cannot receive any. "
-            f"{way_out}; or stop its process yourself"
+            f"{remedy}; or stop its process yourself"
         )
 
 

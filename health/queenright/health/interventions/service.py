@@ -186,12 +186,14 @@ class InterventionService:
         if after.rank > before.rank and after.in_trouble:
             key = (event.agent_id, event.session_id)
             began = self._storm.worse(
-                key, self._clock(), is_other_life=lambda other: self._is_other_life(key, other)
+                key,
+                self._clock(),
+                is_consecutive=lambda other: self._is_consecutive(key, other),
             )
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
-    def _is_other_life(self, key: WorkerKey, other: WorkerKey) -> bool:
+    def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
         one, two = self._monitor.get(*key), self._monitor.get(*other)
         if one is None or two is None:

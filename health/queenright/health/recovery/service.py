@@ -402,7 +402,7 @@ class RecoveryService:
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
-    def _life_of(self, recovery: Recovery) -> WorkerHealth | None:
+    def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that continues: the named one, else one in the same session, else of the task."""
         worker = self._monitor.get(*recovery.successor.key)
         if recovery.new_incarnation_id or (
@@ -474,7 +474,7 @@ class RecoveryService:
         return progress is not None and since is not None and progress > since
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
-        worker = self._life_of(recovery)
+        worker = self._recovered_worker(recovery)
         result = plan.watch(recovery, worker, now)
         is_heard = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
         if is_heard and worker is not None:
@@ -546,7 +546,7 @@ class RecoveryService:
 
     async def _check_start(self, recovery: Recovery, now: float) -> None:
         """Find out whether a worker was started when the service ended."""
-        worker = self._life_of(recovery)
+        worker = self._recovered_worker(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
             v = worker.vitals

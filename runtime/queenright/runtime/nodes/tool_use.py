@@ -140,12 +140,12 @@ class ToolRunner:
         try:
             result = await self._limited(call.name, seconds, self._tools.call(call, self._context))
         except BaseException:
-            permit.given_back()
+            permit.release()
             raise
         if result.error is None:
             permit.succeeded()
         elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailableError):
-            permit.given_back()  # the tool works; it rejected this request
+            permit.release()  # the tool works; it rejected this request
         else:
             permit.failed(result.error)
         return result

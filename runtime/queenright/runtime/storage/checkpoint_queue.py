@@ -160,7 +160,7 @@ class CheckpointQueue:
             raise
         except BaseException:
             if permit is not None:
-                permit.given_back()
+                permit.release()
             raise
         if permit is not None:
             permit.succeeded()
