@@ -76,9 +76,20 @@ _NOT_ACCEPTED: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSES_EDIT: Final = re.compile(
-    r"\W*(?:error\b|failed\b|failure\b|invalid\b|no match|(?:could|can|did) ?not\b|unable to\b)",
+    r"\W*(?:error\b|failed\b|failure\b|invalid\b|no match|(?:could|can|did) ?not\b|unable to\b"
+    r"|[^.!:;,\n]{1,120}\b(?:failed(?=\W*[.!:\n]|\W*$)|failed to \w|unable to \w"
+    r"|(?:could|can|did|does|was|were) ?n[o']t (?:be )?(?:appl|match|found\b|edit|chang|updat|replac|writ"
+    r"|modif|accept|unique\b|valid\b|pars|locat|sav)))",
     re.IGNORECASE,
 )
+"""A refusal begins its first sentence with the failure, or says it there of what was handed in."""
+_REFUSES_CALL: Final = re.compile(
+    r"\W*(?:(?:invalid|unknown|unrecogni[sz]ed|illegal|unsupported) "
+    r"(?:action|command|tool|function|operation|argument|input|parameter)s?\b"
+    r"|(?:HTTP(?:/[\d.]+)?|status(?: code)?:?) [45]\d\d\b)",
+    re.IGNORECASE,
+)
+_FAILED_STATUS: Final = frozenset({"error", "failed", "failure"})
 _END: Final = 60
 _LONGEST_REFUSAL: Final = 400
 """Characters: a longer result that reports no failure is output, whatever it quotes."""
@@ -94,19 +105,44 @@ def unreported_failure(result: object, effect: str | None, arguments: object = N
     """
     Return the class of the failure that a result tells although its call reports none; "" if it tells none.
 
-    A shell could not run the command, what was handed in was not accepted, or an edit was refused. What
-    reads may only quote such words.
+    A shell could not run the command, a tool does not know the action, what was handed in was not accepted,
+    an edit was refused, or an object says that it is an error. What reads may only quote such words.
     """
-    if not isinstance(result, str) or len(result) > _LONGEST_REFUSAL or effect in READING:
+    if effect in READING:
+        return ""
+    if isinstance(result, str) and result[:1] == "{" and len(result) <= _TAIL:
+        try:
+            result = json.loads(result)
+        except (ValueError, RecursionError):
+            return ""  # cut, or no JSON
+    if isinstance(result, Mapping):
+        return _failure_of_object(result, arguments)
+    if not isinstance(result, str) or len(result) > _LONGEST_REFUSAL:
         return ""
     if is_refused_by_shell(result):
         return SHELL_REFUSED
     end = result[-_END:]
     if ("ccepted" in end or "ejected" in end) and _NOT_ACCEPTED.fullmatch(result) is not None:
         return NOT_ACCEPTED
-    if effect in _REFUSABLE and _REFUSES_EDIT.match(result) is not None:
-        return error_class(result, arguments)
-    return ""
+    refuses = _REFUSES_EDIT if effect in _REFUSABLE else _REFUSES_CALL
+    return error_class(result, arguments) if refuses.match(result) is not None else ""
+
+
+def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
+    """Return the class of the failure that an object tells: by its flags, or by an error alone."""
+    error = result.get("error")
+    if isinstance(error, Mapping):
+        error = error.get("message") or error.get("type") or "error"
+    flags = [result.get(name) for name in ("success", "ok")]
+    is_failed = (
+        False in flags
+        or True in (result.get("isError"), result.get("is_error"))
+        or str(result.get("status")).lower() in _FAILED_STATUS
+    )
+    if not is_failed and (not error or True in flags):
+        return ""
+    text = next((text for text in (error, result.get("message")) if isinstance(text, str) and text), "error")
+    return error_class(text, arguments)
 
 
 def error_class(text: str, arguments: object = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from queenright.instrumentation.effects import effect_of_tool
@@ -17,4 +18,5 @@ def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) ->
     effect = data.get("effect") or effect_of_tool(data["tool"])
     kind = unreported_failure(result, effect, arguments)
     if kind:
-        data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(result)}
+        text = result if isinstance(result, str) else json.dumps(result, default=str)
+        data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(text)}
