@@ -370,7 +370,7 @@ async def test_action_target_comes_from_the_ticket(hive: Garden) -> None:
     ("name", "arguments", "why"),
     [
         (NUDGE, {"ticket_id": "t1", "message": WORDS, "agent_id": "wasp"}, "agent_id"),
-        (NUDGE, {"ticket_id": "t1", "message": "x" * (LONGEST_NUDGE + 1)}, "1000"),
+        (NUDGE, {"ticket_id": "t1", "message": "x" * (LONGEST_NUDGE + 1)}, "1,000"),
         (NUDGE, {"ticket_id": "t1", "message": "go"}, "10"),
         (NUDGE, {"ticket_id": "t2", "message": WORDS}, "not about ticket 't2'"),
         (
