@@ -1,4 +1,4 @@
-"""Prompts of the user to a coding agent: each is one event, whatever sources report it."""
+"""User prompts to a coding agent: one event each, from any number of sources."""
 
 from __future__ import annotations
 
