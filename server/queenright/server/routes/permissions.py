@@ -26,7 +26,7 @@ class PermissionAnswer(Body):
     reason: Text = ""
 
 
-@router.get("", **operation("list_permissions"))
+@router.get("")
 async def list_permissions(
     permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:
@@ -47,7 +47,7 @@ async def list_permissions(
     )
 
 
-@router.post("/{request_id}/answer", **operation("answer_permission", status=202, errors=(404, 409)))
+@router.post("/{request_id}/answer", **operation(status=202, errors=(404, 409)))
 async def answer_permission(
     request: Request,
     permissions: PermissionsDep,
