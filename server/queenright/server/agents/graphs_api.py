@@ -252,13 +252,4 @@ def _goal_criteria(slot: AgentSlot, graph_id: str) -> list[api.GoalCriterion]:
         return []
     progress = slot.runtime.get_goal_progress(graph_id)
     states = {} if progress is None else progress.criteria
-    return [
-        api.GoalCriterion(
-            id=one.id,
-            description=one.description,
-            expression=one.expression,
-            weight=one.weight,
-            state=states.get(one.id, "unknown"),
-        )
-        for one in goal.success_criteria
-    ]
+    return [api.GoalCriterion.of(one, state=states.get(one.id, "unknown")) for one in goal.success_criteria]

@@ -226,13 +226,9 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
 def _session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
     """Blocks."""
     newest = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
-    return api.SessionRow(
-        session_id=state.session_id,
-        graph_id=state.graph_id,
+    return api.SessionRow.of(
+        state,
         entry_point_id=state.entry_point,
-        status=state.status.value,
-        created_at=state.created_at,
-        updated_at=state.updated_at,
         executions=len(state.executions),
         error="" if newest is None else redact(newest.error, 4000),
         interrupted=_is_interrupted(store, state),

@@ -58,13 +58,4 @@ async def answer_permission(
     done = await permissions.answer(
         request_id, body.decision, by=actor_of(request, body.by), reason=body.reason
     )
-    return api.PermissionResult(
-        agent_id=done.agent_id,
-        session_id=done.session_id,
-        incarnation_id=done.incarnation_id,
-        intervention_id=done.intervention_id,
-        delivered=done.outcome is Outcome.DONE,
-        outcome=done.outcome,
-        message=done.message,
-        detail=done.detail,
-    )
+    return api.PermissionResult.of(done, delivered=done.outcome is Outcome.DONE)

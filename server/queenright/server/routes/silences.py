@@ -66,14 +66,4 @@ async def expire_silence(
 
 
 def _row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:
-    return api.Silence(
-        silence_id=silence.id,
-        by=silence.by,
-        comment=silence.comment,
-        state=silence.state,
-        starts_at=silence.starts_at,
-        ends_at=silence.ends_at,
-        matchers=list(silence.matchers),
-        peers=sorted(peers),
-        tickets=sorted(tickets),
-    )
+    return api.Silence.of(silence, silence_id=silence.id, peers=sorted(peers), tickets=sorted(tickets))
