@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import signal
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -70,6 +72,25 @@ def _unit(nodeid: str) -> str:
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
     return file if file in _WHOLE else nodeid
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """
+    Import this worker's share of the test files first.
+
+    Each worker collects all files. On a clean checkout pytest compiles them, which takes as long as importing
+    them: with different files first, each is compiled once and the other workers read the bytecode.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    paths = [Path(arg.partition("::")[0]).resolve() for arg in session.config.args]
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py")))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # Collection imports it again and reports the error.
+        with contextlib.suppress(Exception):
+            importlib.import_module(".".join(file.relative_to(isolation.ROOT).with_suffix("").parts))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

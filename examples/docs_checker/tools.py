@@ -17,7 +17,6 @@ def read_lines(root: str, page: str, first: int, last: int) -> str:
         root: The folder that was checked.
         page: The page, as in the findings.
         first: The first line, counted from 1.
-        last: The last line.
     """
     path = (Path(root) / page).resolve()
     if not path.is_relative_to(Path(root).resolve()) or path.suffix != ".md" or not path.is_file():
@@ -34,7 +33,6 @@ def write_report(introduction: str, first: Literal["links", "commands"], data_di
 
     Args:
         introduction: At most three sentences: what to mend first, and why.
-        first: What the report begins with.
     """
     findings = json.loads((data_dir / "findings.json").read_text(encoding="utf-8"))
     sections = [

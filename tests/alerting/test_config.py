@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from queenright.alerting.__main__ import generated, main
-from queenright.alerting.config import render_alertmanager, render_prometheus, render_rules
+from queenright.alerting.config import render_alertmanager, render_prometheus
 from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
 from queenright.health.interventions.storm import WINDOW_SECONDS
 from tests.programs import VERSIONS, run
@@ -136,13 +136,6 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanager: str | 
     assert config["global"]["external_labels"] == {"cluster": "it's"}
     jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert jobs == {"queenright": ["127.0.0.1:8420"], "queenright-workers": ["127.0.0.1:9100"]}
-
-
-def test_the_runbooks_address_can_be_moved() -> None:
-    text = (rules_folder() / "agents.yml").read_text()
-    moved = render_rules(text, "https://wiki.example/runbooks/")
-    assert "127.0.0.1:8420" not in moved
-    assert "https://wiki.example/runbooks/QueenrightLoop'" in moved
 
 
 def test_only_runbooks_are_found_by_name() -> None:

@@ -806,6 +806,7 @@ async def test_deliveries_are_in_the_event_log(make_post: MakePost, peer: Served
         "ticket_id": "ticket-1",
         "peer": peer.url,
         "status": "firing",
+        "severity": "critical",
         "attempts": 1,
     }
 

@@ -39,7 +39,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "kind": kind,
             "finding_kind": kind,
             "cause": cause,
-            "judge_reasoning": "By the rules a finding of high severity, doom loop.",
+            "judge_reasoning": "Found by the rules: doom loop, high severity.",
             "suggested_action": wording.advice(kind, "researcher", "session-1"),
             "judge_model": RULES,
             "queen_model": RULES,

@@ -125,7 +125,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.poll_seconds",
-        "a state that a person would look at again: seconds are a loop's pace, a quarter of a minute is not",
+        "a read that a person would repeat: seconds are a loop's pace, a quarter of a minute is not",
         (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
     ),
     Threshold(

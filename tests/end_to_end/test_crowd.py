@@ -10,8 +10,8 @@ import httpx
 from queenright.server.service import TICKETS_SHOWN
 from queenright.server.settings import load_settings
 from queenright.server.up import UpOptions, up
+from tests.end_to_end.crowd import crowd_request
 from tests.waiting import until
-from tools.benchmarks.crowd import crowd_request
 
 CROWD = TICKETS_SHOWN + 20
 HANDFUL = 6

@@ -327,7 +327,7 @@ def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
     [line] = result.stdout.splitlines()
     assert json.loads(line)["worker_agent_id"] == LOOPS
-    assert "1 workers, 0 tickets" in well.stdout
+    assert "1 worker, 0 tickets" in well.stdout
     assert "no workers found" in nobody.stderr
     assert "--selector" in no_selector.stderr
     assert "http://127.0.0.1:1: " in away.stderr

@@ -70,21 +70,22 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
     assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_fixture_has_pinned_versions_and_nothing_of_its_machine(path: Path) -> None:
-    fixture = load_fixture(path)
-    text = path.read_text(encoding="utf-8")
-    strings = [string for line in text.splitlines() for string in texts(json.loads(line))]
+@pytest.mark.parametrize("name", PAIRS)
+def test_fixtures_have_pinned_versions_and_nothing_of_their_machine(name: str) -> None:
+    for path in FOLDER.glob(f"{name}/*.jsonl"):
+        fixture = load_fixture(path)
+        text = path.read_text(encoding="utf-8")
+        strings = [string for line in text.splitlines() for string in texts(json.loads(line))]
 
-    assert path_of(fixture.client, fixture.name) == path
-    assert fixture.version == versions_of(PAIRS[fixture.client])
-    assert FOLDER_PREFIX not in text
-    assert str(ROOT) not in text
-    assert KEYS.findall(text) == []
-    assert set(EMAILS.findall(text)) <= {"user@example.com"}
-    found = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
-    # Texts are cut after they are scrubbed, and end in dots.
-    assert [one for one in found if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
+        assert path_of(fixture.client, fixture.name) == path
+        assert fixture.version == versions_of(PAIRS[fixture.client])
+        assert FOLDER_PREFIX not in text
+        assert str(ROOT) not in text
+        assert KEYS.findall(text) == []
+        assert set(EMAILS.findall(text)) <= {"user@example.com"}
+        found = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
+        # Texts are cut after they are scrubbed, and end in dots.
+        assert [one for one in found if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
 
 
 def test_every_pair_is_recorded_in_every_scenario() -> None:

@@ -52,7 +52,7 @@ def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None
         "resources": "unknown",
         "recovery": "ok",
     }
-    assert health["tool_calls"].evidence == "1 calls, the last 70 s ago"
+    assert health["tool_calls"].evidence == "1 call, the last 70 s ago"
     assert "0%" in health["errors"].evidence
     assert "0 errors" in health["errors"].evidence
 

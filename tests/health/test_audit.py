@@ -554,7 +554,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
         0,
         [
             "The event log is intact: 2 rows, none changed; 1 older row pruned.",
-            "The audit archive is intact: 1 rows, each as it was in the log.",
+            "The audit archive is intact: 1 row, each as it was in the log.",
             "Terminations: 1, each signed by a key of the service.",
         ],
     )

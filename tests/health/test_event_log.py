@@ -99,8 +99,8 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
     [
         ("DELETE FROM events WHERE seq = 1", 1, "row 1 is missing"),
         ("DELETE FROM events WHERE seq = 5", 5, "row 5 is missing"),
-        ("DELETE FROM events WHERE seq >= 10", 10, "the last 3 rows are missing"),
-        ("DELETE FROM events", 1, "the last 12 rows are missing"),
+        ("DELETE FROM events WHERE seq >= 10", 10, "rows are missing at the end: 3"),
+        ("DELETE FROM events", 1, "rows are missing at the end: 12"),
         ("UPDATE events SET seq = 0 WHERE seq = 4", 0, "row 0 is added"),
         ("UPDATE events SET seq = 99 WHERE seq = 12", 12, "row 12 is missing"),
         (
@@ -113,8 +113,8 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
             13,
             "row 13 is not what was written",
         ),
-        ("UPDATE event_log_head SET length = 13", 13, "the last 1 rows are missing"),
-        ("UPDATE event_log_head SET length = 11", 12, "1 rows were added after the last that was written"),
+        ("UPDATE event_log_head SET length = 13", 13, "rows are missing at the end: 1"),
+        ("UPDATE event_log_head SET length = 11", 12, "rows were added after the last that was written: 1"),
         ("UPDATE event_log_head SET hash = {zeros}", 12, "row 12 does not end in the hash"),
         ("DELETE FROM event_log_head", 13, "the record of the log's length is missing"),
     ],

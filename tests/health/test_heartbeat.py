@@ -69,11 +69,12 @@ def test_a_newer_workers_heartbeat_is_read() -> None:
     assert parse(agent_id="bee", mood="sunny").agent_id == "bee"
 
 
-@pytest.mark.parametrize("cut", range(len(json.dumps(REQUIREMENT))))
-def test_truncated_heartbeat_is_refused(cut: int) -> None:
+def test_truncated_heartbeat_is_refused() -> None:
     """B68: half a heartbeat is none."""
-    with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
-        parse_heartbeat(json.dumps(REQUIREMENT)[:cut])
+    whole = json.dumps(REQUIREMENT)
+    for length in range(len(whole)):
+        with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
+            parse_heartbeat(whole[:length])
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,66 @@ def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> No
     assert [found(script, IDLE).ticket for script in (planned, result, judged)] == [True, True, True]
 
 
+CHATS: list[dict[str, Any]] = [
+    {"after": 30.0},
+    {"after": 30.0, "duration": 20.0},
+    {"after": 1.0, "has_time": False},
+]
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_answers_with_time_for_a_user_between_never_page(chat: dict[str, Any]) -> None:
+    """Its user's messages may not be recorded."""
+    script = worker()
+    works(script)
+    data = dict(chat)
+    after = data.pop("after")
+    for n in range(80):
+        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": f"{n}", **data}, after=after)
+
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+
+
+def test_few_slow_answers_of_a_chat_never_page() -> None:
+    script = worker()
+    works(script)
+    for _ in range(7):
+        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9}, after=230)
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_equal_answers_page_however_slow(chat: dict[str, Any]) -> None:
+    script = worker()
+    works(script)
+    data = dict(chat)
+    after = data.pop("after")
+    for _ in range(13):
+        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": "finish", **data}, after=after)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("length", [10.0, 60.0])
+def test_slow_answers_without_a_pause_between_page(length: float) -> None:
+    script = worker()
+    works(script)
+    for _ in range(12):
+        script.event(EventType.LLM_CALL_COMPLETED, {"duration": length}, after=length + 1)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
+def test_refused_submissions_page_however_slow() -> None:
+    script = worker()
+    works(script)
+    for n in range(13):
+        answers(script, 1)
+        script.call("finish", args=f"{n}", result="rejected", outcome="error", after=40)
+
+    assert found(script, IDLE).severity is Severity.HIGH
+
+
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
 def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
     """B97: however it is called, and whatever it puts around what it says back."""
@@ -835,7 +895,7 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
     assert script.kinds() == set()
 
 
-@pytest.mark.parametrize("pause", [15, 45])
+@pytest.mark.parametrize("pause", [5, 15, 45])
 @pytest.mark.parametrize(
     ("tool", "arguments", "result"),
     [
@@ -849,21 +909,77 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         ("bash", {"command": "gh api repos/o/r/actions/runs/1 --jq .status"}, "in_progress"),
         ("bash", {"command": "aws cloudformation describe-stacks"}, "CREATE_IN_PROGRESS"),
         ("bash", {"command": "curl -s localhost:8000/health"}, "starting"),
-        ("bash", {"command": "ls out"}, "a"),
-        ("bash", {"command": "git status"}, "clean"),
+        ("exec_command", {"cmd": "systemctl status app"}, "activating"),
     ],
 )
 def test_state_read_again_after_a_pause_is_a_poll(
     tool: str, arguments: dict[str, str], result: str, pause: float
 ) -> None:
+    script, slow, hasty = worker(), worker(), worker()
+    effect = effect_of_call(tool, arguments)
+    for _ in range(20):
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        slow.call(tool, args=fingerprint(arguments), result=result, after=pause, duration=4.5, **effect)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=4, **effect)
+
+    assert (script.kinds(), slow.kinds()) == (set(), set())
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    for _ in range(int(1700 / pause) - 20):
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+
+@pytest.mark.parametrize("command", ["ls out", "git status"])
+def test_read_again_in_a_row_after_a_pause_is_a_poll(command: str) -> None:
+    """Only after a longer pause than a state: a slow model pauses too."""
     script, hasty = worker(), worker()
     for _ in range(20):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
-        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **effect)
+        call_of(script, "bash", {"command": command}, "a", after=15)
+        call_of(hasty, "bash", {"command": command}, "a", after=14)
 
     assert script.kinds() == set()
     assert found(hasty, LOOP).severity is Severity.CRITICAL
+
+
+WAITS = [
+    ("bash", {"command": "sleep 5"}, ""),
+    ("powershell", {"command": "Start-Sleep -Seconds 5"}, ""),
+    ("bash", {"command": "python -c 'import time; time.sleep(5)'"}, ""),
+    ("computer", {"action": "wait", "duration": 2}, "waited"),
+    ("browser_wait_for", {"time": 5}, "ok"),
+]
+LOOKS_AT_STATE = [
+    ("bash", {"command": "docker compose exec db ./is_ready"}, "not yet", {}),
+    ("computer", {"action": "screenshot"}, "a picture", {}),
+    ("bash", {"command": "docker exec db pg_isready"}, "no response", {"error_type": "exit_code_2"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "answer", "data"), LOOKS_AT_STATE)
+@pytest.mark.parametrize("wait", WAITS)
+def test_wait_and_look_for_less_than_half_an_hour_never_pages(
+    wait: tuple[str, object, str], tool: str, arguments: object, answer: str, data: dict[str, str]
+) -> None:
+    script = worker()
+    for _ in range(1700 // 8):
+        call_of(script, *wait, after=5)
+        call_of(script, tool, arguments, answer, after=3, **data)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+
+def test_command_that_waits_and_fails_in_the_same_way_is_a_poll() -> None:
+    script, various = worker(), worker()
+    failure: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_7", "error": "Exit code 7"}
+    for n in range(100):
+        call_of(
+            script, "bash", {"command": "sleep 10; curl -sf localhost"}, "Exit code 7", after=11, **failure
+        )
+        call_of(various, "bash", {"command": f"sleep 10; ./try {n}"}, "Exit code 7", after=11, **failure)
+
+    assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+    assert found(script, NO_PROGRESS).ticket
+    assert found(various, STREAK).severity is Severity.CRITICAL
 
 
 FAILING_POLLS = [

@@ -40,7 +40,7 @@ def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     """B123: an agent that crashes again and again is one trouble."""
     seen = watch()
     for n in range(20):
-        assert not seen.worse(("bee", f"s{n}"), 1000.0 + n, is_other_life=lambda key: True)
+        assert not seen.worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
     assert [seen.worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
 
 

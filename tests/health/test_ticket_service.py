@@ -20,6 +20,7 @@ from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.ticket_table import update_ticket
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketDraft,
@@ -27,7 +28,6 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatus,
     TicketStatusError,
-    Way,
 )
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import WaitingReason
@@ -695,8 +695,8 @@ async def test_silenced_ticket_can_close(hive: Hive) -> None:
     assert closed.status is TicketStatus.RESOLVED
 
 
-@pytest.mark.parametrize("via", list(Way))
-async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: Way) -> None:
+@pytest.mark.parametrize("via", list(AckChannel))
+async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: AckChannel) -> None:
     """B41: who has it and by what way is kept, in the log, too; over a restart."""
     ticket = await notified_ticket(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
@@ -763,11 +763,11 @@ async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(hive: Hi
 
 async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
     ticket = await notified_ticket(hive)
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=AckChannel.SLACK)
 
     with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
-        await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.PAGERDUTY)
-    await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
+        await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.PAGERDUTY)
+    await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.SLACK)
 
 
 async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:

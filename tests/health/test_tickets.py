@@ -372,7 +372,7 @@ def test_bypass_time_applies_only_before_triage_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "verb", "way_out"),
+    ("status", "verb", "remedy"),
     [
         (TicketStatus.DISMISSED, "intervene", "reopens by itself if it gets worse"),
         (TicketStatus.DISMISSED, "dismiss", "it is dismissed already"),
@@ -382,9 +382,9 @@ def test_bypass_time_applies_only_before_triage_answers() -> None:
         (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann acknowledged it already"),
     ],
 )
-def test_status_error_says_what_to_do(status: TicketStatus, verb: str, way_out: str) -> None:
+def test_status_error_says_what_to_do(status: TicketStatus, verb: str, remedy: str) -> None:
     one = ticket(status, severity=Severity.LOW, acknowledged_by="ann")
-    with pytest.raises(TicketStatusError, match=f"cannot {verb}.* ticket t1, which is {status}: .*{way_out}"):
+    with pytest.raises(TicketStatusError, match=f"cannot {verb}.* ticket t1, which is {status}: .*{remedy}"):
         _do(verb, one)
 
 

@@ -45,6 +45,7 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
         ("lint_file", Effect.CHECKS),
         ("get_test_results", Effect.READS),
         ("build_status", Effect.POLLS),
+        ("get_command_output", Effect.POLLS),
         ("update_test", Effect.CHANGES),
         ("hand_in", Effect.SUBMITS),
         ("TaskDone", Effect.SUBMITS),
@@ -105,6 +106,15 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("pip install requests", Effect.CHANGES),
         ("sleep 30 && cat build.log", Effect.WAITS),
         ("sleep 1m; python check.py", Effect.WAITS),
+        ("python -c 'import time; time.sleep(10)'; ls", Effect.WAITS),
+        ("python -c 'import time; time.sleep(1)'", Effect.RUNS),
+        ("cat > a.py <<'EOF'\ntime.sleep(10)\nEOF", Effect.EDITS),
+        ("Start-Sleep -Seconds 10; Get-Service x", Effect.WAITS),
+        ("Start-Sleep 1", Effect.READS),
+        ("timeout 10 tail -f train.log", Effect.WAITS),
+        ("docker compose -f a.yml logs --tail 5 web", Effect.POLLS),
+        ("docker compose logs -f web", Effect.WAITS),
+        ("kubectl get pods -w", Effect.WAITS),
         ("until test -f done; do sleep 1; done", Effect.WAITS),
         ("sleep 1; cat a.py", Effect.READS),
         ("pytest -q", Effect.CHECKS),
@@ -137,6 +147,26 @@ def test_shell_effect_is_that_of_its_command(command: str, effect: Effect | None
     assert effect_of("bash", command) is effect
     assert effect_of("Bash", {"command": command}) is effect
     assert effect_of("shell", {"command": ["bash", "-lc", command]}) is effect
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "effect"),
+    [
+        ("computer", {"action": "wait", "duration": 2}, Effect.WAITS),
+        ("computer", '{"action": "left_click", "coordinate": [1, 2]}', Effect.CHANGES),
+        ("computer", {"action": "screenshot"}, None),
+        ("process", {"action": "poll", "id": "7"}, Effect.WAITS),
+        ("github", {"action": "get_issue"}, Effect.READS),
+        ("say", {"action": "read the file"}, None),
+        ("say", "wait", None),
+        ("memory", {"action": "write"}, None),
+        ("read_file", {"action": "delete"}, Effect.READS),
+    ],
+)
+def test_action_determines_effect_if_the_name_does_not(
+    tool: str, arguments: object, effect: Effect | None
+) -> None:
+    assert effect_of(tool, arguments) is effect
 
 
 def test_editor_view_is_a_read_and_empty_input_a_wait() -> None:

@@ -109,15 +109,15 @@ AROUND = [
 ]
 
 
-@pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("service", SHAPES)
-def test_key_of_known_shape_is_masked_everywhere(service: str, around: str) -> None:
+def test_key_of_known_shape_is_masked_everywhere(service: str) -> None:
     """B16: secrets in the evidence are redacted."""
     key = SHAPES[service]
-    text = redact(around.format(key), 2_000)
+    for around in AROUND:
+        text = redact(around.format(key), 2_000)
 
-    assert MASK in text
-    assert not any(key[at : at + 12] in text for at in range(0, len(key) - 12, 4))
+        assert MASK in text, around
+        assert not any(key[at : at + 12] in text for at in range(0, len(key) - 12, 4)), around
 
 
 @pytest.mark.parametrize("service", SHAPES)

@@ -71,7 +71,7 @@ async def test_samples_that_are_no_numbers_are_counted_and_stop_nothing(
     stack.told["totals"] = [row("steps_total", float("nan")), row("custom", 1)]
 
     assert await once(stack) == 1
-    assert "1 workers, 1 tickets, 0 dismissed, 2 samples skipped" in capsys.readouterr().out
+    assert "1 worker, 1 ticket, 0 dismissed, 2 samples skipped" in capsys.readouterr().out
 
 
 async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
@@ -126,7 +126,7 @@ async def test_no_workers_with_an_open_ticket_is_unknown(
 
     assert await once(stack, allow_empty=allow_empty) == 3
     output = capsys.readouterr()
-    assert "1 tickets, 0 dismissed, 1 without metrics" in output.out
+    assert "1 ticket, 0 dismissed, 1 without metrics" in output.out
     assert "there are tickets, but no worker has metrics" in output.err
 
 
@@ -305,7 +305,7 @@ async def test_once_without_an_alertmanager_notifies_nobody(
         code = await once(stack, config=config)
 
     assert (code, notified) == (1, [])
-    assert "1 workers, 1 tickets" in capsys.readouterr().out
+    assert "1 worker, 1 ticket" in capsys.readouterr().out
 
 
 async def test_batch_worker_that_has_ended_is_no_page(
@@ -319,7 +319,7 @@ async def test_batch_worker_that_has_ended_is_no_page(
         code = await once(stack, alertmanagers=(url,))
 
     assert (code, notified) == (0, [])
-    assert all(part in capsys.readouterr().out for part in ("1 workers, 0 tickets",))
+    assert all(part in capsys.readouterr().out for part in ("1 worker, 0 tickets",))
 
 
 async def test_undelivered_tickets_are_reported(

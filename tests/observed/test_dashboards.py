@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,11 +15,13 @@ from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
-from tools.pictures.answers import Window, in_whole_bars
-from tools.story.recording import Story
+from tests.observed.story.recording import Story
 
 WINDOW = "10s"
 """Longer than four scrapes of a second."""
+
+BAR: Final = 5
+"""Seconds."""
 
 STILL: Final = {
     "Checks without a verdict": "where its model fails, the judge's rules answer",
@@ -77,18 +80,20 @@ def test_allowed_constant_panels_still_exist() -> None:
 
 
 def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
-    story = in_whole_bars(story)
-    window = Window(story.since, story.until)
-    filled = window.variables(bars=True)
+    # Whole bars, of which the last ends when the story does.
+    seconds = BAR * math.ceil((story.until - story.since) / BAR)
+    story = replace(story, since=story.until - seconds)
+    # A scrape longer than the bar, as Grafana's is: else what comes between two bars would be in neither.
+    filled = {"__rate_interval": f"{BAR + 1}s", "__interval_ms": f"{1000 * BAR}", "__range": f"{seconds}s"}
     bars = {"panels": [result for result in panels(board) if result.get("interval")]}
     panel_queries = queries({**board, **bars}, variables=filled)
     whole = queries({**board, **bars}, variables={**filled, "__rate_interval": filled["__range"]})
-    scale = round(window.seconds) / window.bars
+    scale = seconds / BAR
 
     for each, all_of_it in zip(panel_queries, whole, strict=True):
         found = {
             _labels(series): sum(float(value) for _, value in series["values"])
-            for series in story.range(each.expr, step=window.bars)
+            for series in story.range(each.expr, step=BAR)
         }
         happened = {
             _labels(series): scale * float(series["value"][1]) for series in story.query(all_of_it.expr)

@@ -28,6 +28,7 @@ SKIPPED_COMMANDS = {
     r"up\b.*": "it starts the whole stack again: tests/end_to_end/test_up.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
     r"judge run\b.*": "it prints nothing while nothing happens: tests/end_to_end/test_judge_job.py",
+    r"nudge surveyor .*": "it needs the demo fleet: tests/server/test_demo.py",
     r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",
 }
 

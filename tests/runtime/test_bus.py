@@ -439,10 +439,14 @@ def test_subscription_exposes_its_filter() -> None:
         filter_agent="a",
     )
 
-    assert subscription.types == frozenset({TICKET})
-    assert (subscription.filter_graph, subscription.filter_stream) == ("g", "g::s")
-    assert (subscription.filter_node, subscription.filter_agent) == ("n", "a")
-    assert EventBus().subscribe(lambda _: None, name="y").types is None
+    assert subscription.event_filter.types == frozenset({TICKET})
+    assert subscription.event_filter.filters == {
+        "filter_graph": "g",
+        "filter_stream": "g::s",
+        "filter_node": "n",
+        "filter_agent": "a",
+    }
+    assert EventBus().subscribe(lambda _: None, name="y").event_filter.types is None
 
 
 # -- waiting for an event -------------------------------------------------------------------------
@@ -608,9 +612,6 @@ async def test_history_comes_from_the_log() -> None:
         {
             "types": [TICKET],
             "filter_graph": "g",
-            "filter_stream": None,
-            "filter_node": None,
-            "filter_agent": None,
             "session_id": "s",
             "after": "id",
             "limit": 5,

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from queenright.health.settings import HealthSettings
-from queenright.health.steplog import open_step_log
+from queenright.health.steplog import StepLogReader
 from queenright.health.vital_state import VitalState
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.instrumentation.steplog import step_log_path
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
@@ -111,7 +112,7 @@ def of_type(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]
 
 async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)
-    logged = open_step_log(tmp_path, "s1").read()
+    logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
     for type_ in MIRRORED:
         assert of_type(bench.events, type_) == of_type(logged, type_)
@@ -127,7 +128,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
 ) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)
-    logged = open_step_log(tmp_path, "s1").read()
+    logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
     def signs(events: list[AgentEvent]) -> dict[str, Any]:
         vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings().loops)

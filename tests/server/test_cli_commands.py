@@ -58,6 +58,15 @@ def test_data_commands_have_json_output(words: tuple[str, ...], command: Any) ->
     assert has == (" ".join(words) not in NO_JSON)
 
 
+def test_lists_of_commands_are_not_cut() -> None:
+    groups = {words[:1] for words, _ in ALL if len(words) > 1}
+
+    pages = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in groups}
+
+    assert groups
+    assert not [group for group, page in pages.items() if "..." in page.split("Commands:")[1]]
+
+
 @pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
 def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
     done = CliRunner().invoke(app, [*words, "--no-such-option"])

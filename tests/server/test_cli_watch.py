@@ -83,7 +83,7 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
     os.close(ours)
 
     assert watching.wait() == 0
-    assert b"1 agents: " in result
+    assert b"1 agent: " in result
 
     with Talking(*command, "--json") as lines:
         line = await asyncio.to_thread(lines.stdout.readline)

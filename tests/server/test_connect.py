@@ -429,7 +429,7 @@ async def test_check_lists_arriving_and_missing_sources(home: Path, running: Run
     assert "Claude Code" in nothing.output
     assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
     assert "not written" not in some.output
-    assert all(part in refused.output for part in ("1 requests", "/hooks/claude-code", "400"))
+    assert all(part in refused.output for part in ("1 request", "/hooks/claude-code", "400"))
     assert "were refused" not in some.output
     assert "missing: " in some.output
 

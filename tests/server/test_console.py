@@ -13,6 +13,7 @@ import pytest
 
 from queenright.server.settings import Settings
 from queenright.server.up import Running
+from tests.isolation import ROOT
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
 from tests.server.test_approvals import request_for_looper
@@ -111,7 +112,7 @@ async def test_recovery_is_offered_only_for_a_failed_ended_worker(
     failed = await browser.get("/agents/looper")
 
     assert "/act/recover" not in well.text
-    assert "it cannot be recovered: it is completed" in well.text
+    assert "It cannot be recovered now: it has ended (completed)" in well.text
     assert "/act/recover?agent=looper" in failed.text
     assert "/act/nudge" not in failed.text
 
@@ -191,6 +192,36 @@ async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(htt
         assert page.status_code in (400, 404)
         assert page.headers["content-type"].startswith("text/html")
         assert refusal(page).lower() == program.json()["title"].lower()
+
+
+async def test_index_addresses_lead_to_the_part_of_the_page_that_lists_them(http: httpx.AsyncClient) -> None:
+    pages = (ROOT / "server/queenright/server/pages/live.html").read_text(encoding="utf-8")
+    for name in ("agents", "tickets", "incidents", "interventions", "notifications", "providers", "events"):
+        answer = await http.get(f"/{name}")
+
+        assert (answer.status_code, answer.headers["location"]) == (307, f"/#{name}")
+        assert f'id="{name}"' in pages
+    assert (await http.get("/sessions")).headers["location"] == "/#agents"
+    assert (await http.get("/api")).headers["location"] == "/docs"
+
+
+async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.AsyncClient) -> None:
+    page = await http.get("/nowhere", headers={"Accept": "text/html"})
+    program = await http.get("/api/nowhere")
+
+    assert "There is no &#39;/nowhere&#39;" in page.text
+    assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
+
+
+@pytest.mark.parametrize("page", ["live", "agent", "telemetry", "recoveries", "breakers"])
+def test_headings_of_numbers_are_aligned_with_them(page: str) -> None:
+    text = (ROOT / f"server/queenright/server/pages/{page}.html").read_text(encoding="utf-8")
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        head, body = table.split("<tbody>", 1)
+        headings = re.findall(r"<th\b([^>]*)>", head)
+        cells = re.findall(r"<t[dh]\b([^>]*)>", body.split("</tr>")[0])
+
+        assert ["number" in one for one in headings] == ["number" in one for one in cells]
 
 
 async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncClient) -> None:

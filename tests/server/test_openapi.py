@@ -26,7 +26,7 @@ from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.record import Decision, EscalationStatus, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.attempt import RecoveryState
-from queenright.health.tickets import TicketStatus, Way
+from queenright.health.tickets import AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.routes.api_page import pieces
 from queenright.server.routes.openapi import ERRORS, TAGS
@@ -221,7 +221,7 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
         (terms.BreakerState, BreakerState),
         (terms.RecoveryState, RecoveryState),
         (terms.TicketStatus, TicketStatus),
-        (terms.Way, Way),
+        (terms.AckChannel, AckChannel),
     ],
 )
 async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:

@@ -87,16 +87,16 @@ def test_wrong_choice_is_an_error_and_not_skipped(path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("platform", "way_out"),
+    ("platform", "remedy"),
     [("linux", "package prometheus-alertmanager"), ("darwin", "brew install alertmanager")],
 )
 def test_missing_program_is_named_with_a_remedy(
-    platform: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+    platform: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
 
     message = str(ProgramNotFoundError("amtool"))
 
     assert "amtool" in message
-    assert way_out in message
+    assert remedy in message
     assert "AMTOOL_BIN" in message

@@ -113,7 +113,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "way_out"),
+    ("path", "remedy"),
     [
         ("alerting.resend_seconds", "delete it"),
         ("health_monitoring.loops.grinding_calls", "delete it"),
@@ -121,13 +121,13 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
         ("health_monitoring.intervention.storm.quiet_seconds", "delete it"),
     ],
 )
-def test_removed_setting_is_refused_with_a_remedy(path: str, way_out: str) -> None:
+def test_removed_setting_is_refused_with_a_remedy(path: str, remedy: str) -> None:
     block: object = 3
     for name in reversed(path.split(".")):
         block = {name: block}
     Path("queenright.yaml").write_text(json.dumps(block))
 
-    with pytest.raises(InvalidSettingsError, match=f"was removed in this version; .*{way_out}") as refused:
+    with pytest.raises(InvalidSettingsError, match=f"was removed in this version; .*{remedy}") as refused:
         load_settings()
     assert "Did you mean" not in str(refused.value)
 

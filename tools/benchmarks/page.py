@@ -1,4 +1,4 @@
-"""From a stall to Slack through the real Alertmanager; the page of metrics; the start of the command line."""
+"""From a stall to Slack through the real Alertmanager; the page of metrics; the first page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WORKERS = 10_000
 
 
 def run() -> list[Row]:
-    """Measure all four."""
-    return [*asyncio.run(_stall_to_slack()), *asyncio.run(_metrics_page()), _help(), _first_page()]
+    """Measure all three."""
+    return [*asyncio.run(_stall_to_slack()), *asyncio.run(_metrics_page()), _first_page()]
 
 
 async def _stall_to_slack() -> list[Row]:
@@ -112,17 +112,6 @@ async def _metrics_page() -> list[Row]:
     measured = f"{slowest * 1e3:.0f} ms, {size / 1e6:.2f} MB"
     ok = slowest <= 0.1 and size <= 1e6
     return [Row(f"/metrics with {WORKERS:,} workers", measured, "<= 100 ms, <= 1 MB", ok)]
-
-
-def _help() -> Row:
-    program = Path(sys.executable).with_name("queenright")
-    times = []
-    for _ in range(7):
-        began = time.perf_counter()
-        subprocess.run([program, "--help"], stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - began)
-    median = statistics.median(times)
-    return Row("queenright --help", f"{median:.2f} s", "<= 0.3 s", median <= 0.3)
 
 
 def _first_page() -> Row:

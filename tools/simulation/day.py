@@ -35,11 +35,6 @@ async def day(
     Let a fleet work, and return what was asked of the model, and for what.
 
     Args:
-        folder: For its database and the conversations.
-        workers: How many.
-        faults: A worker and day.
-        seed: The same seed gives the same day.
-        days: How long.
         healthy: The share of medium findings that the model calls healthy.
     """
     store = Store.open(f"sqlite:///{folder / 'simulated.db'}")

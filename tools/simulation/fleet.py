@@ -99,11 +99,6 @@ class Fleet:
     The simulation.
 
     Args:
-        store: A real one.
-        workers: How many.
-        seed: The same seed gives the same days.
-        gaps: How long turns take.
-        odds: How the world answers.
         settings: Of the health layer; the defaults if left out.
     """
 

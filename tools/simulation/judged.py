@@ -64,7 +64,6 @@ class JudgedFleet(Fleet):
     Args:
         folder: Where they keep their conversations.
         model: Who thinks in both.
-        more: What a fleet is made of.
     """
 
     def __init__(self, *more: Any, folder: Path, model: Counting, **named: Any) -> None:

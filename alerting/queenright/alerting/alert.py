@@ -127,8 +127,6 @@ def annotations_for(
     Return the annotations for the current state of a ticket; empty ones are left out.
 
     Args:
-        ticket: The ticket.
-        settings: The settings with the links.
         requests: What the reader is asked to decide or do.
         sessions: Number of consecutive sessions that the alert covers.
     """

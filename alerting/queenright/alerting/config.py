@@ -65,7 +65,6 @@ def render_alertmanager(
         slack_api_url_file: File with Slack's incoming webhook URL; read for every message.
         pagerduty_routing_key_file: File with the integration key for PagerDuty's Events API v2.
         deadman_url: Dead man's switch: receives a ping every minute and must alert when the pings stop.
-        templates: Folder of the notification templates.
         pagerduty_url: Endpoint to use instead of PagerDuty's.
         group_wait: How long a new group collects alerts before its first message.
         group_interval: How long until a change of a group is sent.
@@ -128,9 +127,6 @@ def without_receivers(
 
     Args:
         config: What ``render_alertmanager`` returned.
-        slack: Leave out Slack.
-        pagerduty: Leave out PagerDuty.
-        deadman: Leave out the dead-man check.
     """
     loaded = yaml.safe_load(config)
     if slack:
@@ -163,9 +159,7 @@ def render_prometheus(
     Args:
         service_url: URL at which Prometheus reaches Queenright's ``/metrics``.
         alertmanager_url: All Alertmanagers; None if there is none.
-        rules: Folder of the rule files.
         interval: Scrape and evaluation interval. It does not affect the thresholds in the rules.
-        cluster: External label ``cluster``.
         workers: ``host:port`` of agents that serve their own ``/metrics``; the service exports all others.
         token_file: File with a token for Queenright; None if no token is needed.
         header: First line, a comment.
@@ -185,11 +179,6 @@ def render_prometheus(
             "WORKERS": _workers_job(workers),
         },
     )
-
-
-def render_rules(text: str, base: str) -> str:
-    """Replace the default base URL of the runbooks in a rule file by ``base``."""
-    return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
 
 
 def _workers_job(workers: Sequence[str]) -> str:

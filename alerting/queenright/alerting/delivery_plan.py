@@ -76,13 +76,9 @@ def plan(
     Return what to send to ``peer`` now.
 
     Args:
-        notifications: All active notifications.
-        peer: The peer's name.
         sent: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
         ends: Keys of alerts whose end this process sent since the peer's last restart.
         refused: Alerts that the peer rejected, with the rejected version of their text.
-        settings: Resend interval and lifetime of alerts.
-        now: Seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
     resolved: dict[str, list[Notification]] = defaultdict(list)

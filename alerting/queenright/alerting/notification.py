@@ -237,10 +237,6 @@ def enqueue(
     A ticket that waits for triage enqueues nothing. The call is idempotent.
 
     Args:
-        conn: A connection in a transaction.
-        ticket: The current ticket.
-        settings: The settings with the links.
-        now: Seconds since the epoch.
         requests: What the reader is asked to decide or do.
         follows: Tickets of the same agent and cause whose sessions ended before this one's began, latest
             first. A new ticket joins the first of their alerts that still fires, without a new notification:
@@ -287,7 +283,6 @@ def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[st
         conn: A connection in the transaction that enqueues the ticket.
         ticket: A ticket without a notification.
         follows: See ``enqueue``.
-        now: Seconds since the epoch.
     """
     joined = _find_joined(conn, ticket, follows, now)
     return None if joined is None or _is_more_severe(ticket, joined) else joined.ticket_id
@@ -463,12 +458,7 @@ def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification |
 
 
 def read_active(conn: Connection) -> list[Notification]:
-    """
-    Return notifications that fire or whose end some peer has not accepted, oldest first.
-
-    Args:
-        conn: A connection with a consistent snapshot of the database.
-    """
+    """Return notifications that fire or whose end some peer has not accepted, oldest first."""
     return _read(conn, OUTBOX.c.active)
 
 
@@ -498,10 +488,7 @@ def read_changed(
     Return active notifications that are new or differ from the known ones, oldest first.
 
     Args:
-        conn: A connection with a consistent snapshot of the database.
         known: Known notifications by id.
-        since: Earliest change to consider, in seconds since the epoch.
-        above: Rows with a higher id are new.
     """
     state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
     # Two queries, because SQLite would scan all active rows for one with OR.
@@ -544,8 +531,6 @@ def list_notifications(
     Return the latest notifications with their delivery to each peer, newest first.
 
     Args:
-        conn: A connection with a consistent snapshot of the database.
-        limit: Maximum number.
         now: Seconds since the epoch, to decide which still fire.
         before: Return only smaller ids; the cursor of the next page.
     """
@@ -615,10 +600,7 @@ def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int],
     Store receipts, close finished notifications and delete old ones.
 
     Args:
-        conn: A connection in a transaction.
         receipts: Results of deliveries; the first acceptance by a peer is kept.
-        done: Ids of notifications whose end every peer has accepted.
-        now: Seconds since the epoch.
     """
     for some in _parts(receipts):
         _record(conn, some)

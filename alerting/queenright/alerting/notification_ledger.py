@@ -55,11 +55,7 @@ def record_deliveries(
     Record a notification of a group to a receiver; return the number of alerts about known tickets.
 
     Args:
-        conn: A connection in a transaction.
-        receiver: The receiver.
-        dedup_key: The group's dedup key.
         alerts: Ticket id, alert key and status of each alert.
-        now: Seconds since the epoch.
     """
     distinct = dict.fromkeys(alerts)
     known = _known(conn, {ticket_id for ticket_id, _, _ in distinct})

@@ -60,13 +60,7 @@ class Outbox:
     Delivers the notifications that ``enqueue`` wrote.
 
     Args:
-        store: The store with the notifications.
-        settings: The peers and resend intervals.
-        client: The Alertmanager client.
-        clock: Returns seconds since the epoch.
         publish: Publishes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are already durable.
-        registry: The metrics registry.
-        jitter: Returns a factor for each backoff pause.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ _MODEL_LIMIT: Final = 1200
 _ACTION_LIMIT: Final = 500
 _EVIDENCE_LIMIT: Final = 500
 
-_BY_RULE: Final = "By the rules a "
-"""Start of the reasoning of a ticket written by the rules."""
+_BY_RULE: Final = ("Found by the rules: ", "By the rules a ")
+"""Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
 
 
 def describe_finding(ticket: EscalationTicket) -> str:
@@ -53,13 +53,7 @@ def quote_evidence(ticket: EscalationTicket) -> str:
 
 
 def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
-    """
-    Return the attributed statements of the models; empty if they only repeat the rules.
-
-    Args:
-        ticket: The ticket.
-        ours: Base URLs of links to keep.
-    """
+    """Return the attributed statements of the models; empty if they only repeat the rules."""
     if ticket.untriaged or not ticket.analysis:
         if ticket.judge_reasoning.startswith(_BY_RULE):
             return ""

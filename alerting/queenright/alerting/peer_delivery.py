@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from queenright.alerting.alertmanager import (
     PEER_TIMEOUT_SECONDS,
@@ -55,23 +55,12 @@ class Deliveries:
     """At most one per outage, and one per rejected alert."""
 
 
-class Count(Protocol):
-    """Counts notifications by outcome."""
-
-    def __call__(self, outcome: Outcome, amount: int) -> None:
-        """Add ``amount``."""
-
-
 class PeerDelivery:
     """
     Delivers due alerts to one peer.
 
     Args:
-        peer: The peer.
-        settings: Resend intervals and timeouts.
-        client: The Alertmanager client.
         count: Counts the outcome of each notification.
-        jitter: Returns a factor for each pause, so that peers and services do not retry in step.
     """
 
     def __init__(
@@ -80,7 +69,7 @@ class PeerDelivery:
         settings: AlertingSettings,
         client: AlertmanagerClient,
         *,
-        count: Count,
+        count: Callable[[Outcome, int], None],
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
     ) -> None:
         self.peer = peer

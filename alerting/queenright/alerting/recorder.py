@@ -50,13 +50,7 @@ class _RejectedError(Exception):
 
 
 class Recorder:
-    """
-    The fake receiver.
-
-    Args:
-        on_message: Called with every message.
-        clock: Returns seconds since the epoch.
-    """
+    """The fake receiver."""
 
     def __init__(
         self, on_message: Callable[[Message], None] | None = None, *, clock: Clock = time.time

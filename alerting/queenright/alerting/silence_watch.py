@@ -64,15 +64,7 @@ class NoPeerError(QueenrightError):
 
 
 class SilenceWatch:
-    """
-    Tracks silences of all peers.
-
-    Args:
-        store: The store with the notifications.
-        settings: The peers.
-        client: The Alertmanager client.
-        clock: Returns seconds since the epoch.
-    """
+    """Tracks silences of all peers."""
 
     def __init__(
         self, store: Store, settings: AlertingSettings, client: AlertmanagerClient, *, clock: Clock
@@ -151,12 +143,6 @@ class SilenceWatch:
     async def add(self, ticket_id: str, *, by: str, comment: str, seconds: float) -> tuple[str, str]:
         """
         Silence notifications of a ticket, and of its agent for the same cause at any severity.
-
-        Args:
-            ticket_id: The ticket.
-            by: Author of the silence.
-            comment: Reason for the silence.
-            seconds: Duration from now.
 
         Returns:
             The silence's id and the peer that created it. That peer replicates it to its cluster.

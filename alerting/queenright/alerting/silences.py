@@ -168,9 +168,7 @@ def find_active_silence(
     answered must have the alert silenced.
 
     Args:
-        labels: The alert's labels.
         views: The state of each peer.
-        now: Seconds since the epoch.
     """
     active: list[ActiveSilence] = []
     for view in views:

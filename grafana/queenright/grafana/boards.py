@@ -26,13 +26,7 @@ _BOARDS: Final = {
 
 
 def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Dashboard]:
-    """
-    Return every dashboard by name.
-
-    Args:
-        settings: Settings for the threshold lines.
-        console: URL of the Queenright console.
-    """
+    """Return every dashboard by name."""
     at = Thresholds.of(settings)
     return {
         name: dashboard(name, board.TITLE, board.QUESTION, board.rows(at), console=console.rstrip("/"))

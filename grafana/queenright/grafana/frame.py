@@ -30,7 +30,6 @@ def dashboard(name: str, title: str, question: str, rows: Iterable[Row], *, cons
         name: One of ``UIDS``.
         title: Title, shown after "Queenright /".
         question: Description: the question that the dashboard answers.
-        rows: The panels, from the general to the specific.
         console: Default of the variable ``console``.
     """
     board = builders.Dashboard(f"Queenright / {title}").uid(UIDS[name]).description(question)

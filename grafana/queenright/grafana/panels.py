@@ -146,14 +146,9 @@ def numbers(
     Return a stat panel with current values or values over the time range; "no data" if there is none.
 
     Args:
-        title: Title of the panel.
-        description: Description of the panel.
-        unit: Grafana unit.
-        queries: Queries with one value per series.
         size: Width (of 24) and height.
         lines: Thresholds of the background colour; current values below them are green.
         colours: Colours of series by name, for values of at least 1.
-        words: Value mappings: value, text and colour.
     """
     panel = set_common_options(stat.Panel(), title, description, unit, size)
     panel.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)

@@ -6,9 +6,8 @@ Every selector is scoped by the dashboard's variables, and every aggregation lis
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from queenright.grafana.recorded import OverAll
+from queenright.grafana.recorded import OverAll, Recorded
+from queenright.instrumentation.names import MetricName
 
 WINDOW = "$__rate_interval"
 """Filled in by Grafana; at least four scrapes at any zoom level."""
@@ -18,13 +17,7 @@ SHOWN = "$__range"
 """The dashboard's time range, for instant queries."""
 
 
-class Series(Protocol):
-    """A metric or a recorded series."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels besides those of the target."""
-        ...
+Series = MetricName | Recorded
 
 
 def select(metric: Series, *matchers: str, suffix: str = "") -> str:
@@ -108,10 +101,7 @@ def while_known(value: float, metric: Series, *, label: str = "", word: str = ""
     Return ``value`` while any series of ``metric`` exists, so that 0 differs from "no data".
 
     Args:
-        value: The value.
         metric: A metric that exists while the process is up.
-        label: A label to add to the value.
-        word: The label's value.
     """
     constant = f"vector({value:g})"
     if label:

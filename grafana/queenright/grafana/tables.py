@@ -60,8 +60,6 @@ def rows_by(
 
     Args:
         label: The label of the rows, shown in the first column.
-        title: Title of the panel.
-        description: Description of the panel.
         columns: The other columns; at most seven.
         links: Data links of the first column.
         action: A last column with clickable text; its query comes from ``with_action``.
@@ -105,9 +103,6 @@ def series(
     Return a table with one row per series: its labels, then its value, in descending order.
 
     Args:
-        title: Title of the panel.
-        description: Description of the panel.
-        expr: The query.
         labels: Labels to show and their headings, in order.
         value: Heading, unit and colours of the value column (its ``expr`` is not used); None hides it.
         links: Data links by label.

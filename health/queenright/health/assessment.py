@@ -92,14 +92,7 @@ SIGNAL_OF: Final = {
 
 
 def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
-    """
-    Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors.
-
-    Args:
-        v: The worker's vital signs.
-        settings: The thresholds.
-        now: The present time, in seconds since the epoch.
-    """
+    """Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors."""
     findings = detect(v, settings, now)
     by_signal: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -223,9 +216,8 @@ def _tokens(v: VitalSigns, now: float) -> str:
 def _errors(v: VitalSigns, now: float) -> str:
     if not v.outcomes:
         return ""
-    return (
-        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.all_errors} errors in all"
-    )
+    errors = format_count(v.all_errors, "error")
+    return f"{v.error_share:.0%} of the last {v.outcomes:,} calls and steps failed, {errors} in all"
 
 
 def _output(v: VitalSigns, now: float) -> str:

@@ -64,7 +64,6 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
-        keys: Whose signatures hold.
     """
     return Audit(log=verify(conn), archive=verify_archive(conn), signatures=_signatures_in(conn, keys))
 

@@ -61,12 +61,7 @@ def export_lines(
     Yield the lines, including line breaks.
 
     Args:
-        conn: A connection with a snapshot.
-        now: The time of the export, in seconds since the epoch.
-        keys: The public keys to include.
         signer: The key that signs the last line; None leaves it unsigned.
-        since: Only events with a time at or after this one.
-        until: Only events before this time.
 
     Raises:
         sqlalchemy.exc.DBAPIError: The database cannot be read.
@@ -113,7 +108,6 @@ def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> E
     show that nothing was missing from the log when it was exported: that needs the whole log.
 
     Args:
-        lines: The lines, including line breaks.
         trusted: The keys to trust; None trusts those in the file.
     """
     reader = _Reader(trusted)

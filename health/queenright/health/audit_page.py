@@ -40,13 +40,9 @@ def read_page(
     Return events, newest first.
 
     Args:
-        conn: A connection in a transaction.
         before: Only rows with a lower sequence number, for paging.
         types: Only these types; None for all, and an empty collection for none.
-        agent_id: Only this agent's.
         since: Only events with a time at or after this one, in seconds since the epoch.
-        until: Only events before this time.
-        limit: The maximum number.
     """
     events: list[LoggedEvent] = []
     for table in (EVENTS, AUDIT_ARCHIVE):

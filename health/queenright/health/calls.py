@@ -136,8 +136,6 @@ class RecentCalls:
         Note one call that ended, and return whether the same call with the same result was there already.
 
         Args:
-            tool: The tool's name.
-            args: Fingerprint of the arguments.
             result: Fingerprint of the result; empty for an edit, whose result does not count; None if nobody
                 told it.
             turn: What the calls of one turn share, or None.

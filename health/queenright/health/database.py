@@ -75,7 +75,7 @@ class Database(ABC):
         """Return the engine's message, without values and passwords."""
 
     @abstractmethod
-    def way_out(self, why: str) -> str:
+    def remedy(self, why: str) -> str:
         """Return what an operator can do about an error."""
 
     def lost(self, error: DBAPIError) -> bool:
@@ -94,7 +94,7 @@ class Database(ABC):
     def explain(self, error: DBAPIError) -> StoreError:
         """Return the error for a caller that could not open the database."""
         why = self.cause(error)
-        return StoreError(f"cannot use {self.name}: {why}; {self.way_out(why)}")
+        return StoreError(f"cannot use {self.name}: {why}; {self.remedy(why)}")
 
     def check_readable(self) -> None:
         """

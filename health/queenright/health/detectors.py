@@ -461,14 +461,16 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # One that has no tools, or talked before its last call, may be talking to somebody who is not heard here.
+    # One that has no tools, talked before its last call, or leaves a person time to write may be talking to
+    # somebody who is not heard here.
+    certain = v.certain_idle_turns
     if v.last_tool_call is None:
         is_certain = v.has_user and v.is_continued
     else:
-        is_certain = v.has_user or not v.talks or turns >= 2 * limit
+        is_certain = certain >= (2 * limit if v.talks and not v.has_user else limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=grown(turns, limit, settings) if is_certain else Severity.LOW,
+        severity=grown(certain, limit, settings) if is_certain else Severity.LOW,
         evidence=f"the last {turns} answers of its model called no tool",
         since=v.idle_turns_since,
         ticket=is_certain,

@@ -126,9 +126,9 @@ def verify(conn: Connection) -> Verification:
     if head is None:
         return bad("the record of the log's length is missing", at + 1)
     if head.length > at:
-        return bad(f"the last {head.length - at} rows are missing", at + 1)
+        return bad(f"rows are missing at the end: {head.length - at:,}", at + 1)
     if head.length < at:
-        return bad(f"{at - head.length} rows were added after the last that was written", head.length + 1)
+        return bad(f"rows were added after the last that was written: {at - head.length:,}", head.length + 1)
     if head.hash != digest:
         return bad(f"row {at} does not end in the hash that was recorded", max(at, 1))
     return Verification(ok=True, rows=at - begins, head=digest.hex(), let_go=begins)

@@ -70,8 +70,6 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     Append ``events``, ignoring ids that the log already has, and return how many were appended.
 
     Args:
-        conn: A connection in a transaction.
-        events: The events, in order.
         fresh: Assume that all ids are new, and do not look for them. If one is not, the transaction fails:
             roll it back and retry without this.
 
@@ -112,12 +110,9 @@ def read_events(
     Return events with their sequence numbers, oldest first.
 
     Args:
-        conn: A connection in a transaction.
         after: Only events with a higher sequence number, for paging.
         types: Only these types; None for all, and an empty collection for none.
-        agent_id: Only this agent's.
         since: Only events with a time at or after this one, in seconds since the epoch.
-        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
     if types is not None:
@@ -142,11 +137,7 @@ def read_history(
     Return a page of the log, oldest first, without types that are unknown to this version.
 
     Args:
-        conn: A connection in a transaction.
         types: Only these types; None for all, and an empty collection for none.
-        where: Required values of columns.
-        after: Only events logged after the one with this id.
-        limit: The maximum number.
         newest: Beyond ``limit``: return the last events instead of the first.
 
     Raises:
@@ -186,10 +177,7 @@ def read_latest(
     Return events of one type with their sequence numbers, newest first.
 
     Args:
-        conn: A connection in a transaction.
-        kind: The type.
         before: Only events with a lower sequence number, for paging.
-        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
     if before is not None:
@@ -213,13 +201,9 @@ def read_span(
     The cost depends on the size of the section, not on that of the log or the number of matches.
 
     Args:
-        conn: A connection in a transaction.
         after: The section begins after this sequence number.
-        through: The last sequence number of the section.
         types: Only these types; None for all.
-        agent_id: Only this agent's.
         or_sessions: Also events of these sessions, of any agent.
-        limit: The maximum number.
 
     Returns:
         None in place of an event whose type is unknown to this version.

@@ -108,11 +108,11 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
     """
     ordered = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
     if ordered and ordered[0].kind is FindingKind.PROVIDER_FAILURE:
-        return next(filter(is_own_beside_provider, ordered), ordered[0])
+        return next(filter(pages_despite_provider_failure, ordered), ordered[0])
     return ordered[0] if ordered else None
 
 
-def is_own_beside_provider(finding: Finding) -> bool:
+def pages_despite_provider_failure(finding: Finding) -> bool:
     """Return whether a worker pages for this even while its provider fails for every worker."""
     is_bad = finding.severity.rank >= Severity.HIGH.rank
     return finding.ticket and is_bad and finding.kind in _NOT_BY_A_PROVIDER

@@ -145,7 +145,6 @@ class Heartbeat(BaseModel):
         Return the event of this heartbeat.
 
         Args:
-            now: The time of arrival, in seconds since the epoch.
             session_id: The session, if the heartbeat names none.
             incarnation_id: The incarnation, if the heartbeat names none.
         """
@@ -166,9 +165,6 @@ class Heartbeat(BaseModel):
 def parse_heartbeat(body: bytes | str) -> Heartbeat:
     """
     Parse one heartbeat.
-
-    Args:
-        body: A JSON object.
 
     Raises:
         InvalidHeartbeatError: The body is not a valid heartbeat.

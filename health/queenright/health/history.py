@@ -75,11 +75,7 @@ def health_history(
     Return the newest ``limit`` entries of a worker's history over all its sessions, oldest first.
 
     Args:
-        conn: A connection with a snapshot.
-        agent_id: The agent.
-        since: The beginning, in seconds since the epoch.
         until: The end, exclusive; None for no end.
-        limit: The maximum number.
         before: Only entries with a smaller ``seq``, for paging.
 
     Raises:

@@ -43,10 +43,7 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
     Claim a key for a request; return None, or the earlier claim.
 
     Args:
-        conn: A connection in a transaction that may write.
         caller: The caller; each has its own keys.
-        key: The idempotency key.
-        request: A hash of the request.
         now: Seconds since the epoch; claims older than ``KEPT_SECONDS`` have expired.
     """
     row = conn.execute(select(REQUESTS).where(_is(caller, key))).one_or_none()

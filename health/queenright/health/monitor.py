@@ -175,9 +175,6 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
-
-    Args:
-        settings: The thresholds.
     """
 
     def __init__(self, settings: HealthSettings) -> None:
@@ -493,7 +490,6 @@ class HealthMonitor:
         Record that a process is alive, even if the event is about none of its workers.
 
         Args:
-            incarnation_id: The process, as its workers name it.
             now: When it arrived.
             interval: The interval in seconds of reports of open work, if this is one.
         """

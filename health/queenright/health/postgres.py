@@ -40,7 +40,7 @@ _WRITER: Final = (
     "SET idle_session_timeout = 0",
 )
 
-_WAYS_OUT: Final = (
+_REMEDIES: Final = (
     (
         ("password", "authentication", "role"),
         "check the user and the password in the address (%40 for an @, %2F for a /)",
@@ -116,7 +116,7 @@ class PostgresDatabase(Database):
             raise StoreError(f"cannot write to {self.name}: {_message(error)}") from error
         except DBAPIError as error:
             why = self.cause(error)
-            raise StoreError(f"cannot write to {self.name}: {why}; {self.way_out(why)}") from error
+            raise StoreError(f"cannot write to {self.name}: {why}; {self.remedy(why)}") from error
 
     def changed(self) -> bool:
         """Implement ``Database``: only a transaction that writes has an id."""
@@ -127,13 +127,13 @@ class PostgresDatabase(Database):
         """Implement ``Database``: the message only, because its details quote the row."""
         return _message(error.orig)
 
-    def way_out(self, why: str) -> str:
+    def remedy(self, why: str) -> str:
         """Implement ``Database``."""
         if "database" in why and "does not exist" in why:
             return "create it: createdb, or CREATE DATABASE ... ENCODING 'UTF8'"
-        for words, way_out in _WAYS_OUT:
+        for words, remedy in _REMEDIES:
             if any(word in why for word in words):
-                return way_out
+                return remedy
         return "look into the server's log"
 
     def lost(self, error: DBAPIError) -> bool:

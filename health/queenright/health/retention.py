@@ -93,12 +93,6 @@ def prune(
     """
     Delete at most ``room`` old rows.
 
-    Args:
-        conn: A connection in a transaction that may write.
-        now: Seconds since the epoch.
-        settings: Retention periods.
-        room: The size of a batch.
-
     Raises:
         sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
@@ -120,14 +114,7 @@ def prune(
 
 
 class Retention:
-    """
-    Prunes in the background for as long as the service runs.
-
-    Args:
-        store: The store.
-        settings: Retention periods.
-        clock: Seconds since the epoch.
-    """
+    """Prunes in the background for as long as the service runs."""
 
     def __init__(self, store: Store, settings: health_settings.Retention, *, clock: Clock) -> None:
         self._store = store

@@ -18,16 +18,7 @@ def newest_first(
     limit: int,
     before: Place | None = None,
 ) -> Select[Any]:
-    """
-    Return a query for the newest ``limit`` rows after the position ``before``.
-
-    Args:
-        query: The query without order and limit.
-        created_at: The immutable creation time of a row.
-        id_: The id, which orders rows of the same time.
-        limit: The maximum number of rows.
-        before: The position where the previous page ended.
-    """
+    """Return a query for the newest ``limit`` rows after the position ``before``."""
     if before is not None:
         query = query.where(tuple_(created_at, id_) < tuple_(literal(before[0]), literal(before[1])))
     return query.order_by(created_at.desc(), id_.desc()).limit(limit)

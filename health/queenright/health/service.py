@@ -11,10 +11,11 @@ import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from queenright.health.assessment import Signal, assess
 from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState, WorkerKey
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
@@ -57,12 +58,9 @@ __all__ = [
     "AgentNotFoundError",
     "EscalationClosedError",
     "EscalationNotFoundError",
-    "EscalationResult",
     "HealthMetrics",
     "HealthMonitoringService",
-    "NudgeResult",
     "TaskNotFoundError",
-    "TerminationResult",
 ]
 
 _SORT_ALL: Final = 50
@@ -117,89 +115,12 @@ class AgentHealth:
     """The current interventions; None if there are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NudgeResult:
-    """The result of a nudge."""
-
-    agent_id: str
-    session_id: str
-    incarnation_id: str
-    intervention_id: str
-    delivered: bool
-    """Whether it is in the worker's context, or queued until the worker fetches it."""
-    outcome: Outcome
-    attempt: int
-    message: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EscalationResult:
-    """The result of an escalation to the orchestrator."""
-
-    agent_id: str
-    session_id: str
-    incarnation_id: str
-    intervention_id: str
-    escalation_id: str
-    """Empty in a dry run."""
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminationResult:
-    """The result of a termination."""
-
-    agent_id: str
-    session_id: str
-    incarnation_id: str
-    intervention_id: str
-    terminated: bool
-    """Whether the worker has certainly stopped."""
-    outcome: Outcome
-    checkpoint_id: str | None
-    """The checkpoint with its partial state, if it was saved."""
-    detail: str
-
-
-class Breakers(Protocol):
-    """The circuit breakers (``queenright.health.breakers``)."""
-
-    def status(self, name: str) -> BreakerStatus:
-        """Return a breaker."""
-        ...
-
-    def all(self) -> Sequence[BreakerStatus]:
-        """Return all breakers."""
-        ...
-
-    def of_agent(self, agent_id: str) -> Sequence[BreakerStatus]:
-        """Return the breakers of one agent."""
-        ...
-
-    def page(self, limit: int, *, after: str = "", only_open: bool = False) -> Sequence[BreakerStatus]:
-        """Return a page of breakers, by name."""
-        ...
-
-    def reset(self, name: str, by: str) -> Any:
-        """Close a breaker manually."""
-        ...
-
-
 class HealthMonitoringService:
     """
     The public interface of the health layer. Belongs to one event loop.
 
     Args:
-        store: Where history is read.
-        monitor: The known workers.
-        interventions: Executes interventions.
-        recovery: Recovers tasks.
-        breakers: All circuit breakers.
-        written: Returns when every change of a breaker is durable.
-        stop: The emergency stop.
         ingest: Ingests events as from a worker; durable on return.
-        clock: Seconds since the epoch.
     """
 
     def __init__(
@@ -209,8 +130,7 @@ class HealthMonitoringService:
         monitor: HealthMonitor,
         interventions: InterventionService,
         recovery: RecoveryService,
-        breakers: Breakers,
-        written: Callable[[], Awaitable[None]],
+        breakers: BreakerStore,
         stop: EmergencyStop,
         ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]],
         clock: Clock,
@@ -220,7 +140,6 @@ class HealthMonitoringService:
         self._interventions = interventions
         self._recovery = recovery
         self._breakers = breakers
-        self._written = written
         self._stop = stop
         self._ingest = ingest
         self._clock = clock
@@ -238,7 +157,7 @@ class HealthMonitoringService:
 
     def health_of(self, worker: WorkerHealth) -> AgentHealth:
         """Return the health of a worker of the monitor."""
-        breakers = self._breakers.of_agent(worker.vitals.agent_id)
+        breakers = self._breakers.registry.of_agent(worker.vitals.agent_id)
         return self._health(worker, breakers, self._clock())
 
     async def get_all_agent_health(
@@ -294,9 +213,7 @@ class HealthMonitoringService:
         Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
 
         Args:
-            agent_id: The worker's agent.
             seconds: How far back.
-            limit: The maximum number of entries.
             before: Only entries with a smaller ``seq``, for paging.
 
         Raises:
@@ -430,7 +347,7 @@ class HealthMonitoringService:
         *,
         session_id: str | None = None,
         by: str = "operator",
-    ) -> NudgeResult:
+    ) -> Intervention:
         """
         Put a message into a worker's context; without one, the standard reminder.
 
@@ -439,22 +356,11 @@ class HealthMonitoringService:
             ActionRefusedError: It waits or has ended, or all actions are stopped.
             StoreError: It could not be recorded; nothing was done.
         """
-        done = await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
-        return NudgeResult(
-            agent_id=done.agent_id,
-            session_id=done.session_id,
-            incarnation_id=done.incarnation_id,
-            intervention_id=done.intervention_id,
-            delivered=done.outcome in (Outcome.DONE, Outcome.QUEUED),
-            outcome=done.outcome,
-            attempt=done.attempt,
-            message=done.message,
-            detail=done.detail,
-        )
+        return await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
 
     async def escalate_to_orchestrator(
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
-    ) -> EscalationResult:
+    ) -> Intervention:
         """
         Escalate a worker to the orchestrator.
 
@@ -463,15 +369,7 @@ class HealthMonitoringService:
             ActionRefusedError: It waits, has ended or has a pending escalation, or all actions are stopped.
             StoreError: It could not be recorded; the orchestrator was not asked.
         """
-        done = await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
-        return EscalationResult(
-            agent_id=done.agent_id,
-            session_id=done.session_id,
-            incarnation_id=done.incarnation_id,
-            intervention_id=done.intervention_id,
-            escalation_id=done.escalation_id,
-            outcome=done.outcome,
-        )
+        return await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
 
     async def decide_escalation(
         self,
@@ -495,7 +393,7 @@ class HealthMonitoringService:
         session_id: str | None = None,
         incarnation_id: str | None = None,
         by: str = "operator",
-    ) -> TerminationResult:
+    ) -> Intervention:
         """
         Terminate a worker: save its state, free what it holds, and sign the record.
 
@@ -504,18 +402,8 @@ class HealthMonitoringService:
             ActionRefusedError: It waits, has ended or was restarted, or all actions are stopped.
             StoreError: It could not be recorded; nothing was done.
         """
-        done = await self._interventions.terminate(
+        return await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
-        )
-        return TerminationResult(
-            agent_id=done.agent_id,
-            session_id=done.session_id,
-            incarnation_id=done.incarnation_id,
-            intervention_id=done.intervention_id,
-            terminated=done.outcome is Outcome.DONE,
-            outcome=done.outcome,
-            checkpoint_id=done.checkpoint_id,
-            detail=done.detail,
         )
 
     async def interventions(
@@ -568,17 +456,17 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        return self._breakers.status(name)
+        return self._breakers.registry.status(name)
 
     async def get_all_circuit_breakers(self) -> list[BreakerStatus]:
         """Return every circuit breaker, by name."""
-        return list(self._breakers.all())
+        return self._breakers.registry.all()
 
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
         """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
-        return list(self._breakers.page(limit, after=after, only_open=only_open))
+        return self._breakers.registry.page(limit, after=after, only_open=only_open)
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
@@ -587,9 +475,9 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        self._breakers.reset(name, redact(by, 100))
+        self._breakers.registry.reset(name, redact(by, 100))
         await asyncio.sleep(0)  # the event loop queues the change
-        await self._written()
+        await self._breakers.flush()
 
     # -- recovery -----------------------------------------------------------------------------------
 

@@ -42,11 +42,8 @@ def shared_cause(
     the error is mostly the caller's own, such as a wrong key.
 
     Args:
-        health: The worker.
         finding: The worst that is wrong with it.
         workers: Gives the fleet, in any order.
-        settings: How many in how long share a cause.
-        now: Seconds since the epoch.
     """
     v, since = health.vitals, now - settings.tickets.incident_window_seconds
     most = settings.tickets.incident_workers

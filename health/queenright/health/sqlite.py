@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
 from queenright.health.database import Database, StoreError, engine_options
-
-if sys.platform != "win32":
-    import fcntl
+from queenright.runtime.storage.files import Claim, FileLockedError
 
 _PRAGMAS: Final = (
     "journal_mode=WAL",
@@ -34,41 +31,11 @@ _ROOM: Final = 1_048_576
 """Free bytes after which a full disk counts as writable again: the largest body that the API accepts."""
 
 
-class FileLock:
-    """
-    An exclusive lock beside the database, held while this process writes to it.
-
-    SQLite lets two processes take turns; but two services on one database would each have their own view of
-    which tickets are open.
-    """
-
-    def __init__(self, database: Path) -> None:
-        path = f"{database}.lock"
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
-            os.close(self._file)
-            who = f" (process {holder})" if holder else ""
-            raise StoreError(
-                f"another queenright{who} is using {database}; stop it, or give this one another database"
-            ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
-
-    def release(self) -> None:
-        """Release the lock. The file stays: removing it could break the lock of another process."""
-        os.close(self._file)
-
-
 class SqliteDatabase(Database):
     """
     A database in a file.
 
     Args:
-        address: The address with the path of the file.
         read_only: Neither lock nor create nor migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 
@@ -82,7 +49,7 @@ class SqliteDatabase(Database):
         super().__init__()
         self._path = _path(address)
         self.name = str(self._path)
-        self._lock: FileLock | None = None
+        self._lock: Claim | None = None
         self._full: bool | None = None
         self._changes = 0
         try:
@@ -132,7 +99,7 @@ class SqliteDatabase(Database):
         """Implement ``Database``: SQLite's messages have no values."""
         return str(error.orig)
 
-    def way_out(self, why: str) -> str:
+    def remedy(self, why: str) -> str:
         """Implement ``Database``."""
         if "locked" in why:
             return "another program holds it; close that program"
@@ -162,7 +129,15 @@ class SqliteDatabase(Database):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Agents' data is private; SQLite gives its other files the same mode.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._lock = FileLock(self._path.resolve())
+        # SQLite lets two processes take turns; two services would each have their own view of the tickets.
+        path = self._path.resolve()
+        try:
+            self._lock = Claim.take(Path(f"{path}.lock"))
+        except FileLockedError as error:
+            who = f" (process {error.pid})" if error.pid is not None else ""
+            raise StoreError(
+                f"another queenright{who} is using {path}; stop it, or give this one another database"
+            ) from None
 
     @contextlib.contextmanager
     def _explaining_file_errors(self, read_only: bool) -> Iterator[None]:

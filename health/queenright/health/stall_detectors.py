@@ -171,7 +171,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     now = known_until(v, settings, now)
     if now < since + limit:
         return None
-    is_certain = not _is_unsure(v, since + limit)
+    is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
         severity=lasted(now - since, limit) if is_certain else Severity.LOW,

@@ -35,8 +35,6 @@ def may_follow(before: HealthState, after: HealthState, *, has_restarted: bool) 
     Return whether a transition is allowed.
 
     Args:
-        before: The state before.
-        after: The state after.
         has_restarted: Whether another incarnation or execution has begun: then any transition is allowed.
     """
     return has_restarted or after in TRANSITIONS[before]

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.identity import check_session_id, clean_name
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.instrumentation.steplog import step_log_path
 from queenright.runtime.events import AgentEvent, EventType
 
 CHUNK: Final = 4 * 1024 * 1024
@@ -28,16 +27,6 @@ CHUNK: Final = 4 * 1024 * 1024
 _VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
 _OUTCOMES: Final = frozenset(outcome.value for outcome in ToolOutcome)
 _HEAD: Final = 64
-
-
-def open_step_log(storage: Path, session_id: str) -> StepLogReader:
-    """
-    Return a reader of a session's step log below ``storage``; the file need not exist yet.
-
-    Raises:
-        InvalidSessionIdError: The id cannot be the name of a directory.
-    """
-    return StepLogReader(step_log_path(storage, check_session_id(session_id)))
 
 
 class StepLogReader:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -34,7 +34,7 @@ from queenright.health.event_log import (
     touch_head,
     verify,
 )
-from queenright.runtime.event_filter import EventFilter
+from queenright.runtime.event_filter import Filters, where_of
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 __all__ = ["Store", "StoreError"]
@@ -183,14 +183,11 @@ class Store:
         self,
         *,
         types: Collection[EventType] | None = None,
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
-        filter_agent: str | None = None,
         session_id: str | None = None,
         after: str | None = None,
         limit: int = 100,
         newest: bool = True,
+        **filters: Unpack[Filters],
     ) -> list[AgentEvent]:
         """
         Return events from the event log, oldest first; see ``EventBus.history``.
@@ -199,8 +196,7 @@ class Store:
             UnknownEventError: The log has no event ``after``.
             StoreError: The database cannot be read.
         """
-        filters = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
-        where = dict(filters.where)
+        where = dict(where_of(filters))
         if session_id is not None:
             where["session_id"] = session_id
         return await self.read(

@@ -38,8 +38,6 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     the first 16 tools by name, and of the rest as ``other``. Detectors of ``shadow_findings`` are on trial.
 
     Args:
-        health: The worker in the monitor.
-        now: The time, in seconds since the epoch.
         last_n_steps: The maximum number of verdicts, the newest; up to 20 are known.
     """
     v = health.vitals

@@ -23,11 +23,11 @@ from typing import Literal
 
 from queenright.health.findings import KINDS_AFTER_END, FindingKind, Severity
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketStatus,
     TicketStatusError,
-    Way,
 )
 
 Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
@@ -45,10 +45,7 @@ def report(
     dismissed because the worker had recovered.
 
     Args:
-        ticket: A live ticket.
-        severity: The current severity.
         kinds: The current findings, worst first; new kinds are added to the ticket.
-        now: Seconds since the epoch.
 
     Raises:
         TicketClosedError: It is closed.
@@ -111,9 +108,7 @@ def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | N
     Return when to remind the operator of the ticket if nothing happens, or None.
 
     Args:
-        ticket: Any ticket.
         after: Seconds after the last notification or reminder.
-        most: The maximum number of reminders.
     """
     if ticket.status is not TicketStatus.INTERVENING or not ticket.live:
         return None
@@ -131,7 +126,6 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
 
     Args:
         ticket: A ticket that people were notified of.
-        now: Seconds since the epoch.
         is_request: It asks for a decision or an action; this does not count as a reminder.
 
     Raises:
@@ -167,10 +161,7 @@ def resolve(
     Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
     Args:
-        ticket: The ticket.
         reason: How the problem was settled.
-        by: Who settled it.
-        now: Seconds since the epoch.
         dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
@@ -217,10 +208,6 @@ def dismiss(
     Dismiss a ticket: nobody is notified.
 
     Args:
-        ticket: An open ticket.
-        reason: Why.
-        by: Who decided.
-        now: Seconds since the epoch.
         recovered: The condition was seen to be gone, though the ticket does not record it yet.
         dead_from: When its worker counts as dead if it stays silent, or None.
 
@@ -279,10 +266,6 @@ def intervene(
 
     Args:
         ticket: A ticket that is open, intervening or acknowledged.
-        analysis: The text for the operator.
-        urgency: How soon to act.
-        by: Who decided.
-        now: Seconds since the epoch.
         untriaged: Triage did not answer in time; only for a ticket that waits for it.
 
     Raises:
@@ -343,17 +326,18 @@ def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
 
 
 def acknowledge(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way = Way.API, note: str = ""
+    ticket: EscalationTicket,
+    *,
+    by: str,
+    now: float,
+    via: AckChannel = AckChannel.API,
+    note: str = "",
 ) -> EscalationTicket:
     """
     Acknowledge a ticket: its reminders stop.
 
     Args:
         ticket: A ticket that is open or intervening.
-        by: Who acknowledges it.
-        now: Seconds since the epoch.
-        via: The channel.
-        note: Free text.
 
     Raises:
         TicketClosedError: It is closed.
@@ -377,7 +361,7 @@ def acknowledge(
 
 
 def resolve_incident(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = ""
+    ticket: EscalationTicket, *, by: str, now: float, via: AckChannel, note: str = ""
 ) -> EscalationTicket:
     """
     Record that a person resolved the incident of a ticket whose condition holds.
@@ -395,7 +379,13 @@ def resolve_incident(
 
 
 def acknowledge_ended(
-    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = "", is_resolved: bool = False
+    ticket: EscalationTicket,
+    *,
+    by: str,
+    now: float,
+    via: AckChannel,
+    note: str = "",
+    is_resolved: bool = False,
 ) -> EscalationTicket:
     """
     Record that a person acknowledged the incident of a closed ticket whose alert is held open.

@@ -15,7 +15,7 @@ from queenright.health.findings import (
     Finding,
     FindingKind,
     Severity,
-    is_own_beside_provider,
+    pages_despite_provider_failure,
     worst,
 )
 from queenright.health.monitor import WorkerHealth
@@ -86,7 +86,6 @@ def finding_fields(
     Return the fields of a ticket about its worst finding and the worker's own text.
 
     Args:
-        health: The worker now.
         ticket: The ticket; None for a new one.
         findings: Findings that justify a ticket, worst first.
     """
@@ -178,7 +177,7 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
 def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
     """Return whether a worker with a ticket about its provider also has trouble of its own that pages."""
     is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
-    return is_shared and any(map(is_own_beside_provider, findings))
+    return is_shared and any(map(pages_despite_provider_failure, findings))
 
 
 def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
@@ -242,9 +241,7 @@ def apply_findings(
     A finding that is new, worse or back is a report. With none left, the hold begins.
 
     Args:
-        ticket: A live ticket.
         findings: Findings that justify a ticket, worst first.
-        now: Seconds since the epoch.
         taken: Another ticket of the session is open and takes the reports; this dismissed one only records
             whether its condition holds.
     """

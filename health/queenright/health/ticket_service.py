@@ -31,6 +31,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketDraft,
@@ -38,7 +39,6 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatus,
     TicketStatusError,
-    Way,
     mismatches,
 )
 from queenright.health.vitals import SessionStatus
@@ -111,10 +111,7 @@ class TicketService:
     All tickets of one store. Belongs to one event loop.
 
     Args:
-        store: Where tickets and their events are kept.
         settings: Hold after recovery, and when unacknowledged tickets are escalated again.
-        clock: Seconds since the epoch.
-        ids: Makes the ids of tickets and events.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         group: Returns what a worker's trouble has in common with that of others, its cause or the id of a
             storm, or an empty string. A ticket keeps the value it is opened with.
@@ -269,13 +266,6 @@ class TicketService:
         """
         Open a ticket about a worker, or count a report on its open one.
 
-        Args:
-            health: The worker as it is now.
-            draft: The judge's draft. The rules' severity is the floor.
-            trace_id: The judge's trace.
-            span_id: The judge's span.
-            model: Who wrote the draft.
-
         Raises:
             TicketRejectedError: The worker has no finding that justifies a ticket, or the draft is about
                 another worker.
@@ -408,10 +398,6 @@ class TicketService:
 
         Reminders go out for notified tickets that nobody acknowledged. A reminder that was due several times
         (during a restart) is sent once.
-
-        Args:
-            now: Seconds since the epoch.
-            exclude: Tickets to leave as they are.
         """
         while self._deadlines and self._deadlines[0][0] <= now:
             self._take_first_deadline()
@@ -510,12 +496,6 @@ class TicketService:
         """
         Dismiss a ticket: nobody is notified. High and critical ones that still hold cannot be dismissed.
 
-        Args:
-            ticket_id: The ticket.
-            reason: Why.
-            by: Who decided.
-            recovered: The worker was checked again, and its condition is gone.
-
         Raises:
             TicketRejectedError: The reason is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.dismiss``.
@@ -553,14 +533,8 @@ class TicketService:
         Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
-            ticket_id: The ticket.
-            analysis: The text for the operator.
-            urgency: How soon to act.
-            by: Who decided.
             untriaged: Triage did not answer in time and is bypassed.
-            graph_id: The graph in which the operator can talk to the queen.
             stream_id: The stream in that graph.
-            model: Who wrote the analysis.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
@@ -646,20 +620,14 @@ class TicketService:
             return joined, []
         note = f"the same incident as ticket {earlier.ticket_id}"
         return self._acknowledgement(
-            joined, earlier.acknowledged_by, earlier.acknowledged_via or Way.API, note, now
+            joined, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
         )
 
     async def acknowledge(
-        self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
+        self, ticket_id: str, *, by: str, via: AckChannel = AckChannel.API, note: str = ""
     ) -> EscalationTicket:
         """
         Acknowledge a ticket: its reminders stop.
-
-        Args:
-            ticket_id: The ticket.
-            by: Who acknowledges it.
-            via: The channel.
-            note: Free text.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
@@ -674,16 +642,10 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=False)
 
     async def resolve_incident(
-        self, ticket_id: str, *, by: str, via: Way, note: str = ""
+        self, ticket_id: str, *, by: str, via: AckChannel, note: str = ""
     ) -> EscalationTicket:
         """
         Record that a person resolved the incident of a ticket that only the end of its condition closes.
-
-        Args:
-            ticket_id: The ticket.
-            by: Who resolved it.
-            via: The channel.
-            note: Free text for the ticket.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
@@ -701,16 +663,12 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=False)
 
     async def acknowledge_ended(
-        self, ticket_id: str, *, by: str, via: Way, note: str = "", is_resolved: bool = False
+        self, ticket_id: str, *, by: str, via: AckChannel, note: str = "", is_resolved: bool = False
     ) -> EscalationTicket:
         """
         Record that a person acknowledged or resolved the incident of a closed ticket.
 
         Args:
-            ticket_id: A closed ticket whose alert is held open.
-            by: Who did.
-            via: The channel.
-            note: Free text for the ticket.
             is_resolved: Resolved: nothing joins the incident any more, and its alert ends.
 
         Raises:
@@ -729,25 +687,27 @@ class TicketService:
         return await self._decide(ticket_id, change, tell=is_resolved)
 
     def _acknowledgement(
-        self, ticket: EscalationTicket, by: str, via: Way, note: str, now: float
+        self, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
     ) -> tuple[EscalationTicket, list[AgentEvent]]:
         changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
         return changed, [self._acknowledged(changed, by, via, note)]
 
-    def _acknowledged(self, ticket: EscalationTicket, by: str, via: Way, note: str) -> AgentEvent:
+    def _acknowledged(self, ticket: EscalationTicket, by: str, via: AckChannel, note: str) -> AgentEvent:
         data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
         return self._event(ticket, EventType.TICKET_ACKNOWLEDGED, data)
 
     async def unacknowledge(
-        self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None
+        self,
+        ticket_id: str,
+        *,
+        by: str,
+        via: AckChannel = AckChannel.API,
+        only_via: AckChannel | None = None,
     ) -> EscalationTicket:
         """
         Withdraw an acknowledgement: reminders start over, and an untriaged ticket goes to triage.
 
         Args:
-            ticket_id: The ticket.
-            by: Who withdraws it.
-            via: The channel.
             only_via: Withdraw only an acknowledgement made through this channel.
 
         Raises:

@@ -73,7 +73,7 @@ OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, T
 """A worker's session has at most one ticket in one of these."""
 
 
-class Way(StrEnum):
+class AckChannel(StrEnum):
     """The channel of an acknowledgement."""
 
     API = "api"
@@ -211,7 +211,7 @@ class EscalationTicket(WorkerFacts):
     """When a person resolved its incident in PagerDuty; later trouble is a new incident."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
-    acknowledged_via: Way | None = None
+    acknowledged_via: AckChannel | None = None
     """The channel; null if it is not acknowledged, or was by an earlier version."""
     acknowledged_note: str = ""
     """Free text."""
@@ -269,8 +269,8 @@ class TicketClosedError(TicketError):
 class TicketStatusError(TicketError):
     """Raised when the status of a ticket does not allow a change."""
 
-    def __init__(self, ticket: EscalationTicket, action: str, way_out: str) -> None:
-        super().__init__(f"cannot {action} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
+    def __init__(self, ticket: EscalationTicket, action: str, remedy: str) -> None:
+        super().__init__(f"cannot {action} ticket {ticket.ticket_id}, which is {ticket.status}: {remedy}")
         self.ticket_id = ticket.ticket_id
         self.status = ticket.status
 

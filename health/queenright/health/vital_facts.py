@@ -110,13 +110,13 @@ _BROKEN: Final = re.compile(
 
 def is_missing(data: Mapping[str, Any]) -> bool:
     """Return whether a call failed because its target does not exist, judging by its error."""
-    return _says_missing(
+    return _is_missing_error(
         str(data.get("error_type") or "")[:_NAME_LIMIT], str(data.get("error") or "")[-EVIDENCE_LIMIT:]
     )
 
 
 @lru_cache(256)
-def _says_missing(error_type: str, error: str) -> bool:
+def _is_missing_error(error_type: str, error: str) -> bool:
     text = f"{error_type}\n{error}".lower()
     if not any(word in text for word in _MISSING_WORDS):
         return False
@@ -135,11 +135,11 @@ def is_bare_exit(data: Mapping[str, Any]) -> bool:
     """Return whether a command failed with exit code 1, as far as that is reported, and without output."""
     error_type = str(data.get("error_type") or "")[:_NAME_LIMIT]
     text = str(data.get("error") or "")[:EVIDENCE_LIMIT]
-    return _says_bare_exit(text) and (bool(text) or _says_bare_exit(error_type))
+    return _is_bare_exit(text) and (bool(text) or _is_bare_exit(error_type))
 
 
 @lru_cache(256)
-def _says_bare_exit(text: str) -> bool:
+def _is_bare_exit(text: str) -> bool:
     return _BARE_EXIT.fullmatch(text) is not None
 
 

@@ -113,6 +113,7 @@ class VitalState:
     """
 
     __slots__ = (
+        "_answer",
         "_answered",
         "_failed_incarnation",
         "_has_waited",
@@ -241,6 +242,7 @@ class VitalState:
         "tool_calls_total",
         "tools",
         "unpriced_tokens",
+        "unprompted_turns",
         "waiting",
         "waiting_since",
         "withdrawal_due",
@@ -265,6 +267,7 @@ class VitalState:
         self._refused_turn: object = None
         self._has_waited = False
         self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
+        self._answer = ""
         self._answered: float | None = None  # these three on the source's clock
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
@@ -413,6 +416,8 @@ class VitalState:
         """New results in a row, which end a standstill as well as a change does."""
         self.idle_turns = 0
         """Turns of the model in a row that called no tool, but to hand in a result."""
+        self.unprompted_turns = 0
+        """Of these, the ones that followed too fast for a person to have written in between, or repeated."""
         self.idle_turns_since = at
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
@@ -523,6 +528,13 @@ class VitalState:
     def last_event(self) -> float:
         """Time of the last event of the worker, heartbeats included."""
         return max(self.last_activity, self.last_heartbeat or 0.0)
+
+    @property
+    def certain_idle_turns(self) -> int:
+        """Of ``idle_turns``, how many no user can have asked for."""
+        if self.has_user or self.is_continued:
+            return self.idle_turns
+        return min(self.unprompted_turns, self.idle_turns)
 
     @property
     def error_share(self) -> float:
@@ -668,11 +680,13 @@ class VitalState:
         """Count repeats and failures among results from here."""
         self.results_since_gain, self.stale_results_since_gain = 0, 0.0
 
-    def add_idle_turn(self, at: float) -> None:
+    def add_idle_turn(self, at: float, *, is_unprompted: bool) -> None:
         """Count a model turn without a tool call; a later tool call resets the count."""
         if self.idle_turns == 0:
             self.idle_turns_since = at
+            self.unprompted_turns = 0
         self.idle_turns += 1
+        self.unprompted_turns += is_unprompted
 
     def hear_user(self, at: float) -> None:
         """Record input of the user. Repeats before it no longer count."""

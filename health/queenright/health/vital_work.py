@@ -40,11 +40,14 @@ from queenright.instrumentation.effects import (
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
+from queenright.instrumentation.shell_effects import SHORTEST_WAIT
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
+_FASTEST_REPLY: Final = 5.0
+"""Seconds. A person needs longer to read an answer and write the next message, time after time."""
 _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
@@ -196,9 +199,10 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     duration = seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
     is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
+    is_unprompted = _is_unprompted(v, data, duration or 0.0)
     v._answered = v.active_for
     if not v.open_tools and not is_parallel:
-        v.add_idle_turn(at)
+        v.add_idle_turn(at, is_unprompted=is_unprompted)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
     if duration is not None:
@@ -207,6 +211,15 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
         _update_token_spike(v, received)
+
+
+def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float) -> bool:
+    """Return whether an answer repeats the last one, or began before a person could have asked for it."""
+    before, v._answer = v._answer, str(data.get("answer_hash") or "")
+    if before and before == v._answer:
+        return True
+    ended = max(v._answered or 0.0, v._tool_ended or 0.0)
+    return data.get("has_time") is not False and v.active_for - duration - ended < _FASTEST_REPLY
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -375,7 +388,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _FASTEST_REPLY)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
@@ -386,6 +399,9 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         error = _failure_class(reported, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
+        if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
+            failure = _Failure.POLL
+            _add_poll(v, at)
         _record_poll(v, result, failed, at)
     else:
         is_failed_check = failed and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
@@ -401,6 +417,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
             error,
             turn,
             pause,
+            duration or 0.0,
             at,
             may_miss=may_miss,
             is_bare=is_bare,
@@ -427,7 +444,9 @@ def _parallel_turn(v: VitalState, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(
+    v: VitalState, tool: str, effect: str | None, result: str | None, at: float, *, is_unprompted: bool
+) -> None:
     """Count turns without work: a text answer, or the same result submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and speaks(tool):
@@ -441,7 +460,7 @@ def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # this turn was counted at the model's answer
     else:
-        v.add_idle_turn(at)
+        v.add_idle_turn(at, is_unprompted=is_unprompted)
 
 
 def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
@@ -453,10 +472,21 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
         _count_poll(v, result, at)
 
 
+def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | None) -> bool:
+    """Return whether a command that waits failed as it did before: what it waits for is not there yet."""
+    if not is_shell(tool) or args is None or result is None:
+        return False
+    return not v.is_new(digest("wait", args, result))
+
+
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
         v.progressed(at)
         return
+    _add_poll(v, at)
+
+
+def _add_poll(v: VitalState, at: float) -> None:
     if v.polls == 0:
         v.polls_since, v.polls_from = at, v.active_for
     v.polls += 1
@@ -471,6 +501,7 @@ def _record_call(
     error: str,
     turn: object,
     pause: float,
+    duration: float,
     at: float,
     *,
     may_miss: bool = False,
@@ -500,7 +531,7 @@ def _record_call(
         ):
             v.calls.changed()
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
-        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, failed=failed):
+        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
@@ -561,12 +592,15 @@ def _is_poll(
     result: str | None,
     effect: str | None,
     pause: float,
+    duration: float,
     *,
     failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
-    if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
+    # A query of a state may wait by itself.
+    is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
+    if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.

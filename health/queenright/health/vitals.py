@@ -30,7 +30,6 @@ class VitalSigns(VitalState):
         Apply one event of this worker.
 
         Args:
-            event: What happened.
             at: When it happened, on our clock; how far the author's clock is trusted is the monitor's affair.
         """
         handler = HANDLERS.get(event.type)

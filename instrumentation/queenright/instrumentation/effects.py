@@ -42,7 +42,7 @@ _STATES: Final = words_in(
 _RUNNING: Final = words_in(
     """
     job jobs run runs build builds pipeline pipelines workflow workflows deployment deployments task
-    tasks queue logs
+    tasks queue logs process processes output
     """
 )
 """Reading these while they run returns a state."""
@@ -144,6 +144,7 @@ _STDIN: Final = words_in(
 )
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ACTION: Final = re.compile(r"[A-Za-z][\w-]{1,39}")
 _SEPARATORS: Final = re.compile(r"__|[.:/]")
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 
@@ -249,7 +250,17 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
     if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < SHORTEST_WAIT:
         return Effect.READS
+    if traits.effect is None and not (traits.is_note or traits.asks_user):
+        return _effect_of_action(arguments)
     return traits.effect
+
+
+def _effect_of_action(arguments: object) -> Effect | None:
+    """Return the effect of the argument ``action``, as of ``computer``; None if there is none."""
+    if isinstance(arguments, str) and arguments[:1] != "{":
+        return None
+    action = _text_in(arguments, ("action",))
+    return _tool(action).effect if _ACTION.fullmatch(action) else None
 
 
 def seconds_waited(tool: str, arguments: object) -> float:

@@ -107,7 +107,7 @@ _RUNNERS: Final = re.compile(
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
     r"|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
-"""Commands that run a script or a program of somebody's, build something, or ask another to change something."""
+"""Commands that run a script, build something, or ask another to change something."""
 _BUILDS: Final = re.compile(r"\S*build\S*")
 _CHECKERS: Final = re.compile(
     r"(?!\S*latest)\S*(?:test|lint|check|verify|validate|py_?compile)\S*|vet|clippy|tox|nox|mypy|pyright|flake8"
@@ -160,6 +160,9 @@ _CLIENT_CHANGES: Final = words_in(
 _CONTAINER_CLIENTS: Final = words_in("kubectl oc docker podman nerdctl docker-compose")
 _RUN_INSIDE: Final = words_in("run exec cp attach debug")
 """What follows these is a command of its own."""
+_FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
+_WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
+"""Options with which a read goes on until it is stopped, or what it waits for is there."""
 _CURL_SENDS: Final = re.compile(
     r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
     r"|(?:-\w*X ?+|--request[ =])(?!GET\b|HEAD\b)|(?:-\w*o ?+|--output[ =])(?!/dev/null\b|-(?: |$)))"
@@ -170,6 +173,8 @@ _GH_SENDS: Final = re.compile(
 
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
 _SLEEPS: Final = re.compile(r"\bsleep((?: +[\d.]{1,9}[smhd]?)+)")
+_POWERSHELL_SECONDS: Final = re.compile(r"-sleep (?:-s\w* )?(\d{1,9}(?:\.\d+)?)\b", re.IGNORECASE)
+_SCRIPT_SLEEPS: Final = re.compile(r"\bsleep\((\d{1,9}(?:\.\d+)?)\)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -201,6 +206,8 @@ def effect_of_command(command: str) -> Effect | None:
     if Effect.EDITS in effects:
         return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
+        return Effect.WAITS
+    if "sleep(" in command and _slept_by_script(command) >= SHORTEST_WAIT:
         return Effect.WAITS
     if not effects:
         return Effect.READS
@@ -248,6 +255,8 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     name = words[0].rsplit("/", 1)[-1]
     if name in _CLIENTS:
         return _effect_of_client(name, words)
+    if name in ("tail", "journalctl") and any(_FOLLOWS.fullmatch(word) for word in words[1:]):
+        return Effect.WAITS
     if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
         return Effect.POLLS
     if name in _PORT_CLIENTS and any(_SCANS.fullmatch(word) for word in words[1:]):
@@ -261,6 +270,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.READS
     if name in ("sleep", "wait"):
         return Effect.WAITS if name == "wait" or _slept(words[1:]) >= SHORTEST_WAIT else Effect.READS
+    if name.lower() == "start-sleep":
+        seconds = _POWERSHELL_SECONDS.search(" ".join(words))
+        return Effect.WAITS if seconds and float(seconds[1]) >= SHORTEST_WAIT else Effect.READS
     if name == "sed":
         return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "curl":
@@ -315,7 +327,9 @@ def _effect_of_client(name: str, words: list[str]) -> Effect:
             verb, hyphen, _ = word.partition("-")
             word = verb if hyphen or verb == "ls" else ""
         if word in _CLIENT_READS:
-            return Effect.POLLS
+            follows = _FOLLOWS if word in ("log", "logs") else _WATCHES
+            options = words[words.index(word) + 1 :] if word in words else words
+            return Effect.WAITS if any(follows.fullmatch(each) for each in options) else Effect.POLLS
         if word in _CLIENT_CHANGES:
             return Effect.CHANGES
         if word == "wait" or (word == "watch" and name == "gh"):
@@ -339,6 +353,11 @@ def seconds_slept(command: str) -> float:
         return 0.0
     lengths = (_slept(found.split()) for found in _SLEEPS.findall(command))
     return sum(length for length in lengths if length < math.inf)
+
+
+def _slept_by_script(command: str) -> float:
+    """Return the longest ``sleep(...)`` of a script in a command, in seconds."""
+    return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 
 
 def _slept(words: Sequence[str]) -> float:

@@ -107,8 +107,6 @@ class Budget:
     known, so that concurrent calls do not spend the same remainder.
 
     Args:
-        settings: The limits.
-        clock: Seconds since the epoch.
         file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
             at 0.
     """
@@ -164,8 +162,6 @@ class Budget:
         The reservation is on disk on return: a kill before ``settle`` counts all of it.
 
         Args:
-            role: The role that pays.
-            estimate: The estimated cost.
             force: Reserve it even if it exceeds a limit.
         """
         exceeded = self._exceeded_by(estimate.call)

@@ -98,10 +98,7 @@ class OperatorChat:
     what she requests.
 
     Args:
-        desk: What all roles share.
-        model: The queen's model.
         runtime: Runs the queen's graph, which may be added later but before the first question.
-        bus: Logs questions and answers.
         list_interventions: Returns the interventions on an agent's workers; without it, a case lists none.
         actions: Nudges and stops workers; without it, the queen only answers.
         workspaces: The files and logs of agents, which the queen reads, and changes on an admin's order.
@@ -180,9 +177,7 @@ class OperatorChat:
         The answer is stored even if the caller is cancelled.
 
         Args:
-            ticket_id: The ticket's id.
             text: The question or command.
-            by: Who asks.
             act: Treat the message as an order: the model may interpret it and act on this ticket and its
                 worker. Without it, only a command (``chat_commands.parse_command``) is carried out.
             is_admin: Whether the person may order changes and restarts of the agent.

@@ -33,7 +33,6 @@ def case_of(
     Return a ticket's case as JSON values.
 
     Args:
-        ticket: The ticket.
         interventions: Interventions on the agent's workers, newest first.
         others: Other tickets, about the same agent or of the same kind.
     """

@@ -105,7 +105,6 @@ def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
     Carry out the command in the newest question, or say what works.
 
     Args:
-        messages: The conversation.
         offered: Names of the tools that may be called.
 
     Raises:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketError, Way
+from queenright.health.tickets import AckChannel, EscalationTicket, TicketError
 from queenright.judge.agent_workspace import (
     ADMIN_TOOLS,
     RESTART,
@@ -115,9 +115,6 @@ class ChatTools:
     text written by a worker may make a model want anything, and cannot order it. Each acts once per question.
 
     Args:
-        tickets: The tickets.
-        monitor: The workers' health.
-        clock: Seconds since the epoch.
         actions: Nudges and stops workers; without it, there are no tools for that.
         workspaces: Reads, changes and restarts agents; without it, there are no tools for that.
     """
@@ -170,7 +167,7 @@ class ChatTools:
             by = turn.question.by
             try:
                 await self._tickets.acknowledge(
-                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=Way.CHAT
+                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=AckChannel.CHAT
                 )
             except TicketError as error:
                 raise ToolError(str(error)) from error

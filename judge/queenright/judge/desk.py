@@ -32,13 +32,6 @@ class Desk:
     Everything that every role needs to decide; one desk per service.
 
     Args:
-        monitor: The workers' health.
-        tickets: The tickets.
-        settings: The health layer's thresholds and time limits.
-        metrics: Counts checks, decisions and model calls.
-        tracer: Makes the spans of checks and decisions.
-        clock: Seconds since the epoch.
-        sleep: Waits on that clock.
         read_tools: Tools besides the health summary that only read, such as metrics and traces.
     """
 
@@ -101,12 +94,9 @@ def decision_node(
     A reply without a decision ends the visit; the caller decides whether to try again.
 
     Args:
-        node_id: The node's id.
-        system_prompt: The model's system prompt.
         output_key: The output that holds the model's words when it calls no deciding tool.
         decides: Names of the tools that end the visit.
         reads: Names of the tools that only read.
-        model: The model and its limits.
     """
     final = tuple(decides)
     return NodeSpec(

@@ -64,7 +64,6 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
 
     Args:
         escalation: The escalation; ``asked_at`` in seconds since the epoch.
-        summary: The worker's health now.
     """
     if ended(summary):
         return f"the session is over ({summary['status']})"
@@ -76,7 +75,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     progress = summary.get("last_progress")
     if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
         return "it has made progress since the escalation"
-    if summary.get("state") not in _TROUBLE and policy.condition_gone(summary):
+    if summary.get("state") not in _TROUBLE and policy.is_condition_gone(summary):
         return "its condition has cleared"
     return None
 
@@ -86,7 +85,6 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
     Answer an escalation by the table.
 
     Args:
-        escalation: The escalation, as it is quoted to a model.
         summary: The worker's health now; None if the worker is not known.
     """
     if summary is None:
@@ -113,10 +111,7 @@ def apply_floor(
     Return a model's decision, or the one that replaces it if the floor forbids it.
 
     Args:
-        escalation: The escalation.
         summary: The worker's health now; None if the worker is not known.
-        proposed: The model's decision.
-        reason: The model's reason.
         minutes: The extra time that the model proposes, if any.
     """
     instead: Decision | None = None

@@ -70,9 +70,6 @@ class HealthJudge:
     the judge writes the rules' ticket. Every check records one event.
 
     Args:
-        desk: What all roles share.
-        model: The judge's model.
-        publish: Makes an event durable, then fans it out.
         disk: Reads and writes ``trend_file`` in threads.
         trend_file: Where the last look at each worker is kept.
     """

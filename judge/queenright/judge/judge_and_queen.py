@@ -51,25 +51,14 @@ class JudgeAndQueen:
     The graphs that turn findings into tickets, and tickets into decisions.
 
     Args:
-        bus: Carries findings and tickets.
-        monitor: The workers' health.
-        tickets: The tickets.
-        settings: The health layer's settings.
-        judge: The models and their limits.
-        clock: Seconds since the epoch.
         storage: The folder for conversations (``graphs/...``).
-        registry: Where metrics are registered.
-        tracer: Makes the spans of checks and decisions.
         runtime: Runs the graphs; without it, a runtime of their own.
-        monotonic: The clock of timers.
-        sleep: Waits on that clock.
         models: Models to use instead of those in ``judge``: (the judge's, the queen's).
         decide: Carries out the queen's decision on an escalation. Without it, or if the settings name
             another orchestrator, the queen decides no escalations.
         actions: Nudges and stops workers for the queen; without it, she has no tools for that.
         read_tools: Tools besides the health summary that only read.
         list_interventions: Returns the interventions on an agent's workers, for the operator chat.
-        workspaces: The files and logs of agents, for the operator chat.
 
     Raises:
         ModelUnavailableError: A configured model cannot be used here.

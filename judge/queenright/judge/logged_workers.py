@@ -41,10 +41,6 @@ class LoggedWorkers:
     The sessions of one graph as workers. Logs are read incrementally.
 
     Args:
-        sessions: The sessions.
-        settings: The thresholds of the detectors.
-        clock: Seconds since the epoch.
-        disk: Reads in threads.
         agent_id: The worker's name if a session has none.
     """
 

@@ -17,7 +17,6 @@ def check_message(
     Return the judge's message about one worker.
 
     Args:
-        at: The time of the check, in seconds since the epoch.
         check: The worker (``agent_id``, ``session_id``), its findings, what woke the judge.
         summary: The worker's health (``get_worker_health_summary``).
         trend: The last check's numbers and the change since (``Trends.of``); None if there was no check.

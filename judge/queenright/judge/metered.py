@@ -49,14 +49,7 @@ class Metered:
     timed out) is charged for its input tokens, which were sent.
 
     Args:
-        model: The model.
-        role: The role it serves.
-        settings: Its time limit and the number of failures allowed.
-        metrics: Counts the calls.
         budget: Limits what calls may cost.
-        stand_in: Replies in the model's place.
-        monotonic: The clock of time limit and backoff.
-        sleep: Waits on that clock.
     """
 
     def __init__(

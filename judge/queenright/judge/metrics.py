@@ -33,7 +33,6 @@ class JudgeMetrics:
     The metrics of judge, queen and tickets.
 
     Args:
-        registry: The registry that exposes them.
         open_counts: Returns the number of tickets that are not closed, by (severity, status).
     """
 

@@ -23,8 +23,6 @@ class ModelBackoff:
 
     Args:
         failures: Failures in a row that start a pause.
-        pause_seconds: Its length.
-        monotonic: The clock.
     """
 
     def __init__(self, failures: int, pause_seconds: float, monotonic: Callable[[], float]) -> None:

@@ -62,12 +62,7 @@ def load_model(
     The rules answer in its place if the budget is spent or it fails too often.
 
     Args:
-        settings: The model and its limits.
-        role: The role it serves.
-        metrics: Counts calls, tokens, cost and fallbacks.
         budget: Limits what calls may cost; None for no limit.
-        monotonic: The clock of the time limit and the backoff.
-        sleep: Waits on that clock.
 
     Raises:
         ModelUnavailableError: litellm is not installed, or the model's script does not exist.

@@ -135,13 +135,7 @@ class LiveWorkers:
 
 
 class Lookup:
-    """
-    Shows workers to a model.
-
-    Args:
-        workers: The source of the workers' health.
-        clock: Seconds since the epoch.
-    """
+    """Shows workers to a model."""
 
     def __init__(self, workers: Workers, clock: Clock) -> None:
         self._workers = workers
@@ -184,7 +178,6 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = N
     Return a ticket that is open for a decision.
 
     Args:
-        tickets: The tickets.
         ticket_id: The id that a model passed.
         about: The only ticket that may be decided now, empty if none; None for any.
 
@@ -223,11 +216,7 @@ def register_worker_monitoring_tools(
     A ticket is about the worker whose summary was shown last, else about the only one with a running session.
 
     Args:
-        registry: The tools of the monitoring graph.
         workers: ``LiveWorkers`` with a monitor, ``LoggedWorkers`` with step logs only.
-        tickets: The tickets.
-        clock: Seconds since the epoch.
-        graph_id: The graph in which the operator can reply.
         stream_id: The stream in that graph.
 
     Raises:

@@ -83,8 +83,6 @@ class Orchestrator:
     Decides escalations one after another, each once.
 
     Args:
-        desk: What all roles share.
-        model: The queen's model.
         decide: Carries out a decision; raises a ``QueenrightError`` if it is refused.
         retry: Requests another try at an escalation, by id.
     """

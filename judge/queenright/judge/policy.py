@@ -80,7 +80,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     session = str(summary.get("worker_session_id") or "")
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
-    reasoning = f"finding of {finding.severity.value} severity, {finding.kind.value.replace('_', ' ')}"
+    reasoning = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     cause = wording.cause(
         finding.kind,
         agent=agent,
@@ -91,7 +91,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
+        judge_reasoning=f"Found by the rules: {reasoning}" + (f", {counted}." if counted else "."),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )
@@ -115,7 +115,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
         summary: The worker's health now; None if the worker is not known.
     """
     severity = Severity(ticket["severity"])
-    if summary is not None and condition_gone(summary):
+    if summary is not None and is_condition_gone(summary):
         return _dismiss(severity, RECOVERED)
     if binding(severity):
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
@@ -138,7 +138,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     )
 
 
-def condition_gone(summary: Mapping[str, Any]) -> bool:
+def is_condition_gone(summary: Mapping[str, Any]) -> bool:
     """Return whether a worker's summary has no finding worth a ticket."""
     return not any(f.ticket for f in findings_of(summary))
 

@@ -44,7 +44,6 @@ class Prompt:
     Args:
         name: Its role: ``judge``, ``queen``, ``escalation``, ``chat``.
         version: The version in its file; 0 without one.
-        text: The rendered text.
     """
 
     name: str
@@ -60,10 +59,6 @@ class Prompt:
 def judge_prompt(settings: HealthSettings, file: Path | None = None) -> Prompt:
     """
     Return the judge's system prompt.
-
-    Args:
-        settings: The thresholds to fill in.
-        file: Replaces the built-in text.
 
     Raises:
         InvalidPromptError: The file cannot be used.
@@ -118,7 +113,6 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
     Args:
         name: Its role; the built-in text is ``prompts/{name}.md``.
         values: The values of the placeholders (``$word``).
-        file: Replaces the built-in text. Placeholders and version are optional.
 
     Raises:
         InvalidPromptError: The file cannot be read, is empty, or has an invalid header or placeholder.

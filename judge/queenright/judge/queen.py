@@ -89,8 +89,6 @@ class Queen:
     A model that would dismiss a high or critical ticket whose condition still holds is overruled.
 
     Args:
-        desk: What all roles share.
-        model: The queen's model.
         retry: Requests another triage of a ticket, by id.
         actions: Nudges and stops workers; without it, the queen has no tools for that.
     """
@@ -329,12 +327,12 @@ class Queen:
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
-        return summary is None or not (self._starting(ticket) or policy.condition_gone(summary))
+        return summary is None or not (self._starting(ticket) or policy.is_condition_gone(summary))
 
     def _recovered(self) -> bool:
         # An unknown worker (after a restart) has not recovered.
         summary = self._case.summary()
-        return summary is not None and policy.condition_gone(summary)
+        return summary is not None and policy.is_condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
 

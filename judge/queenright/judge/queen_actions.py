@@ -100,7 +100,6 @@ def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTic
     Return the tools that act on a worker.
 
     Args:
-        actions: Carries them out.
         ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
     """
 
@@ -118,9 +117,6 @@ class WorkerActions:
     Carries out the queen's actions through the intervention service.
 
     Args:
-        interventions: Nudges and terminates workers.
-        approvals: Asks an operator to approve a termination.
-        monitor: The workers' health.
         settings: Whether a termination needs approval.
     """
 

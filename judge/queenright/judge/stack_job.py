@@ -107,19 +107,11 @@ class StackJudge:
     Checks the workers, judges and triages, one check at a time.
 
     Args:
-        prometheus: The source of the workers.
-        tempo: The source of their traces, if there is one.
-        settings: The thresholds.
-        judge: The models of judge and queen.
-        storage: The folder for tickets, trends and conversations.
         selector: Label matchers, ``{cluster="x"}``, that select the workers.
         gone: Targets that an operator has removed: their tickets close if they have no metrics.
-        registry: Where metrics are registered.
-        tracer: Makes the spans.
         on_change: Called in the transaction of each change to notify about: the outbox.
         once: There is no later check that could notify the operator.
         models: Models to use instead of those in ``judge``: (the judge's, the queen's).
-        monotonic: The clock between two checks.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +21,7 @@ from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
+from queenright.runtime.event_filter import Filters
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
@@ -89,19 +90,12 @@ class AgentRuntime:
     Run graphs. They share one event bus; each graph has its own sessions on disk.
 
     Args:
-        bus: The event bus.
         storage: Folder of the sessions: ``sessions/...`` for the primary graph, ``graphs/{id}/...`` for
             the others.
-        clock: Wall clock for event times and cron, in seconds since the epoch.
-        monotonic: Monotonic clock for intervals and user presence, in seconds.
-        sleep: Sleeps on the monotonic clock.
-        ids: Generates run ids.
-        disk: Runs disk work in threads.
         guards: Creates the guards that detect loops inside nodes; None disables them.
         breakers: Provides circuit breakers for tools, models and checkpoints; None disables them.
         telemetry: Receives the spans of workers; None discards them.
         registry: Receives the metrics of workers; None uses a private registry.
-        random: Adds jitter to retries and heartbeats.
         heartbeat_interval: Maximum seconds between two heartbeats of a run; None disables heartbeats.
     """
 
@@ -205,12 +199,9 @@ class AgentRuntime:
         Add a graph, before or after ``start``.
 
         Args:
-            graph: The graph's specification.
             model: Default model of the nodes; a graph of functions needs none.
             models: Models of single nodes, by the name in the node's specification.
-            tools: Tools available to the nodes.
             functions: Functions of function nodes and routers, by name.
-            judges: Judges of the nodes, by name.
             goal: The graph's goal; progress towards it is published as events.
             agent_id: The worker's id; empty for a graph that is not a worker and is not monitored.
             primary: Whether this is the primary graph. A runtime has at most one.
@@ -399,12 +390,6 @@ class AgentRuntime:
         """
         Fire an entry point manually, whatever its trigger type, and return the run's id at once.
 
-        Args:
-            entry_point_id: The entry point.
-            input_data: The run's input, as JSON values.
-            graph_id: The graph; by default the active one.
-            session_id: An existing session to run in.
-
         Raises:
             GraphError: The graph or the entry point does not exist, or the runtime is not started.
             TooManyWaitingError: The queue of the entry point is full.
@@ -464,9 +449,7 @@ class AgentRuntime:
         Resume the newest unfinished run of a session and return its id.
 
         Args:
-            session_id: The session.
             graph_id: The session's graph; by default the active one.
-            checkpoint_id: Resume the run of this checkpoint, in the state the checkpoint holds.
 
         Raises:
             SessionNotFoundError: The session does not exist.
@@ -535,8 +518,6 @@ class AgentRuntime:
         Artifacts are copied. Effects outside the session are not undone.
 
         Args:
-            session_id: The session of the checkpoint.
-            checkpoint_id: The checkpoint to start from.
             graph_id: The session's graph; by default the active one.
 
         Raises:
@@ -572,7 +553,7 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown.
         """
-        return await self._execution(execution_id).wait()
+        return await self.get_execution(execution_id).wait()
 
     def get_execution_result(self, execution_id: str, graph_id: str | None = None) -> ExecutionResult | None:
         """
@@ -581,7 +562,7 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown, or belongs to another graph.
         """
-        execution = self._execution(execution_id)
+        execution = self.get_execution(execution_id)
         if graph_id is not None and execution.graph_id != graph_id:
             raise GraphError(f"run {execution_id!r} is in graph {execution.graph_id!r}, not {graph_id!r}")
         return execution.result
@@ -593,7 +574,12 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown.
         """
-        return self._execution(execution_id)
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            raise GraphError(
+                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
+            )
+        return execution
 
     async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
@@ -705,19 +691,10 @@ class AgentRuntime:
         handler: Handler,
         *,
         name: str = "runtime",
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
+        **filters: Unpack[Filters],
     ) -> Subscription:
         """Call ``handler`` for matching events; call ``cancel()`` on the result to unsubscribe."""
-        return self.bus.subscribe(
-            handler,
-            name=name,
-            types=types,
-            filter_graph=filter_graph,
-            filter_stream=filter_stream,
-            filter_node=filter_node,
-        )
+        return self.bus.subscribe(handler, name=name, types=types, **filters)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -762,14 +739,6 @@ class AgentRuntime:
             finished = [name for name, run in self._executions.items() if run.done]
             for name in finished[: len(self._executions) - MAX_KEPT_RESULTS]:
                 del self._executions[name]
-
-    def _execution(self, execution_id: str) -> Execution:
-        execution = self._executions.get(execution_id)
-        if execution is None:
-            raise GraphError(
-                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
-            )
-        return execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())

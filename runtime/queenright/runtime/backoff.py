@@ -16,9 +16,7 @@ def backoff(
     Args:
         attempt: Number of failures before the last one: 0 after the first failure.
         base: Maximum wait after the first failure; doubles with each further one.
-        cap: Upper limit of the wait.
         retry_after: Minimum wait requested by the other side.
-        random: Source of the jitter.
     """
     longest = min(cap, base * 2.0 ** min(max(attempt, 0), 64))
     return max(longest * (0.5 + random.random() / 2), retry_after or 0.0)

@@ -46,7 +46,7 @@ class Permit(Protocol):
         """Report failure of the callee."""
         ...
 
-    def given_back(self) -> None:
+    def release(self) -> None:
         """Report no outcome: the call was cancelled, or the request was invalid."""
         ...
 
@@ -74,9 +74,7 @@ class Breakers(Protocol):
         Return the breaker for these arguments, always the same one.
 
         Args:
-            kind: One of ``BreakerKind``.
             agent: The worker that makes the calls; empty if shared by all workers.
-            target: The tool, model or host.
             parents: Names of shared breakers above this one; a call needs a permit from each.
         """
         ...
@@ -87,7 +85,6 @@ def get_model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker
     Return the breaker of a model: one per worker and model, below one per provider.
 
     Args:
-        breakers: Provides the breakers.
         agent: The calling worker; empty for the service's own graphs.
         model: The model's name; the part before the first slash is the provider.
     """

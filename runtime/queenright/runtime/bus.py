@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.event_filter import EventFilter
+from queenright.runtime.event_filter import EventFilter, Filters
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.expectation import Expectation
 from queenright.runtime.subscription import Handler, Subscription, current_task
@@ -43,14 +43,11 @@ class EventLog(Protocol):
         self,
         *,
         types: Collection[EventType] | None,
-        filter_graph: str | None,
-        filter_stream: str | None,
-        filter_node: str | None,
-        filter_agent: str | None,
         session_id: str | None,
         after: str | None,
         limit: int,
         newest: bool,
+        **filters: Unpack[Filters],
     ) -> Awaitable[list[AgentEvent]]:
         """Read events from the log; see ``EventBus.history``."""
         ...
@@ -137,27 +134,17 @@ class EventBus:
         *,
         name: str,
         types: Collection[EventType] | None = None,
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
-        filter_agent: str | None = None,
         capacity: int = 10_000,
+        **filters: Unpack[Filters],
     ) -> Subscription:
         """
         Call ``handler`` for every event that matches all filters; a filter that is None matches everything.
 
         Args:
-            handler: A function or coroutine function of one event.
             name: Label of the dropped-events metric: a fixed word, not an id.
-            types: Only events of these types.
-            filter_graph: Only events of this graph.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node. Node ids repeat between graphs: set ``filter_graph`` too.
-            filter_agent: Only events of this worker.
-            capacity: Maximum number of queued events.
+            filters: Whose events; see ``Filters``.
 
         Raises:
-            ValueError: ``capacity`` is not positive.
             ValueError: ``capacity`` is not positive.
             RuntimeError: The bus is closed.
         """
@@ -168,13 +155,7 @@ class EventBus:
         subscription = Subscription(
             handler,
             name=name,
-            event_filter=EventFilter(
-                types=None if types is None else frozenset(types),
-                graph=filter_graph,
-                stream=filter_stream,
-                node=filter_node,
-                agent=filter_agent,
-            ),
+            event_filter=EventFilter(None if types is None else frozenset(types), filters),
             capacity=capacity,
             remove=self._remove,
             on_drop=self.report_drop,
@@ -187,11 +168,8 @@ class EventBus:
     def expect(
         self,
         *types: EventType,
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
-        filter_agent: str | None = None,
         where: Callable[[AgentEvent], bool] | None = None,
+        **filters: Unpack[Filters],
     ) -> Expectation:
         """
         Start to look for an event at once and await it later, so that none in between is missed.
@@ -200,10 +178,6 @@ class EventBus:
 
         Args:
             types: Any of these types; all types if none is given.
-            filter_graph: As for ``subscribe``, like the other filters.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
             where: Additional condition. Called by the publisher: must be fast.
 
         Raises:
@@ -212,13 +186,7 @@ class EventBus:
         if self._closed:
             raise RuntimeError("cannot expect an event: the bus is closed")
         expectation = Expectation(
-            event_filter=EventFilter(
-                types=frozenset(types) if types else None,
-                graph=filter_graph,
-                stream=filter_stream,
-                node=filter_node,
-                agent=filter_agent,
-            ),
+            event_filter=EventFilter(frozenset(types) if types else None, filters),
             where=where,
             remove=self._remove,
         )
@@ -229,54 +197,35 @@ class EventBus:
     async def wait_for(
         self,
         *types: EventType,
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
-        filter_agent: str | None = None,
         where: Callable[[AgentEvent], bool] | None = None,
         timeout: float | None,  # noqa: ASYNC109 - measured with `sleep`
         sleep: Sleep = asyncio.sleep,
+        **filters: Unpack[Filters],
     ) -> AgentEvent:
         """
         Wait for an event that is published from now on; use ``expect`` to start earlier.
 
         Args:
             types: Any of these types; all types if none is given.
-            filter_graph: As for ``subscribe``, like the other filters.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
             where: Additional condition. Called by the publisher: must be fast.
             timeout: Maximum seconds to wait; None waits forever.
-            sleep: Clock of the timeout.
 
         Raises:
             TimeoutError: No such event was published in time; names the event.
             RuntimeError: The bus is closed, or was closed while waiting.
         """
-        expectation = self.expect(
-            *types,
-            filter_graph=filter_graph,
-            filter_stream=filter_stream,
-            filter_node=filter_node,
-            filter_agent=filter_agent,
-            where=where,
-        )
-        with expectation:
+        with self.expect(*types, where=where, **filters) as expectation:
             return await expectation.within(timeout, sleep=sleep)
 
     async def history(
         self,
         *,
         types: Collection[EventType] | None = None,
-        filter_graph: str | None = None,
-        filter_stream: str | None = None,
-        filter_node: str | None = None,
-        filter_agent: str | None = None,
         session_id: str | None = None,
         after: str | None = None,
         limit: int = 100,
         newest: bool = True,
+        **filters: Unpack[Filters],
     ) -> list[AgentEvent]:
         """
         Return events from the log, oldest first; an empty list without a log.
@@ -285,13 +234,7 @@ class EventBus:
 
         Args:
             types: Only events of these types; None is all, an empty collection is none.
-            filter_graph: Only events of this graph.
-            filter_stream: Only events of this stream.
-            filter_node: Only events of this node.
-            filter_agent: Only events of this worker.
-            session_id: Only events of this session.
             after: Only events after the one with this id, such as the last one of the previous page.
-            limit: Maximum number of events.
             newest: Whether to return the newest or the oldest events if there are more than ``limit``.
 
         Raises:
@@ -303,15 +246,7 @@ class EventBus:
         if self._event_log is None:
             return []
         return await self._event_log.history(
-            types=types,
-            filter_graph=filter_graph,
-            filter_stream=filter_stream,
-            filter_node=filter_node,
-            filter_agent=filter_agent,
-            session_id=session_id,
-            after=after,
-            limit=limit,
-            newest=newest,
+            types=types, session_id=session_id, after=after, limit=limit, newest=newest, **filters
         )
 
     async def drain(self) -> None:

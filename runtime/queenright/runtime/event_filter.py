@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -10,32 +11,42 @@ Where = tuple[tuple[str, str], ...]
 """Field names of ``AgentEvent`` and their required values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
-    """Filter of events: all conditions must match; a field that is None matches everything."""
+class Filters(TypedDict, total=False):
+    """
+    Whose events match; one that is None or left out matches everything.
 
-    types: frozenset[EventType] | None = None
-    graph: str | None = None
-    stream: str | None = None
-    node: str | None = None
-    agent: str | None = None
+    Node ids repeat between graphs: set ``filter_graph`` with ``filter_node``.
+    """
+
+    filter_graph: str | None
+    filter_stream: str | None
+    filter_node: str | None
+    filter_agent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Filter of events: all conditions must match; no types match every type."""
+
+    types: frozenset[EventType] | None
+    filters: Filters
 
     @property
     def where(self) -> Where:
         """The conditions other than the types, by field of ``AgentEvent``."""
-        fields = {
-            "graph_id": self.graph,
-            "stream_id": self.stream,
-            "node_id": self.node,
-            "agent_id": self.agent,
-        }
-        return tuple((field, value) for field, value in fields.items() if value is not None)
+        return where_of(self.filters)
 
     def __str__(self) -> str:
         """Describe the filter for messages: ``step_started or step_completed with node_id 'judge'``."""
         types = "any event" if self.types is None else " or ".join(sorted(self.types)) or "no event"
         fields = " and ".join(f"{field} {value!r}" for field, value in self.where)
         return f"{types} with {fields}" if fields else types
+
+
+def where_of(filters: Filters) -> Where:
+    """Return the conditions of filters, by field of ``AgentEvent``."""
+    given = ((f"{name.removeprefix('filter_')}_id", value) for name, value in filters.items())
+    return tuple((field, value) for field, value in given if isinstance(value, str))
 
 
 def matches(event: AgentEvent, where: Where) -> bool:

@@ -92,15 +92,9 @@ class GraphExecutor:
     One run of a graph.
 
     Args:
-        graph: The graph.
-        services: The runtime's services.
         session: The session of the run; the caller has claimed it.
-        store: The store of the session's state.
-        origin: Ids of the run, for events.
         entry_point: The entry point's id; with the graph's id it is the run's key in ``state.json``.
         entry_node: The node to start with; a continuous conversation uses its thread.
-        reporter: Reports progress as events, spans and metrics.
-        logger: Logs one row per visit.
         fresh: Whether each visit starts with an empty conversation.
         started_by_user: Whether a user started the run, rather than an event or a timer.
         on_waiting: Called when all running nodes wait for a user.
@@ -167,7 +161,6 @@ class GraphExecutor:
         Record the start of a run and write its input to the memory.
 
         Args:
-            input_data: The run's input.
             queue_entry: Whether to queue the entry node with that input; otherwise call ``queue_entry_node``.
 
         Raises:

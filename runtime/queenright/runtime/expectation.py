@@ -56,7 +56,6 @@ class Expectation:
 
         Args:
             seconds: Maximum seconds to wait; None waits forever. After a timeout, it can be called again.
-            sleep: Clock of the timeout.
 
         Raises:
             TimeoutError: No such event arrived in time; names the event.

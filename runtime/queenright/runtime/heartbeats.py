@@ -36,9 +36,6 @@ class HeartbeatSender:
 
     Args:
         interval: Maximum seconds between two heartbeats of a run; None disables heartbeats.
-        monotonic: Monotonic clock, in seconds.
-        sleep: Sleeps on that clock.
-        random: Source of the jitter.
 
     Raises:
         ValueError: The interval is not positive.

@@ -38,7 +38,6 @@ class InvalidInputError(QueenrightError):
 
     Args:
         message: The field, its value, what is wrong and how to fix it.
-        field: The field.
     """
 
     def __init__(self, message: str, *, field: str = "") -> None:
@@ -58,7 +57,6 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     Check that a run can start at a node with these values.
 
     Args:
-        node: The node.
         function: The node's function; None for a node with a model.
         values: The input, by name, and the memory of the session.
 
@@ -120,10 +118,8 @@ def check_names(
     Check that something uses each input field; an unused one is probably misspelt.
 
     Args:
-        graph: The graph.
         node: The node that the run starts with.
         function: The node's function; None for a node with a model.
-        fields: The names of the input fields.
         used: The memory keys that are used, from ``used_names``.
 
     Raises:

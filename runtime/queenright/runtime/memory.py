@@ -20,9 +20,6 @@ def check_output_sizes(outputs: Mapping[str, Any]) -> None:
     """
     Check the sizes of a node's outputs.
 
-    Args:
-        outputs: JSON values.
-
     Raises:
         MemoryAccessError: An output is too large.
     """

@@ -42,12 +42,7 @@ def advance(
     Advance a run past a node that has ended.
 
     Args:
-        graph: The graph.
         run: The run's state; changed.
-        memory: The session's memory; changed.
-        pending: The node.
-        result: The node's result.
-        running: The other nodes that are running.
         thread: The conversation of a node that runs alone; empty for its own.
     """
     spec = graph.node(pending.node_id)
@@ -93,7 +88,6 @@ def add_nodes(
     Args:
         run: The run's state; changed.
         nodes: Node ids with their inputs.
-        running: The nodes that are running.
         thread: The conversation of a node that runs alone; empty for its own.
     """
     for node_id, node_input in nodes:
@@ -155,13 +149,6 @@ def select_edges(
 
     Of the edges whose condition holds, all of the highest priority are taken. An edge of lower priority is
     taken only if none above it is.
-
-    Args:
-        graph: The graph.
-        node_id: The node that has ended.
-        succeeded: Whether it succeeded.
-        route: For a router: the chosen route.
-        memory: The session's memory.
 
     Raises:
         ConditionError: An expression cannot be evaluated.

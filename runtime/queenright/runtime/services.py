@@ -60,9 +60,6 @@ class IncarnationRegistry:
     The incarnation of each session's runs: the process's own, until a run of the session is respawned.
 
     Interventions for an earlier incarnation must not affect a later one.
-
-    Args:
-        process: The incarnation id of this process.
     """
 
     def __init__(self, process: str) -> None:

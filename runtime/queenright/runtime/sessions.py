@@ -18,7 +18,6 @@ class SessionResolver:
     Finds and creates the sessions of all graphs. Every method blocks: call it through ``Disk.run``.
 
     Args:
-        main: The primary graph's store, searched for shared sessions.
         shareable: Returns whether a session may be shared; those of isolated entry points may not.
         others: Returns the stores of all graphs, searched for the session of a triggering event.
     """
@@ -46,9 +45,7 @@ class SessionResolver:
         Return the session of a run, and the store of its state.
 
         Args:
-            graph: The graph.
             entry: The entry point; its isolation level selects the session.
-            session_id: The requested session, if any.
             event_session_id: The session of the triggering event, if any.
 
         Raises:

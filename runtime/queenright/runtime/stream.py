@@ -177,7 +177,6 @@ class ExecutionStream:
         Queue a run and return it.
 
         Args:
-            trigger: The trigger.
             session_id: The session to run in; by default the entry point's isolation level decides.
 
         Raises:

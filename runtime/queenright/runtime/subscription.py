@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from queenright.runtime.event_filter import EventFilter, matches
-from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
+from queenright.runtime.events import ALERT_CLASS, AgentEvent
 
 _YIELD_AFTER: Final = 256
 """A subscriber yields to the event loop after this many events."""
@@ -62,31 +62,6 @@ class Subscription:
 
     def __repr__(self) -> str:
         return f"Subscription({self.name!r}, pending={self.pending}, dropped={self.dropped})"
-
-    @property
-    def types(self) -> frozenset[EventType] | None:
-        """Event types; None is all."""
-        return self.event_filter.types
-
-    @property
-    def filter_graph(self) -> str | None:
-        """Graph whose events match; None is all."""
-        return self.event_filter.graph
-
-    @property
-    def filter_stream(self) -> str | None:
-        """Stream whose events match; None is all."""
-        return self.event_filter.stream
-
-    @property
-    def filter_node(self) -> str | None:
-        """Node whose events match; None is all."""
-        return self.event_filter.node
-
-    @property
-    def filter_agent(self) -> str | None:
-        """Worker whose events match; None is all."""
-        return self.event_filter.agent
 
     @property
     def task(self) -> asyncio.Task[None] | None:

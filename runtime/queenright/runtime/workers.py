@@ -69,7 +69,6 @@ class WorkerRegistry:
 
     Args:
         graphs: Returns the graphs with their streams; none while the runtime is not started.
-        services: The runtime's services.
     """
 
     def __init__(
@@ -130,8 +129,6 @@ class WorkerRegistry:
         Return a worker's unfinished run, which can be respawned.
 
         Args:
-            agent_id: The worker.
-            session_id: Its session.
             incarnation_id: Selects the run of this incarnation; empty selects the newest.
 
         Raises:
@@ -170,10 +167,8 @@ class WorkerRegistry:
         Respawn a run, and return it once it has started.
 
         Args:
-            worker: The run.
             checkpoint_id: The checkpoint to resume from; None starts a new run with the original input.
             note: A note that its nodes read before they continue.
-            incarnation_id: The id of the new incarnation.
 
         Raises:
             InvalidWorkerError: It did not start; says why.

@@ -75,7 +75,7 @@ TicketStatus = Annotated[
     str, Words("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
 ]
 Triage = Annotated[str, Words("dismiss", "intervene", "bypass")]
-Way = Annotated[str, Words("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
+AckChannel = Annotated[str, Words("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
 """How a ticket was acknowledged."""
 AlertStatus = Annotated[str, Words("firing", "resolved")]
 ChatRole = Annotated[str, Words("operator", "queen")]

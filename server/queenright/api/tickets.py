@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import (
+    AckChannel,
     AlertStatus,
     ChatRole,
     FindingKind,
     Severity,
     TicketStatus,
     Triage,
-    Way,
 )
 from queenright.api.wire import Age, Deprecated, Wire
 
@@ -110,7 +110,7 @@ class Ticket(Wire):
     )
     acknowledged_at: float | None
     acknowledged_by: str
-    acknowledged_via: Way | None
+    acknowledged_via: AckChannel | None
     acknowledged_note: str
 
     trace_id: str

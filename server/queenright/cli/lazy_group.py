@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from queenright.cli.command_table import COMMANDS, CommandEntry
 
-_UsageError = typer.BadParameter.__mro__[1]  # Typer does not export it
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])  # Typer does not export it
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -104,4 +104,12 @@ def _load(entry: CommandEntry) -> Any:
         parent.add_typer(target, name=entry.name, epilog=epilog)
     else:
         parent.command(entry.name, epilog=epilog)(target)
-    return typer.main.get_group(parent).commands[entry.name]
+    command = typer.main.get_group(parent).commands[entry.name]
+    for below in getattr(command, "commands", {}).values():
+        # Click would cut the list's texts to 45 characters.
+        below.short_help = below.short_help or _first_sentence(below.help or "")
+    return command
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")

@@ -53,7 +53,7 @@ from queenright.server.ops.user_stack import UserStack
 from queenright.server.pipeline import WORKER_CHANGES, EventPipeline
 from queenright.server.remediation import TICKET_DECISIONS, Remediation
 from queenright.server.scheduler import Scheduler
-from queenright.server.service import Service, list_shown_tickets
+from queenright.server.service import Service, list_worst_tickets
 from queenright.server.settings import Settings
 from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
@@ -254,8 +254,7 @@ def _build(
         monitor=monitor,
         interventions=interventions,
         recovery=remediation.recovery,
-        breakers=breakers.registry,
-        written=breakers.flush,
+        breakers=breakers,
         stop=remediation.stop_switch,
         ingest=pipeline.ingest,
         clock=clock,
@@ -321,7 +320,7 @@ def _build(
         retention=Retention(store, health_settings.retention, clock=clock),
         notifications=LatestNotifications(store, clock=clock),
         recent_notifications=RecentNotifications(
-            store, lambda: [ticket.ticket_id for ticket in list_shown_tickets(tickets)]
+            store, lambda: [ticket.ticket_id for ticket in list_worst_tickets(tickets)]
         ),
         recoveries=Latest(lambda: remediation.recovery.recent(_RECOVERIES_SHOWN), what="recoveries"),
         stopping=stopping,

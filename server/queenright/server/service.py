@@ -65,7 +65,7 @@ TICKETS_SHOWN: Final = 100
 _RECENT_EVENTS: Final = 200
 
 
-def list_shown_tickets(tickets: TicketService) -> list[EscalationTicket]:
+def list_worst_tickets(tickets: TicketService) -> list[EscalationTicket]:
     """Return the open tickets that the status page shows, newest first: the worst ``TICKETS_SHOWN``."""
     newest = sorted(tickets.open_tickets(), key=lambda ticket: ticket.first_seen, reverse=True)
     worst = sorted(newest, key=lambda ticket: -ticket.severity.rank)[:TICKETS_SHOWN]
@@ -255,8 +255,8 @@ class Service:
         return self.remediation.permissions
 
     def shown_tickets(self) -> list[EscalationTicket]:
-        """Return the tickets on the status page; see ``list_shown_tickets``."""
-        return list_shown_tickets(self.tickets)
+        """Return the tickets on the status page; see ``list_worst_tickets``."""
+        return list_worst_tickets(self.tickets)
 
     def workers(self) -> list[WorkerHealth]:
         """Return the known workers, by name."""

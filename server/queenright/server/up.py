@@ -28,6 +28,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.health.event_log import read_history
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
@@ -313,7 +314,8 @@ async def up(
                 )
                 if running.own_token:
                     stack.enter_context(_token_in_environment(running.own_token))
-                say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
+                files = format_count(fleet.files, "file")
+                say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
                 await _end_former_demo_runs(running.service)
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)

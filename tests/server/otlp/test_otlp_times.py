@@ -73,5 +73,5 @@ def test_impossible_times_are_counted_and_their_sender_is_told_once() -> None:
     [source] = intake.sources
     assert (source.wrong_times, source.used) == (3, 3)
     [advice] = [one for one in advice_for(source) if "times" in one.missing]
-    assert advice.missing.startswith("3 records have impossible times; the last: span 0000000000000004")
+    assert advice.missing.startswith("impossible times in 3 records; the last: span 0000000000000004")
     assert "clock" in advice.remedy

@@ -14,19 +14,21 @@ def by_name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-@pytest.mark.parametrize("seconds", [-7_200, -90, -3, 3, 90, 7_200])
 @pytest.mark.parametrize("path", PATHS, ids=by_name)
-def test_run_is_independent_of_the_client_clock(path: Path, seconds: int) -> None:
+def test_run_is_independent_of_the_client_clock(path: Path) -> None:
     """B84, B94: what counts, how it ended, and whether it waits: one that stays open is a stall to come."""
     fixture = load_fixture(path)
-    right, wrong = Session(), Session()
+    right = Session()
     right.tell(fixture.records)
+    known, waits = right.known(), right.waits()
 
-    wrong.tell(list(fixture.moved(BEGAN + seconds)))
+    for seconds in (-7_200, -90, -3, 3, 90, 7_200):
+        wrong = Session()
+        wrong.tell(list(fixture.moved(BEGAN + seconds)))
 
-    assert wrong.known() == right.known()
-    if seconds > 0:  # one that is behind cannot be told from records that take long
-        assert wrong.waits() == right.waits()
+        assert wrong.known() == known, seconds
+        if seconds > 0:  # one that is behind cannot be told from records that take long
+            assert wrong.waits() == waits, seconds
 
 
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])

@@ -14,7 +14,6 @@ def display_name(*names: str, otherwise: str) -> str:
     Return the first non-blank name, without control characters and line breaks, with secrets masked.
 
     Args:
-        names: Candidate names, in order of preference.
         otherwise: The fallback if all are blank.
     """
     for name in names:

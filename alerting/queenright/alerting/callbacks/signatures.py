@@ -31,11 +31,8 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
     Check Slack's signature, version 0.
 
     Args:
-        body: The raw request body.
         timestamp: The header ``X-Slack-Request-Timestamp``, seconds since the epoch.
         signature: The header ``X-Slack-Signature``.
-        secret: The app's signing secret.
-        now: Seconds since the epoch.
 
     Raises:
         InvalidSignatureError: It is missing or wrong, or the request is too old or from the future.
@@ -64,9 +61,7 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
     Check that one of PagerDuty's signatures, version 1, was made with one of the secrets.
 
     Args:
-        body: The raw request body.
         signatures: The header ``X-PagerDuty-Signature``: one signature per active secret, comma-separated.
-        secrets: The secrets of the webhook subscriptions.
 
     Raises:
         InvalidSignatureError: There is no signature, or none is valid.

@@ -109,7 +109,6 @@ def reply(words: str, *, to_all: bool) -> dict[str, Any]:
     Return a reply that Slack displays below the message.
 
     Args:
-        words: The text.
         to_all: Whether everyone in the channel sees it, or only the person who clicked.
     """
     return {

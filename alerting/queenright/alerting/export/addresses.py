@@ -34,7 +34,6 @@ def links_here(
 
     Args:
         settings: Settings from ``reached_at``.
-        links: Link bases of the rules.
         service_url: URL at which Alertmanager reaches Queenright; None without an Alertmanager configuration.
         dashboards: Whether dashboards are exported.
     """

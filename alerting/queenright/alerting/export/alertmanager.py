@@ -38,7 +38,6 @@ def whole_config(
         service_url: URL at which Alertmanager reaches Queenright.
         deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
         secrets: Folder with the files ``slack_api_url`` and ``pagerduty_routing_key``.
-        templates: Folder of the notification templates.
     """
     return render_alertmanager(
         service_url=service_url,

@@ -69,7 +69,6 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
     Return the differences, in the order of ``wanted``, followed by superfluous rules.
 
     Args:
-        wanted: The rules generated from the settings.
         there: Loaded rules or rules from files; rules that are not Queenright's are ignored.
     """
     rules = list(wanted)

@@ -68,12 +68,8 @@ def kubernetes_files(
     Return the files of the export folder, by path.
 
     Args:
-        groups: The rules.
-        extras: Dashboards and templates.
-        place: Namespace and labels of the objects.
         selectors: Matchers of the rules; the jobs are named accordingly.
         service_url: URL at which Alertmanager reaches Queenright in the cluster.
-        deadman_url: Dead man's switch outside the cluster.
     """
     objects = {
         "prometheusrule.yaml": prometheus_rule(groups, place),

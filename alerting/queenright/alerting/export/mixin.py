@@ -51,7 +51,6 @@ def mixin_files(
 
     Args:
         rules: Rule files by name.
-        extras: Dashboards, provisioning, runbooks and templates.
         service_url: URL at which Alertmanager reaches Queenright.
         deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
     """

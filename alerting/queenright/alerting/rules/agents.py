@@ -14,8 +14,8 @@ from queenright.alerting.rules.promql import (
     SHORTEST_WINDOW,
     UNLESS_WAITING,
     duration,
-    in_words,
     select,
+    spelled,
 )
 from queenright.alerting.rules.recording import TOKENS, TOOL_CALLS, TOOL_ERRORS, USUAL_TOKENS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors, Severity
@@ -123,8 +123,8 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="critical",
         source=SOURCE_RULES,
         summary=f"{_AGENT} is busy without progress.",
-        description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls in {in_words(without)} '
-        "without any progress.",
+        description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls '
+        f"in {spelled(without)} without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",
         reason="heartbeats do not show activity without progress",
@@ -239,8 +239,8 @@ def _waiting(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="info",
         source=SOURCE_RULES,
         summary=f"{_AGENT} is waiting for an answer.",
-        description=f"{_AGENT} has been waiting for a user for more than {in_words(seconds)}.",
-        threshold=f"{in_words(seconds)} of waiting (`health_monitoring.rules.waiting_for_user_seconds`)",
+        description=f"{_AGENT} has been waiting for a user for more than {spelled(seconds)}.",
+        threshold=f"{spelled(seconds)} of waiting (`health_monitoring.rules.waiting_for_user_seconds`)",
         reason="an unanswered question stops the work as much as a failure",
         dashboard=_DASHBOARD,
     )

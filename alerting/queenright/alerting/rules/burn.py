@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.alerting.rules.promql import in_words, select
+from queenright.alerting.rules.promql import select, spelled
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
 from queenright.health.objectives import FASTEST_BURN, burning_share, can_burn
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
-from queenright.instrumentation.names import SOURCE_MONITOR
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
 _SHORTEST: Final = "5m"
@@ -115,7 +114,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             unit="problems",
             setting="slow_interventions",
             summary="Too many interventions start too late.",
-            description=f"of the problems waited longer than {in_words(slow.seconds)} "
+            description=f"of the problems waited longer than {spelled(slow.seconds)} "
             "for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",
@@ -165,7 +164,6 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         for_=speed.for_,
         keep_firing_for=speed.keep,
         severity=speed.severity,
-        source=SOURCE_MONITOR,
         labels={"window": speed.long},
         summary=one.summary,
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "

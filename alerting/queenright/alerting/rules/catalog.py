@@ -20,14 +20,7 @@ _INTRODUCTION: Final = {
 def rule_groups(
     settings: HealthSettings, selectors: Selectors = NO_SELECTORS, links: Links = DEFAULT_LINKS
 ) -> tuple[Group, ...]:
-    """
-    Return all rule groups.
-
-    Args:
-        settings: The detectors' settings with the thresholds.
-        selectors: Matchers added to every selector.
-        links: Base URLs of runbooks and dashboards.
-    """
+    """Return all rule groups."""
     parts = (recording, agents, fleet, monitor)
     return tuple(group for part in parts for group in part.groups(settings, selectors, links))
 
@@ -43,9 +36,6 @@ def rule_files(
     Return the YAML of every rule file, by name.
 
     Args:
-        settings: The detectors' settings with the thresholds.
-        selectors: Matchers added to every selector.
-        links: Base URLs of runbooks and dashboards.
         header: First line of the file, which says how it was generated.
     """
     groups = rule_groups(settings, selectors, links)

@@ -10,7 +10,6 @@ from queenright.alerting.rules.recording import AGENTS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
-from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "fleet.yml"
 _DEGRADED_MINIMUM: Final = 5
@@ -39,7 +38,6 @@ def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
         for_="5m",
         keep_firing_for="5m",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is unhealthy, and nobody was paged.",
         description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing, and no "
         "ticket has paged anybody about them: look for a shared cause first.",
@@ -68,7 +66,6 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
         f"max by (breaker) (last_over_time({any_state}[1m])) == 1",
         for_=duration(3 * timeout),
         severity=settings.alerting.circuit_breaker_open.severity,
-        source=SOURCE_MONITOR,
         summary="A circuit breaker stays open.",
         description=f"Breaker {{{{ $labels.breaker }}}} was closed for {{{{ $value | humanizePercentage }}}} "
         f"of the last {_minutes(5 * timeout)}: what it protects fails, and calls are rejected. For the "
@@ -92,7 +89,6 @@ def _given_up(selectors: Selectors) -> Alert:
         expr=f"sum(increase({given_up}[1h])) > 0",
         for_="15s",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="A task was given up: its recovery failed.",
         description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. For the reasons, see '
         "entries with exhausted true in queenright recoveries --json, or the status page. Each agent has a "
@@ -111,7 +107,6 @@ def _from_start(selectors: Selectors) -> Alert:
         expr=f"sum(increase({again}[1h])) > 0",
         for_="15s",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="A task restarted from the beginning: it had no valid checkpoint.",
         description='Tasks restarted in the last hour: {{ $value | printf "%.0f" }}. Their earlier work may '
         "be repeated. See entries with from_start true in queenright recoveries --json, or the status page; "

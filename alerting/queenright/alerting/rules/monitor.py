@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, in_words, select
+from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, select, spelled
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.instrumentation import names
-from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "monitor.yml"
 _JUDGE_MINIMUM_CHECKS: Final = 4
@@ -43,7 +42,6 @@ def _down(selectors: Selectors) -> Alert:
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary="Queenright is down: agents are not monitored.",
         description="Prometheus has not been able to scrape {{ $labels.job }} for a minute.",
         threshold="one minute without a scrape",
@@ -67,10 +65,9 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         for_=duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary="Queenright is up but evaluates no agents.",
         description="Agents are known, but the last sweep evaluated none of them, or no sweep has run "
-        f"for {in_words(window)} (value {{{{ $value | humanize }}}}).",
+        f"for {spelled(window)} (value {{{{ $value | humanize }}}}).",
         threshold=f"two sweeps ({duration(2 * interval)}) without an evaluated agent, or no sweep for "
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
@@ -88,7 +85,6 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         for_=duration(1.5 * interval),
         keep_firing_for="1m",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary="The judge has stopped.",
         description="The judge last finished a check {{ $value | humanizeDuration }} ago.",
         threshold=f"≥ {2 * interval:g} s since its last check: twice "
@@ -107,7 +103,6 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         for_="2m",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="The judge cannot reach a verdict.",
         description="{{ $value | humanizePercentage }} of the judge's checks in the last 10 minutes ended "
         "without a verdict; the rules decide instead.",
@@ -123,7 +118,6 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum by (role, reason) (increase({fallbacks}[15m])) > 0",
         for_="15s",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="The built-in rules replace a failing model.",
         description="The {{ $labels.role }}'s model failed several times in a row (last: {{ $labels.reason "
         "}}); in the "
@@ -150,7 +144,6 @@ def _budget(selectors: Selectors) -> Iterator[Alert]:
         for_="1m",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="The budget for judging is nearly spent.",
         description=f"{used}; above 100% the rules decide.",
         threshold=f"≥ {low:.0%} of `judging.budget`",
@@ -164,7 +157,6 @@ def _budget(selectors: Selectors) -> Iterator[Alert]:
         for_="15s",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="The budget for judging is spent.",
         description=f"{used}; the rules decide, no model is called.",
         threshold="≥ 100% of `judging.budget`",
@@ -185,10 +177,9 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary="Notifications do not reach Alertmanager.",
         description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
-        f"for more than {in_words(stuck)}.",
+        f"for more than {spelled(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
         dashboard="queenright-monitor",
@@ -199,7 +190,6 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum(increase({failed}[15m])) > 0",
         for_="15s",
         severity="critical",
-        source=SOURCE_MONITOR,
         summary="Alertmanager rejects notifications.",
         description='{{ $value | printf "%.0f" }} notifications were rejected in the last 15 minutes; they '
         "are not retried unchanged.",
@@ -216,7 +206,6 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum by (job, signal) (increase({telemetry}[10m])) > 0",
         for_="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="Telemetry is being dropped.",
         description='{{ $value | printf "%.0f" }} items of {{ $labels.signal }} were dropped in the last 10 '
         "minutes.",
@@ -230,7 +219,6 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum by (dialect, reason) (increase({rejected}[10m])) > 0",
         for_="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="Telemetry is rejected.",
         description='{{ $value | printf "%.0f" }} records of {{ $labels.dialect }} were rejected in the last '
         "10 minutes: {{ $labels.reason }}.",
@@ -244,7 +232,6 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum by (subscriber) (increase({events}[10m])) > 0",
         for_="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="A Queenright component is too slow for the event rate.",
         description='Subscriber {{ $labels.subscriber }} missed {{ $value | printf "%.0f" }} events in the '
         "last "
@@ -259,7 +246,6 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         expr=f"sum by (metric) (increase({series}[1h])) > 0",
         for_="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="A metric has reached its limit of label values.",
         description='{{ $value | printf "%.0f" }} label values of {{ $labels.metric }} were folded into '
         "other in "
@@ -282,7 +268,6 @@ def _clocks(selectors: Selectors) -> Alert:
         for_="2m",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_MONITOR,
         summary="A clock is ahead of the clock of Prometheus.",
         description="The clock of {{ $labels.instance }} is {{ $value | humanizeDuration }} ahead, so ages "
         "computed from its timestamps are too small and stalls are detected late.",
@@ -298,7 +283,6 @@ def _watchdog() -> Alert:
         why="No wait: it must always be present.",
         expr="vector(1)",
         severity="none",
-        source=SOURCE_MONITOR,
         summary="The pipeline from Prometheus to Alertmanager works.",
         description="Always firing: the receiver must raise an alarm when it stops (value "
         "{{ $value | humanize }}).",

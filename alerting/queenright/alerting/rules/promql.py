@@ -31,7 +31,6 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
 
     Args:
         selectors: The scopes; metrics named ``queenright_worker_…`` get the worker's, others the service's.
-        metric: The metric.
         matchers: Further matchers, such as ``'outcome!="ok"'``.
         suffix: ``_bucket`` or ``_count`` of a histogram.
     """
@@ -51,7 +50,7 @@ def duration(seconds: float) -> str:
     return text
 
 
-def in_words(seconds: float) -> str:
+def spelled(seconds: float) -> str:
     """Format a duration in words: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from queenright.instrumentation.names import SOURCE_MONITOR
+
 Severity = Literal["critical", "warning", "info", "none"]
 """``critical`` pages, ``warning`` needs attention today, ``info`` is context, ``none`` is the Watchdog."""
 
@@ -68,12 +70,12 @@ class Alert:
     name: str
     expr: str
     severity: Severity
-    source: str
     summary: str
     description: str
     threshold: str
     reason: str
     dashboard: str
+    source: str = SOURCE_MONITOR
     for_: str = ""
     keep_firing_for: str = ""
     why: str = ""

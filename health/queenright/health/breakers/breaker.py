@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from queenright.health.settings import Breaker
 
@@ -21,14 +20,6 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-
-
-FOLLOWS: Final = {
-    BreakerState.CLOSED: frozenset({BreakerState.OPEN}),
-    BreakerState.OPEN: frozenset({BreakerState.HALF_OPEN, BreakerState.CLOSED}),
-    BreakerState.HALF_OPEN: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
-}
-"""Allowed transitions; only a reset closes an open one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +51,6 @@ class BreakerMachine:
         self._era = 0
         self._number = 0
         self._probes: dict[int, float] = {}
-
-    def admits(self, now: float) -> bool:
-        """Return whether ``admit`` would allow a call; changes nothing."""
-        return self.refused_for(now) is None
 
     def refused_for(self, now: float) -> float | None:
         """Return after how many seconds to retry; None if a call is allowed now."""
@@ -119,7 +106,7 @@ class BreakerMachine:
             row = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
             self._open(now, f"{row}: {reason}")
 
-    def given_back(self, leave: Leave) -> None:
+    def release(self, leave: Leave) -> None:
         """Record a call without an outcome: its place is free again."""
         if leave.era == self._era:
             self._probes.pop(leave.number, None)
@@ -142,11 +129,7 @@ class BreakerMachine:
         Restore the state from another process.
 
         Args:
-            state: The state.
-            failures: Consecutive failures.
-            reason: Why.
             open_for: For how many more seconds it is open; at most the whole timeout.
-            now: The time.
         """
         self.failures = max(0, failures)
         self._turn(state, reason)

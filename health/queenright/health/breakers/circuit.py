@@ -96,16 +96,11 @@ class CircuitBreaker:
     A breaker around calls, for any number of threads and tasks.
 
     Args:
-        name: Its name.
         policy: When it opens and for how long.
-        kind: What it protects.
         agent_id: The worker that calls; empty for any.
-        target: What is called.
         parents: Shared breakers: a call needs the permission of each, and each gets its outcome. They must
             have the same ``lock``; a registry ensures that.
         counts: Which exceptions are failures. Others, such as cancellation, are neither success nor failure.
-        clock: Seconds since the epoch, for display.
-        monotonic: The clock for timeouts.
         lock: Held for microseconds around every change.
         on_change: Is called with each change of state, in order, from any thread and with the lock held: it
             must be quick and must not raise.
@@ -361,7 +356,7 @@ class CircuitBreaker:
         elif self._is_failure(error):
             permit.failed(error)
         else:
-            permit.given_back()
+            permit.release()
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(error, CallRefusedError):
@@ -390,11 +385,11 @@ class CallPermit:
         """Report a failure."""
         self._report(error)
 
-    def given_back(self) -> None:
+    def release(self) -> None:
         """Report neither success nor failure."""
         with self._lock:
             for breaker, leave in self._leaves:
-                breaker._machine.given_back(leave)
+                breaker._machine.release(leave)
             self._leaves = ()
 
     def _report(self, error: BaseException | str | None) -> None:

@@ -87,11 +87,8 @@ class BreakerRegistry:
     Args:
         settings: The default, and overrides by name: a breaker's full name, the same without the agent
             (``tool_execution::search``) or without the target (``tool_execution:researcher``), or its kind.
-        clock: Seconds since the epoch, for display.
-        monotonic: The clock for timeouts.
         on_change: Is called with each change of state, in order, from any thread: it must be quick, must not
             raise and must not wait for another thread.
-        capacity: The maximum number of breakers.
     """
 
     def __init__(
@@ -123,9 +120,6 @@ class BreakerRegistry:
         Return the breaker ``kind:agent:target``; it is created on first use.
 
         Args:
-            kind: What it protects; see ``BreakerKind``.
-            agent: The worker that calls.
-            target: What is called.
             parents: Names of shared breakers: a call needs the permission of all of them, and all get its
                 outcome. Once given, they stay.
 
@@ -179,8 +173,6 @@ class BreakerRegistry:
         Return a page of breakers by name, so that one whose state changes between pages is not missed.
 
         Args:
-            limit: The maximum number.
-            after: Only names after this one.
             only_open: Only those that are not closed.
         """
         with self._lock:

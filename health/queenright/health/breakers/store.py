@@ -44,11 +44,6 @@ class BreakerStore:
     A registry of breakers, and its place in the store. Belongs to one event loop; the breakers do not.
 
     Args:
-        store: Where breakers and their events are stored.
-        settings: The settings of all breakers.
-        clock: Seconds since the epoch.
-        monotonic: The clock for timeouts.
-        ids: Makes the ids of events.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         sleep: Waits before a failed write is retried.
     """

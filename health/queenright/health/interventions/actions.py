@@ -49,14 +49,8 @@ class Actions:
     Executes actions on workers and records them.
 
     Args:
-        ledger: Stores the records.
-        monitor: The known workers.
         controls: Reach workers; the first that reaches one is used.
-        settings: Timeouts and dry runs.
         stopped: Returns why all actions are stopped, or None.
-        clock: Seconds since the epoch.
-        ids: Makes ids.
-        sign: Signs the event of a termination.
     """
 
     def __init__(
@@ -107,13 +101,7 @@ class Actions:
         The worker gets the message as it is; the record has its secrets masked.
 
         Args:
-            grant: The permit.
-            message: The message.
-            by: Who asked for it.
-            reason: Why.
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
-            ladder: The ladder after the nudge.
-            since: When the trouble began.
             dry: Only record it, whatever the settings are.
 
         Raises:
@@ -232,11 +220,7 @@ class Actions:
         Stop a worker: save its state, free what it holds, and sign the record.
 
         Args:
-            grant: The permit.
-            by: Who asked for it.
-            reason: Why.
             ladders: The ladder during and after it.
-            since: When the trouble began.
             withdrawn: The escalation that needs no answer once the worker has stopped.
             events: The events of that withdrawal.
             resumed: The same termination, begun before a restart.
@@ -283,11 +267,6 @@ class Actions:
         Answer a permission request of a worker.
 
         Args:
-            grant: The permit.
-            by: Who answers.
-            reason: Why.
-            message: The decision and the question.
-            ladder: The current ladder; an answer does not change it.
             deliver: Passes the answer to the waiting caller, or raises ``ActionRefusedError``.
 
         Raises:
@@ -453,7 +432,7 @@ class Actions:
                 return control
         worker = self._monitor.get(*target.key)
         has_functions = worker is not None and worker.vitals.fetches
-        way_out = (
+        remedy = (
             "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "
             "URL of this service"
             if has_functions
@@ -462,7 +441,7 @@ class Actions:
         )
         raise WorkerUnreachableError(
             "the worker does not fetch instructions from this service, so it cannot receive any. "
-            f"{way_out}; or stop its process yourself"
+            f"{remedy}; or stop its process yourself"
         )
 
 

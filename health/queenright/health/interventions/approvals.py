@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -40,22 +40,8 @@ Change = Callable[[Connection, Approval], None]
 Unless = Callable[[WorkerHealth], str | None]
 
 
-class Terminate(Protocol):
-    """Terminates a worker: ``InterventionService.terminate``."""
-
-    def __call__(
-        self,
-        agent_id: str,
-        reason: str,
-        *,
-        session_id: str,
-        incarnation_id: str,
-        by: str,
-        intervention_id: str,
-        unless: Unless,
-    ) -> Awaitable[Intervention]:
-        """Terminate it, unless ``unless`` returns an objection."""
-        ...
+Terminate = Callable[..., Awaitable[Intervention]]
+"""Terminates a worker: ``InterventionService.terminate``."""
 
 
 class ApprovalNotFoundError(QueenrightError):
@@ -80,15 +66,9 @@ class Approvals:
     All approval requests of one store. Belongs to one event loop.
 
     Args:
-        store: Where they are stored.
         timeout: Seconds after which a request expires, and an approved termination that could not begin is
             void.
-        monitor: The known workers.
-        terminate: Executes an approved termination.
         stopped: Returns why all actions are stopped, or None.
-        clock: Seconds since the epoch.
-        publish: Receives events once they are durable.
-        ids: Makes ids.
         on_change: Is called in the transaction of every change, for notifications; it may only use the
             connection it is given.
     """
@@ -159,9 +139,6 @@ class Approvals:
         Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            worker: The worker now.
-            ticket_id: The ticket about it.
-            reason: Why to stop it.
             by: Who asks; a person of this name may not approve it.
             ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
                 could stop the worker themselves.
@@ -221,7 +198,6 @@ class Approvals:
         Approve a request and terminate the worker. It is checked again first, and may become void.
 
         Args:
-            approval_id: The request.
             by: Who approves it; not who asked.
             reason: Why, if there is more to say.
 
@@ -303,7 +279,6 @@ class Approvals:
         Close expired and void requests, and begin approved terminations that could not begin at once.
 
         Args:
-            now: Seconds since the epoch.
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
         for one in [one for one in self._open.values() if self._idle(one)]:

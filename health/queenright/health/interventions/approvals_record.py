@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.target import WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import APPROVALS
@@ -31,16 +30,11 @@ class ApprovalStatus(StrEnum):
     """It needs no answer any more: the worker made progress, waits, has ended or was restarted."""
 
 
-class Approval(BaseModel):
+class Approval(WorkerRecord):
     """A request to stop one incarnation of a worker. Times are seconds since the epoch."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     approval_id: str
     ticket_id: str
-    agent_id: str
-    session_id: str
-    incarnation_id: str
     reason: str
     asked_by: str
     ordered_by: str = ""
@@ -60,11 +54,6 @@ class Approval(BaseModel):
     detail: str = ""
 
     @property
-    def target(self) -> Target:
-        """The incarnation of the worker that it is about."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
-
-    @property
     def is_pending(self) -> bool:
         """Whether it waits for an answer."""
         return self.status is ApprovalStatus.REQUESTED
@@ -80,7 +69,6 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     Return why a worker need not be stopped any more, or None.
 
     Args:
-        approval: The request.
         worker: The worker now; None if it is unknown.
     """
     if worker is None:

@@ -60,13 +60,8 @@ class Climber:
     Climbs ladders. Belongs to one event loop.
 
     Args:
-        ledger: The current ladders.
-        actions: Executes the due actions.
-        settings: Steps and times.
-        monitor: The known workers.
         recovery: Recovers what was stopped or crashed.
         stopped: Returns why all actions are stopped, or None.
-        clock: Seconds since the epoch.
         ask: Passes each escalation to the orchestrator.
     """
 

@@ -51,7 +51,6 @@ class WorkerControl(Protocol):
 
         Args:
             target: The worker; another incarnation never gets it.
-            message: The message.
             instruction_id: A message with the same id is delivered at most once.
             expires_at: When it is discarded, in seconds since the epoch.
 

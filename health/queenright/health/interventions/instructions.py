@@ -82,9 +82,6 @@ class Instructions:
     The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
 
     Args:
-        store: Where instructions are stored.
-        clock: Seconds since the epoch.
-        sleep: Waits on that clock.
         withheld: Returns why instructions are withheld (the emergency stop, a wait), or None.
     """
 
@@ -200,7 +197,6 @@ class Instructions:
         Return unanswered instructions for this incarnation; wait for one if there is none.
 
         Args:
-            target: The worker.
             wait: The maximum number of seconds to wait.
         """
         self._fetched_at[target] = self._clock()

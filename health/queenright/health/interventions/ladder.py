@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
-
 from queenright.health.deadlines import grace_until, may_have_ended
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.interventions.target import LADDER, ActionKind, Target
+from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.state import is_stuck, works_around
@@ -48,14 +46,9 @@ _DECIDED: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
 """Decisions that are carried out even if the worker's recovery was given up."""
 
 
-class Ladder(BaseModel):
+class Ladder(WorkerRecord):
     """The ladder of one incarnation of a worker. Times are seconds since the epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    agent_id: str
-    session_id: str
-    incarnation_id: str
     level: Level = Level.NUDGED
     nudges: int = 0
     trouble_since: float
@@ -68,8 +61,8 @@ class Ladder(BaseModel):
     """When the last action was taken."""
     until: float | None = None
     escalation_id: str = ""
-    is_informed: bool = Field(True, validation_alias=AliasChoices("is_informed", "told"))
-    """While handing off: whether the worker was informed. Records of 0.4 name it `told`."""
+    is_informed: bool = True
+    """While handing off: whether the worker was informed."""
     delivered: bool = True
     """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
@@ -82,11 +75,6 @@ class Ladder(BaseModel):
     def grounded(self) -> bool:
         """Whether no action was taken since the worker's last progress."""
         return self.level is Level.NUDGED and self.nudges == 0
-
-    @property
-    def target(self) -> Target:
-        """The incarnation of the worker."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,7 @@ _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
 
 class Ledger:
-    """
-    All interventions and ladders of one store. Belongs to one event loop.
-
-    Args:
-        store: Where they are stored.
-        publish: Receives events once they are durable.
-    """
+    """All interventions and ladders of one store. Belongs to one event loop."""
 
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
         self._store = store

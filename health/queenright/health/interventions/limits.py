@@ -11,6 +11,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import Intervention
 from queenright.health.ticket_rules import reasons
+from queenright.instrumentation.counts import format_count
 
 _BUSY = {
     Level.ESCALATED: "an escalation to the orchestrator is pending",
@@ -42,13 +43,7 @@ def held_back(
 
     Args:
         kind: A nudge or a termination.
-        worker: The worker now.
-        standing: The worker, as the ladder sees it.
-        ladder: The ladder of this incarnation of the worker; None: not climbed.
-        settings: The settings of the ladder.
-        now: Seconds since the epoch.
         quiet_until: No automatic action before this time.
-        budget: The action budget of the fleet.
         in_hand: Whether it is being recovered, or was and is watched closely.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):
@@ -66,7 +61,7 @@ def held_back(
     if ladder is not None and ladder.level in _BUSY:
         return _BUSY[ladder.level]
     if kind is ActionKind.NUDGE and ladder is not None and ladder.nudges >= settings.nudge.max_attempts:
-        return f"it was nudged {ladder.nudges} times already, which is the limit"
+        return f"it was nudged {format_count(ladder.nudges, 'time')} already, which is the limit"
     return _too_soon(standing, ladder, settings, now, quiet_until, budget)
 
 

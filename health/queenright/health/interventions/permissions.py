@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention
@@ -73,21 +73,8 @@ class PermissionNotFoundError(QueenrightError):
         )
 
 
-class Deliver(Protocol):
-    """Records an answer and passes it on: ``InterventionService.answer_permission``."""
-
-    def __call__(
-        self,
-        request: PermissionRequest,
-        decision: Answered,
-        *,
-        by: str,
-        reason: str,
-        unless: Callable[[], str | None],
-        deliver: Callable[[], None],
-    ) -> Awaitable[Intervention]:
-        """Answer a request."""
-        ...
+Deliver = Callable[..., Awaitable[Intervention]]
+"""Records an answer and passes it on: ``InterventionService.answer_permission``."""
 
 
 @dataclass(slots=True)
@@ -103,10 +90,6 @@ class Permissions:
 
     Args:
         wait_seconds: How long each waits; 0 turns waiting off.
-        answer: Records an answer and passes it on.
-        clock: Seconds since the epoch.
-        sleep: Waits on that clock.
-        ids: Makes ids.
     """
 
     def __init__(
@@ -152,7 +135,6 @@ class Permissions:
 
         Args:
             target: The worker that asks.
-            tool: The tool.
             question: What it wants to do, without secrets.
             is_asked: Returns whether the agent still waits; it may be asked at the terminal too.
         """

@@ -33,8 +33,6 @@ def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, sto
     Return the permit for an action now.
 
     Args:
-        kind: The action.
-        target: The worker, as it was when the action was decided.
         worker: The worker now; None if it is unknown.
         stopped: Why all actions are stopped, and what to do; None without an emergency stop.
 
@@ -65,7 +63,9 @@ def _objection(
     if kind is ActionKind.RECOVER:
         if not v.ended:
             return "it is running; terminate it first"
-        return None if v.status in _RECOVERABLE else f"it is {v.status.value}: an ended run is not restarted"
+        if v.status in _RECOVERABLE:
+            return None
+        return f"it has ended ({v.status.value}); only failed and terminated runs are recovered"
     if v.ended:
         return f"it has ended ({v.status.value})"
     if kind is not ActionKind.ANSWER and v.waiting is not None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import ActionKind, WorkerRecord
 from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
@@ -40,15 +40,10 @@ class Outcome(StrEnum):
     """Simulated."""
 
 
-class Intervention(BaseModel):
+class Intervention(WorkerRecord):
     """An action on a worker, taken or simulated. Times are seconds since the epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     intervention_id: str
-    agent_id: str
-    session_id: str
-    incarnation_id: str
     kind: ActionKind
     outcome: Outcome
     by: str
@@ -66,9 +61,14 @@ class Intervention(BaseModel):
     checkpoint_id: str | None = None
 
     @property
-    def target(self) -> Target:
-        """The incarnation of the worker."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+    def delivered(self) -> bool:
+        """Whether a nudge is in the worker's context, or queued until the worker fetches it."""
+        return self.outcome in (Outcome.DONE, Outcome.QUEUED)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the worker has certainly stopped after a termination."""
+        return self.outcome is Outcome.DONE
 
 
 class EscalationStatus(StrEnum):
@@ -81,15 +81,10 @@ class EscalationStatus(StrEnum):
     """The worker made progress, waits, or ended before a decision."""
 
 
-class Escalation(BaseModel):
+class Escalation(WorkerRecord):
     """A question to the orchestrator about a worker. Times are seconds since the epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     escalation_id: str
-    agent_id: str
-    session_id: str
-    incarnation_id: str
     reason: str
     options: tuple[Decision, ...] = OPTIONS
     context: dict[str, Any]
@@ -102,11 +97,6 @@ class Escalation(BaseModel):
     decided_at: float | None = None
     decision_reason: str = ""
     more_time_seconds: float | None = None
-
-    @property
-    def target(self) -> Target:
-        """The incarnation of the worker."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 class Answer(BaseModel):

@@ -21,13 +21,7 @@ _GRACE_SECONDS: Final = 0.1
 
 
 class RuntimeControl:
-    """
-    The ``WorkerControl`` of one runtime.
-
-    Args:
-        runtime: The runtime.
-        sleep: Waits for time limits.
-    """
+    """The ``WorkerControl`` of one runtime."""
 
     def __init__(self, runtime: AgentRuntime, *, sleep: Sleep = asyncio.sleep) -> None:
         self._workers = runtime.workers

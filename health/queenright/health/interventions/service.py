@@ -96,18 +96,10 @@ class InterventionService:
     All interventions of one service. Belongs to one event loop.
 
     Args:
-        store: Where ladders, interventions and escalations are stored.
-        settings: Steps and times of the ladder.
-        monitor: The known workers.
         controls: Reach workers; iterated for each action.
         recovery: Recovers what was stopped or crashed.
-        stop: The emergency stop.
-        storm: Detects storms.
-        clock: Seconds since the epoch.
         publish: Receives events once they are durable (``EventBus.fan_out``).
-        sign: Signs the event of a termination.
         orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
-        ids: Makes ids.
     """
 
     def __init__(
@@ -194,12 +186,14 @@ class InterventionService:
         if after.rank > before.rank and after.in_trouble:
             key = (event.agent_id, event.session_id)
             began = self._storm.worse(
-                key, self._clock(), is_other_life=lambda other: self._is_other_life(key, other)
+                key,
+                self._clock(),
+                is_consecutive=lambda other: self._is_consecutive(key, other),
             )
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
-    def _is_other_life(self, key: WorkerKey, other: WorkerKey) -> bool:
+    def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
         one, two = self._monitor.get(*key), self._monitor.get(*other)
         if one is None or two is None:
@@ -381,11 +375,8 @@ class InterventionService:
         Put a message into a worker's context; without one, the standard reminder.
 
         Args:
-            agent_id: The worker.
-            message: The message.
             session_id: Its session; without one, that which has not ended.
             incarnation_id: Its incarnation, if that was checked before: a later one is not nudged.
-            by: Who asks for it.
             person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
                 one of its nudges.
             dry: Only record it.
@@ -463,11 +454,9 @@ class InterventionService:
         Terminate a worker; it is not recovered automatically. If it does not stop, its ladder stays.
 
         Args:
-            agent_id: The worker.
             reason: Why; it is signed and stored.
             session_id: Its session; without one, that which has not ended.
             incarnation_id: Its incarnation, if that was checked before: a later one is not stopped.
-            by: Who asks for it.
             person: False for an automatic termination: the ladder's intervals and limits apply.
             intervention_id: Its id, if it has one already.
             unless: Returns an objection, or None, when the action is about to begin.
@@ -506,10 +495,7 @@ class InterventionService:
         Answer a permission request, in the incarnation that asked.
 
         Args:
-            request: The request.
             decision: ``allow`` or ``deny``.
-            by: Who answers.
-            reason: Why.
             unless: Returns why the request can no longer be answered, or None.
             deliver: See ``Actions.answer``.
 

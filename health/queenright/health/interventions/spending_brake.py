@@ -38,12 +38,9 @@ class SpendingBrake:
     the worker spends on. Brakes are not remembered over a restart: a nudge may be repeated.
 
     Args:
-        settings: The limits, the brake and its dry run.
         monitor: The known workers and their spending.
         interventions: Nudges or terminates a worker.
-        approvals: Asks an operator.
         ticket_of: Returns the open ticket of a worker, on which an operator is asked, or None.
-        clock: Seconds since the epoch.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class StormWatch:
     Detects storms.
 
     Args:
-        settings: How many workers are a storm.
         ids: Makes the id of a storm, which its alerts share.
     """
 
@@ -37,20 +36,22 @@ class StormWatch:
         """The newest storm in which a worker got worse, until another storm begins."""
 
     def worse(
-        self, key: WorkerKey, now: float, *, is_other_life: Callable[[WorkerKey], bool] = lambda key: False
+        self,
+        key: WorkerKey,
+        now: float,
+        *,
+        is_consecutive: Callable[[WorkerKey], bool] = lambda key: False,
     ) -> bool:
         """
         Record that a worker became stuck or failing; return whether this began a storm.
 
         Args:
-            key: The worker.
-            now: Seconds since the epoch.
-            is_other_life: Returns whether another session of its agent was before or after this one, not at
+            is_consecutive: Returns whether another session of its agent was before or after this one, not at
                 the same time: an agent that crashes repeatedly counts once.
         """
         self._forget(now)
         if not self._id:
-            for other in [other for other in self._worse if other[0] == key[0] and is_other_life(other)]:
+            for other in [other for other in self._worse if other[0] == key[0] and is_consecutive(other)]:
                 del self._worse[other]
         self._worse.pop(key, None)
         self._worse[key] = now

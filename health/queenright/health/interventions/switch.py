@@ -30,14 +30,7 @@ class Switch:
 
 
 class EmergencyStop:
-    """
-    The emergency stop of one store.
-
-    Args:
-        store: Where it is stored.
-        clock: Seconds since the epoch.
-        publish: Receives the event once it is durable.
-    """
+    """The emergency stop of one store."""
 
     def __init__(self, store: Store, *, clock: Clock, publish: Callable[..., None]) -> None:
         self._store = store

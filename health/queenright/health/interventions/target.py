@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from pydantic import BaseModel, ConfigDict
+
 from queenright.health.findings import WorkerKey
 from queenright.health.vitals import VitalSigns
 
@@ -46,3 +48,18 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.agent_id!r} (session {self.session_id!r}, incarnation {self.incarnation_id!r})"
+
+
+class WorkerRecord(BaseModel):
+    """A stored record about one incarnation of a worker."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+
+    @property
+    def target(self) -> Target:
+        """The worker and its incarnation."""
+        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.target import Target, WorkerRecord
 
 
 class RecoveryState(StrEnum):
@@ -29,17 +27,11 @@ class RecoveryState(StrEnum):
 UNDER_WAY: Final = frozenset({RecoveryState.WAITING, RecoveryState.STARTING, RecoveryState.WATCHING})
 
 
-class Recovery(BaseModel):
+class Recovery(WorkerRecord):
     """One attempt to recover a task. Times are seconds since the epoch."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     recovery_id: str
     task_id: str
-    agent_id: str
-    session_id: str
-    incarnation_id: str
-    """The incarnation that is over."""
     state: RecoveryState
     attempt: int
     """From 1; 0 where a limit let none begin."""
@@ -66,11 +58,6 @@ class Recovery(BaseModel):
     """An operator allowed starting from the beginning if there is no valid checkpoint."""
     exhausted: bool = False
     """No further attempt: an operator must act."""
-
-    @property
-    def target(self) -> Target:
-        """The worker whose work is recovered."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
     @property
     def successor(self) -> Target:

@@ -42,15 +42,7 @@ class Changes:
 
 
 class Ledger:
-    """
-    All recoveries of one store.
-
-    Args:
-        store: Where they are stored.
-        clock: Times of events, in seconds since the epoch.
-        ids: Ids of events.
-        publish: Receives events once they are durable.
-    """
+    """All recoveries of one store."""
 
     def __init__(
         self, store: Store, *, clock: Clock, ids: Callable[[], str], publish: Callable[..., None]

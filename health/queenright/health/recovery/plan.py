@@ -56,10 +56,7 @@ def next_attempt(
     Decide whether a task may be recovered again, and when.
 
     Args:
-        past: The earlier recoveries of the task.
         begun: When recoveries of the agent began, or will.
-        now: The time.
-        limits: The limits.
         dice: 0 to 1, spreads the backoff.
         reviewed: A person has looked at the task: it may exceed its own limit, but not the hourly one.
     """
@@ -158,7 +155,6 @@ def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
 
     Args:
         attempt: A recovery whose new incarnation is not known.
-        worker: Any worker.
     """
     v = worker.vitals
     since = attempt.created_at if attempt.started_at is None else attempt.started_at
@@ -184,8 +180,6 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
     Return why a task with a running worker is not recovered, and what to do.
 
     Args:
-        worker: The worker of the task.
-        task_id: The task.
         is_stopping: Whether it was asked to stop, and its end is not confirmed.
         settings: When a process counts as dead.
     """

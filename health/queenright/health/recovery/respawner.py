@@ -81,9 +81,7 @@ class Respawner(Protocol):
         Args:
             target: The incarnation of the worker that is over.
             checkpoint: Where to start; None starts over.
-            task_id: The task.
             attempt: The number of the attempt, from 1.
-            note: What to tell the new worker about what happened.
             repeatable: The task is declared repeatable; its new incarnation must declare that too.
             may_start_over: The task or a person allows it to start over without a checkpoint.
 

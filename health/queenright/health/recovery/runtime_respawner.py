@@ -20,13 +20,7 @@ from queenright.runtime.workers import InvalidWorkerError, StoppedWorker
 
 
 class RuntimeRespawner:
-    """
-    The ``Respawner`` of one runtime. A recovered run keeps its session and has a new incarnation.
-
-    Args:
-        runtime: The runtime.
-        ids: Makes incarnation ids.
-    """
+    """The ``Respawner`` of one runtime. A recovered run keeps its session and has a new incarnation."""
 
     def __init__(self, runtime: AgentRuntime, *, ids: Callable[[], str] = new_id) -> None:
         self._workers = runtime.workers

@@ -67,17 +67,10 @@ class RecoveryService:
     Recovers the work of workers that failed or were stopped. Belongs to one event loop.
 
     Args:
-        store: Where recoveries and their events are stored.
-        settings: Limits, backoff and watch.
-        monitor: The known workers.
         respawners: Start workers; iterated for each recovery, and the first that reaches the worker is used.
         breakers: Provides the circuit breaker of an agent's recoveries, if any.
-        clock: Seconds since the epoch.
-        ids: Makes ids.
-        random: Spreads the backoff.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         held: Returns why nothing may begin now (the emergency stop), or None.
-        sleep: Waits for time limits.
     """
 
     def __init__(
@@ -173,10 +166,7 @@ class RecoveryService:
 
         Args:
             target: The incarnation of the worker that is over.
-            reason: What happened to it.
-            by: Who asks.
             task_id: The task; by default the name that the worker gives it, else its session's id.
-            not_before: The earliest time, in seconds since the epoch.
             reviewed: A person has looked at the task, and it may exceed the limit for one task.
             from_start: A person has looked, and it may start over if there is no checkpoint.
 
@@ -348,7 +338,6 @@ class RecoveryService:
         Call it at ``next_deadline``, from time to time, and when the emergency stop is released.
 
         Args:
-            now: Seconds since the epoch.
             begin: If False, only requested recoveries begin; the others stay due.
 
         Raises:
@@ -413,7 +402,7 @@ class RecoveryService:
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
-    def _life_of(self, recovery: Recovery) -> WorkerHealth | None:
+    def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that continues: the named one, else one in the same session, else of the task."""
         worker = self._monitor.get(*recovery.successor.key)
         if recovery.new_incarnation_id or (
@@ -485,7 +474,7 @@ class RecoveryService:
         return progress is not None and since is not None and progress > since
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
-        worker = self._life_of(recovery)
+        worker = self._recovered_worker(recovery)
         result = plan.watch(recovery, worker, now)
         is_heard = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
         if is_heard and worker is not None:
@@ -557,7 +546,7 @@ class RecoveryService:
 
     async def _check_start(self, recovery: Recovery, now: float) -> None:
         """Find out whether a worker was started when the service ended."""
-        worker = self._life_of(recovery)
+        worker = self._recovered_worker(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
             v = worker.vitals

@@ -151,7 +151,7 @@ class Starter:
             outcome = await self._respawn(recovery, respawner, record_start)
         except (StoreError, asyncio.CancelledError):
             if permit is not None:
-                permit.given_back()
+                permit.release()
             raise
         except Exception as error:
             if permit is not None:
@@ -161,7 +161,7 @@ class Starter:
             if isinstance(outcome, Respawned):
                 permit.succeeded()
             else:
-                permit.given_back()  # nothing was tried, so nothing failed
+                permit.release()  # nothing was tried, so nothing failed
         return outcome
 
     async def _respawn(

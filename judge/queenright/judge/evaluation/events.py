@@ -37,6 +37,9 @@ _LONGEST_WAIT: Final = 3600.0
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
 
+_WORDS: Final = re.compile(r"[^\W\d_]+")
+"""What an answer repeats, if only its numbers and signs differ."""
+
 _STEPS_A_MODEL_CALL: Final = 4
 _SIDE_BY_SIDE: Final = 32
 
@@ -56,12 +59,7 @@ _NO_ANSWER: Final = re.compile(
 
 
 class Steps:
-    """
-    The steps of one run, ready to become events.
-
-    Args:
-        steps: As recorded; each an object.
-    """
+    """The steps of one run, ready to become events."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
         self._steps = steps
@@ -90,7 +88,7 @@ class Steps:
         """Return the event of a step."""
         step, kind = self._steps[index], self._kinds[index]
         if kind == "llm":
-            return _llm_event(step, at)
+            return _llm_event(step, at, has_time=self._timed)
         if kind == "tool":
             return self._tool_event(step, self._turns[index], at)
         if kind in _USER_KINDS:
@@ -140,7 +138,7 @@ class Steps:
         return bool(value) and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts))
 
 
-def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
+def _llm_event(step: Mapping[str, Any], at: float, *, has_time: bool) -> AgentEvent:
     tokens = step.get("tokens")
     counted = tokens if isinstance(tokens, Mapping) else {}
     data: dict[str, Any] = {
@@ -149,6 +147,10 @@ def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
         "output_tokens": counted.get("out"),
     }
     told, text = step.get("is_error"), _text(step.get("result_excerpt"))
+    if not has_time:
+        data["has_time"] = False
+    if words := _WORDS.findall(text.lower()):
+        data["answer_hash"] = fingerprint(" ".join(words))
     answer = text or _text(step.get("args"))
     no_answer = _PROVIDER_FAILED.search(text[:_SEARCHED]) or _NO_ANSWER.match(answer)
     if _is_true(told) or (told is None and no_answer):

@@ -49,10 +49,7 @@ def agreement(
     Return the agreement of the two sides of ``pairs``.
 
     Args:
-        pairs: Expected and answered.
         order: All answers from least to most, for linear weights; without it all misses weigh the same.
-        resamples: The number of bootstrap samples for the interval.
-        seed: The seed of the bootstrap.
     """
     value = kappa(pairs, order)
     low = high = None

@@ -16,7 +16,7 @@ from queenright.judge import policy
 from queenright.judge.rules import RulesModel
 from queenright.judge.scenarios.recording_model import Answer, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
-from queenright.judge.scenarios.script import Actor, Happening, Passes, Start, Turn
+from queenright.judge.scenarios.script import Actor, Happening, Passes, start, turn
 from queenright.judge.scenarios.stage import Stage
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.runtime.llm.litellm_provider import load_provider
@@ -84,13 +84,7 @@ async def play_all(
     Play scenarios, each on its own stage, and return the outcomes in order.
 
     Args:
-        scenarios: The scenarios.
-        judge: Makes the judge's model.
-        queen: Makes the queen's model.
-        settings: The health layer's thresholds.
-        judging: Prompts and limits of judge and queen.
         at_once: How many to play in parallel; useful with slow models.
-        on_played: Called with each outcome.
     """
     limit = asyncio.Semaphore(at_once)
 
@@ -129,7 +123,7 @@ async def play(
                 neighbour = Actor(f"neighbour-{number:03d}")
                 stage.enter(neighbour, _works(neighbour, number * _NEIGHBOUR_STARTS / scenario.neighbours))
             worker = Actor(WORKER)
-            part = stage.enter(worker, (h for act in scenario.actions for h in act.acts(worker)))
+            part = stage.enter(worker, (h for act in scenario.actions for h in act(worker)))
             await stage.play(part)
             await stage.settle()
             if any(ticket.status is TicketStatus.OPEN for ticket in stage.tickets.open_tickets()):
@@ -140,10 +134,10 @@ async def play(
 
 def _works(actor: Actor, after: float) -> Iterator[Happening]:
     yield Passes(after)
-    yield from Start(beats=60.0).acts(actor)
+    yield from start(actor, beats=60.0)
     while True:
-        yield from Turn(every=45.0, tool="search", verdict="CONTINUE", times=4).acts(actor)
-        yield from Turn(every=45.0, verdict="ACCEPT").acts(actor)
+        yield from turn(actor, every=45.0, tool="search", verdict="CONTINUE", times=4)
+        yield from turn(actor, every=45.0, verdict="ACCEPT")
 
 
 def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:

@@ -29,13 +29,7 @@ class Answer:
 
 
 class RecordingModel:
-    """
-    Records the calls of a model.
-
-    Args:
-        model: The model.
-        monotonic: The clock for the duration of calls.
-    """
+    """Records the calls of a model."""
 
     def __init__(self, model: LLMProvider, monotonic: Callable[[], float] = time.perf_counter) -> None:
         self._model = model

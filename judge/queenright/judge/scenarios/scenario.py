@@ -116,7 +116,6 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     Return the scenarios of all ``*.yaml`` files in ``folder``, by default the built-in ones.
 
     Args:
-        folder: The folder.
         only: Kinds or ids to keep; all if empty.
 
     Raises:

@@ -84,14 +84,7 @@ class Score:
 
 
 def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
-    """
-    Compare outcomes with their labels.
-
-    Args:
-        outcomes: The outcomes of the scenarios.
-        judge: The name of the judge's model.
-        queen: The name of the queen's model.
-    """
+    """Compare outcomes with their labels."""
     tickets = sum(outcome.tickets for outcome in outcomes)
     calls = sum(len(o.judge_answers) + len(o.queen_answers) for o in outcomes)
     return Score(

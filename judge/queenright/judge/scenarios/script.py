@@ -8,12 +8,12 @@ A line is an action with parameters: ``turn: {tool: search, args: "q {n}", resul
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, InstanceOf, validate_call
 
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.runtime.events import EventType
@@ -30,6 +30,7 @@ def _seconds(value: Any) -> Any:
 
 Time = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
 Times = Annotated[int, Field(ge=1, le=500)]
+Tokens = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +75,24 @@ class Actor:
 
 
 Happening = Emits | Passes | HostSleeps
+Action = Callable[[Actor], Iterator[Happening]]
+"""Yields what happens, and updates the actor."""
+
+Who = InstanceOf[Actor]
+F = TypeVar("F", bound=Callable[..., Iterator[Happening]])
+
+_ACTIONS: Final[dict[str, tuple[Callable[..., Iterator[Happening]], str]]] = {}
 
 
-class Action(BaseModel):
-    """One line of a script."""
+def _word(word: str, bare: str = "value") -> Callable[[F], F]:
+    """Register an action; ``bare`` is the parameter that a bare value sets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    def register(play: F) -> F:
+        checked = validate_call(play)
+        _ACTIONS[word] = checked, bare
+        return checked
 
-    word: ClassVar[str]
-    bare: ClassVar[str] = ""
-    """The parameter that a bare value sets."""
-
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """Yield what happens, and update ``who``."""
-        return self._play(who)
-
-    @abstractmethod
-    def _play(self, who: Actor) -> Iterator[Happening]: ...
+    return register
 
 
 def action(line: Mapping[str, Any]) -> Action:
@@ -103,323 +105,239 @@ def action(line: Mapping[str, Any]) -> Action:
     if len(line) != 1:
         raise ValueError(f"a line has one action; {dict(line)!r} has {len(line)}")
     [(word, details)] = line.items()
-    kind = _ACTIONS.get(word)
-    if kind is None:
+    if word not in _ACTIONS:
         raise ValueError(f"unknown action {word!r}; known: {', '.join(sorted(_ACTIONS))}")
+    play, bare = _ACTIONS[word]
     if not isinstance(details, Mapping):
-        details = {} if details is None else {kind.bare or "value": details}
-    return kind.model_validate(details)
+        details = {} if details is None else {bare: details}
+    play(Actor(""), **details)  # checks the parameters; nothing happens until it is iterated
+    return partial(play, **details)
 
 
-class Start(Action):
-    """The session starts."""
-
-    word: ClassVar[str] = "start"
-    beats: Time | None = None
-    node: str = "work"
-    start_records: bool = True
-    """Whether it also emits events at the start of calls and steps."""
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.beats, who.node_id, who.waits = self.beats, self.node, ""
-        data: dict[str, Any] = {"start_records": self.start_records}
-        if self.beats:
-            data["heartbeat_interval"] = self.beats
-        yield Emits(EventType.EXECUTION_STARTED, data)
+@_word("start")
+def start(
+    who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
+) -> Iterator[Happening]:
+    """The session starts; ``start_records``: it also emits events at the start of calls and steps."""
+    who.beats, who.node_id, who.waits = beats, node, ""
+    data: dict[str, Any] = {"start_records": start_records}
+    if beats:
+        data["heartbeat_interval"] = beats
+    yield Emits(EventType.EXECUTION_STARTED, data)
 
 
-class Restart(Start):
+@_word("restart")
+def _restart(
+    who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
+) -> Iterator[Happening]:
     """Another process continues the session."""
-
-    word: ClassVar[str] = "restart"
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.life += 1
-        yield from super()._play(who)
+    who.life += 1
+    yield from start(who, beats=beats, node=node, start_records=start_records)
 
 
-class NewSession(Start):
+@_word("session", "id")
+def _new_session(
+    who: Who,
+    *,
+    id: str,  # noqa: A002  # the key in the file
+    beats: Time | None = None,
+    node: str = "work",
+    start_records: bool = True,
+) -> Iterator[Happening]:
     """It starts another session."""
-
-    word: ClassVar[str] = "session"
-    bare: ClassVar[str] = "id"
-    id: str
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.session_id, who.life = self.id, 1
-        yield from super()._play(who)
+    who.session_id, who.life = id, 1
+    yield from start(who, beats=beats, node=node, start_records=start_records)
 
 
-class Turn(Action):
-    """A step: a model call, perhaps tool calls, and perhaps a verdict."""
+@_word("turn")
+def turn(
+    who: Who,
+    *,
+    times: Times = 1,
+    every: Time = 30.0,
+    tool: str = "",
+    args: str = "{n}",
+    result: str | None = "{n}",
+    error: str = "",
+    beside: Times = 1,
+    fails: str = "",
+    verdict: Literal["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"] | None = "CONTINUE",
+    says: str = "",
+    tokens: Tokens = 2_000,
+    node: str = "",
+) -> Iterator[Happening]:
+    """
+    A step: a model call, perhaps tool calls, and perhaps a verdict.
 
-    word: ClassVar[str] = "turn"
-    times: Times = 1
-    every: Time = 30.0
-    tool: str = ""
-    args: str = "{n}"
-    result: str | None = "{n}"
-    error: str = ""
-    """The class of the tool's error; ``result`` is its message."""
-    beside: Times = 1
-    """The number of equal parallel calls."""
-    fails: str = ""
-    """The class of the step's error."""
-    verdict: Literal["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"] | None = "CONTINUE"
-    says: str = ""
-    tokens: Annotated[int, Field(ge=0)] = 2_000
-    node: str = ""
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        for _ in range(self.times):
-            who.turn += 1
-            who.node_id = self.node or who.node_id
-            yield Emits(EventType.STEP_STARTED)
-            yield Emits(EventType.LLM_CALL_STARTED)
-            yield Passes(self.every / 2)
-            yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": self.tokens, "output_tokens": 50})
-            yield from self._calls(who)
-            yield Emits(EventType.STEP_COMPLETED, self._ended(who))
-
-    def _calls(self, who: Actor) -> Iterator[Happening]:
-        if not self.tool:
-            yield Passes(self.every / 2)
-            return
-        ids = [f"{who.turn}-{number}" for number in range(self.beside)]
-        for call in ids:
-            yield Emits(EventType.TOOL_CALL_STARTED, {"tool": self.tool, "call_id": call})
-        yield Passes(self.every / 2)
-        ended = tool_ended(self.tool, self.args, self.result, self.error, who.turn)
-        for call in ids:
+    Args:
+        error: The class of the tool's error; ``result`` is its message.
+        beside: The number of equal parallel calls.
+        fails: The class of the step's error.
+    """
+    for _ in range(times):
+        who.turn += 1
+        who.node_id = node or who.node_id
+        yield Emits(EventType.STEP_STARTED)
+        yield Emits(EventType.LLM_CALL_STARTED)
+        yield Passes(every / 2)
+        yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": 50})
+        calls = [f"{who.turn}-{number}" for number in range(beside)] if tool else []
+        for call in calls:
+            yield Emits(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": call})
+        yield Passes(every / 2)
+        ended = _tool_ended(tool, args, result, error, who.turn)
+        for call in calls:
             yield Emits(EventType.TOOL_CALL_COMPLETED, ended | {"call_id": call})
-
-    def _ended(self, who: Actor) -> dict[str, Any]:
-        data: dict[str, Any] = {"verdict": self.verdict} if self.verdict and not self.fails else {}
-        if self.fails:
-            data |= {"error_type": self.fails, "error": fill(self.says, who.turn) or self.fails}
-        elif self.says:
-            data["text"] = fill(self.says, who.turn)
-        return data
+        data: dict[str, Any] = {"verdict": verdict} if verdict and not fails else {}
+        if fails:
+            data |= {"error_type": fails, "error": _fill(says, who.turn) or fails}
+        elif says:
+            data["text"] = _fill(says, who.turn)
+        yield Emits(EventType.STEP_COMPLETED, data)
 
 
-def fill(text: str, turn: int) -> str:
+def _fill(text: str, turn: int) -> str:
     """Fill in the number of the turn."""
     return text.replace("{n}", str(turn))
 
 
-def tool_ended(tool: str, args: str, result: str | None, error: str, turn: int) -> dict[str, Any]:
+def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int) -> dict[str, Any]:
     """Return the data of a completed tool call, as instrumented agents send it."""
-    data: dict[str, Any] = {"tool": tool, "args_hash": fingerprint(fill(args, turn)), "turn": str(turn)}
+    data: dict[str, Any] = {"tool": tool, "args_hash": fingerprint(_fill(args, turn)), "turn": str(turn)}
     data["outcome"] = "error" if error else "ok"
     if result is not None:
-        data["result_hash"] = fingerprint(fill(result, turn))
+        data["result_hash"] = fingerprint(_fill(result, turn))
     if error:
-        data |= {"error_type": error, "error": fill(result or error, turn)}
+        data |= {"error_type": error, "error": _fill(result or error, turn)}
     return data
 
 
-class Again(Action):
+@_word("again")
+def _again(who: Who, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
     """Repeat some lines."""
-
-    word: ClassVar[str] = "again"
-    times: Times
-    lines: tuple[dict[str, Any], ...]
-
-    @model_validator(mode="after")
-    def _check_lines(self) -> Again:
-        for line in self.lines:
-            action(line)
-        return self
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        for _ in range(self.times):
-            for line in self.lines:
-                yield from action(line).acts(who)
+    actions = [action(line) for line in lines]
+    return (happening for _ in range(times) for play in actions for happening in play(who))
 
 
-class Think(Action):
+@_word("llm")
+def _think(
+    who: Who,
+    *,
+    times: Times = 1,
+    lasts: Time = 10.0,
+    error: str = "",
+    says: str = "",
+    streams: bool = False,
+    comes_back: bool = True,
+    tokens: Tokens = 2_000,
+) -> Iterator[Happening]:
     """A model call outside a turn: it may fail, stream, or never return."""
-
-    word: ClassVar[str] = "llm"
-    times: Times = 1
-    lasts: Time = 10.0
-    error: str = ""
-    says: str = ""
-    streams: bool = False
-    comes_back: bool = True
-    tokens: Annotated[int, Field(ge=0)] = 2_000
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        for _ in range(self.times):
-            yield Emits(EventType.LLM_CALL_STARTED)
-            left = self.lasts
-            while self.streams and left > _DELTA_SECONDS:
-                left -= _DELTA_SECONDS
-                yield Passes(_DELTA_SECONDS)
-                yield Emits(EventType.LLM_TEXT_DELTA, {"text": "and so on "})
-            yield Passes(left)
-            if self.error:
-                data = {"error_type": self.error, "error": self.says or self.error}
-                yield Emits(EventType.LLM_CALL_COMPLETED, data)
-            elif self.comes_back:
-                yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": self.tokens, "output_tokens": 50})
+    for _ in range(times):
+        yield Emits(EventType.LLM_CALL_STARTED)
+        left = lasts
+        while streams and left > _DELTA_SECONDS:
+            left -= _DELTA_SECONDS
+            yield Passes(_DELTA_SECONDS)
+            yield Emits(EventType.LLM_TEXT_DELTA, {"text": "and so on "})
+        yield Passes(left)
+        if error:
+            yield Emits(EventType.LLM_CALL_COMPLETED, {"error_type": error, "error": says or error})
+        elif comes_back:
+            yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": 50})
 
 
-class UseTool(Action):
+@_word("tool")
+def _use_tool(
+    who: Who,
+    *,
+    name: str,
+    lasts: Time,
+    declares: Time | None = None,
+    comes_back: bool = True,
+    args: str = "{n}",
+    result: str | None = "{n}",
+    error: str = "",
+) -> Iterator[Happening]:
     """A tool call outside a turn: it may take long or never return."""
-
-    word: ClassVar[str] = "tool"
-    name: str
-    declares: Time | None = None
-    lasts: Time
-    comes_back: bool = True
-    args: str = "{n}"
-    result: str | None = "{n}"
-    error: str = ""
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.turn += 1
-        call: dict[str, Any] = {"tool": self.name, "call_id": f"{who.turn}-t"}
-        yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": self.declares} if self.declares else {}))
-        yield Passes(self.lasts)
-        if self.comes_back:
-            ended = tool_ended(self.name, self.args, self.result, self.error, who.turn)
-            yield Emits(EventType.TOOL_CALL_COMPLETED, call | ended)
+    who.turn += 1
+    call: dict[str, Any] = {"tool": name, "call_id": f"{who.turn}-t"}
+    yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": declares} if declares else {}))
+    yield Passes(lasts)
+    if comes_back:
+        yield Emits(EventType.TOOL_CALL_COMPLETED, call | _tool_ended(name, args, result, error, who.turn))
 
 
-class Pass(Action):
+@_word("pass", "time")
+def _pass(who: Who, *, time: Time) -> Iterator[Happening]:
     """Time passes with heartbeats only."""
-
-    word: ClassVar[str] = "pass"
-    bare: ClassVar[str] = "time"
-    time: Time
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        yield Passes(self.time)
+    yield Passes(time)
 
 
-class Sleep(Action):
+@_word("host_sleeps", "time")
+def _sleep(who: Who, *, time: Time) -> Iterator[Happening]:
     """The host sleeps."""
-
-    word: ClassVar[str] = "host_sleeps"
-    bare: ClassVar[str] = "time"
-    time: Time
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        yield HostSleeps(self.time)
+    yield HostSleeps(time)
 
 
-class Dies(Action):
+@_word("dies")
+def _die(who: Who) -> Iterator[Happening]:
     """The process dies without a final event."""
-
-    word: ClassVar[str] = "dies"
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.beats = None
-        yield from ()
+    who.beats = None
+    yield from ()
 
 
-class Wait(Action):
-    """It waits for a reason."""
-
-    word: ClassVar[str] = "wait"
-    bare: ClassVar[str] = "reason"
-    reason: Literal["user_input", "paused", "children", "backoff"]
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.waits = self.reason
-        if self.reason == "user_input":
-            yield Emits(EventType.CLIENT_INPUT_REQUESTED)
-        elif self.reason == "paused":
-            yield Emits(EventType.EXECUTION_PAUSED)
-        else:
-            yield Emits(EventType.WORKER_WAITING, {"reason": self.reason})
-
-
-class GoOn(Action):
-    """The wait ends."""
-
-    word: ClassVar[str] = "go_on"
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        waited, who.waits = who.waits, ""
-        if waited == "user_input":
-            yield Emits(EventType.CLIENT_INPUT_RECEIVED)
-        elif waited == "paused":
-            yield Emits(EventType.EXECUTION_RESUMED)
-        else:
-            yield Emits(EventType.WORKER_WAITING, {"reason": None})
-
-
-class Checkpoint(Action):
-    """It saves a checkpoint."""
-
-    word: ClassVar[str] = "checkpoint"
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        yield Emits(EventType.CHECKPOINT_SAVED)
-
-
-class End(Action):
-    """The session ends."""
-
-    word: ClassVar[str] = "end"
-    bare: ClassVar[str] = "how"
-    how: Literal["completed", "failed", "cancelled"] = "completed"
-    error: str = "RuntimeError"
-    says: str = ""
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        who.beats = None
-        if self.how == "completed":
-            yield Emits(EventType.EXECUTION_COMPLETED)
-        else:
-            error = "cancelled" if self.how == "cancelled" else self.error
-            yield Emits(EventType.EXECUTION_FAILED, {"error_type": error, "error": self.says or error})
-
-
-class Breaker(Action):
-    """A circuit breaker changes its state."""
-
-    word: ClassVar[str] = "breaker"
-    bare: ClassVar[str] = "to"
-    to: Literal["open", "half_open", "closed"]
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        name = f"tool_execution:{who.agent_id}:search"
-        data = {"name": name, "kind": "tool_execution", "from": "closed", "to": self.to}
-        yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data)
-
-
-class Lost(Action):
-    """Its recovery has failed for good."""
-
-    word: ClassVar[str] = "recovery_failed"
-    bare: ClassVar[str] = "reason"
-    reason: str
-
-    def _play(self, who: Actor) -> Iterator[Happening]:
-        yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": self.reason})
-
-
-_ACTIONS: Final[Mapping[str, type[Action]]] = {
-    kind.word: kind
-    for kind in (
-        Start,
-        Restart,
-        NewSession,
-        Turn,
-        Again,
-        Think,
-        UseTool,
-        Pass,
-        Sleep,
-        Dies,
-        Wait,
-        GoOn,
-        Checkpoint,
-        End,
-        Breaker,
-        Lost,
-    )
+_WAITS: Final = {
+    "user_input": (Emits(EventType.CLIENT_INPUT_REQUESTED), Emits(EventType.CLIENT_INPUT_RECEIVED)),
+    "paused": (Emits(EventType.EXECUTION_PAUSED), Emits(EventType.EXECUTION_RESUMED)),
 }
+"""How a wait begins and ends."""
+
+
+@_word("wait", "reason")
+def _wait(who: Who, *, reason: Literal["user_input", "paused", "children", "backoff"]) -> Iterator[Happening]:
+    """It waits for a reason."""
+    who.waits = reason
+    yield _WAITS[reason][0] if reason in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": reason})
+
+
+@_word("go_on")
+def _go_on(who: Who) -> Iterator[Happening]:
+    """The wait ends."""
+    waited, who.waits = who.waits, ""
+    yield _WAITS[waited][1] if waited in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": None})
+
+
+@_word("checkpoint")
+def _checkpoint(who: Who) -> Iterator[Happening]:
+    """It saves a checkpoint."""
+    yield Emits(EventType.CHECKPOINT_SAVED)
+
+
+@_word("end", "how")
+def _end(
+    who: Who,
+    *,
+    how: Literal["completed", "failed", "cancelled"] = "completed",
+    error: str = "RuntimeError",
+    says: str = "",
+) -> Iterator[Happening]:
+    """The session ends."""
+    who.beats = None
+    if how == "completed":
+        yield Emits(EventType.EXECUTION_COMPLETED)
+    else:
+        error = "cancelled" if how == "cancelled" else error
+        yield Emits(EventType.EXECUTION_FAILED, {"error_type": error, "error": says or error})
+
+
+@_word("breaker", "to")
+def _breaker(who: Who, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
+    """A circuit breaker changes its state."""
+    data = {"name": f"tool_execution:{who.agent_id}:search", "kind": "tool_execution", "from": "closed"}
+    yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data | {"to": to})
+
+
+@_word("recovery_failed", "reason")
+def _lose(who: Who, *, reason: str) -> Iterator[Happening]:
+    """Its recovery has failed for good."""
+    yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": reason})

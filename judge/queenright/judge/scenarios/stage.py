@@ -74,10 +74,6 @@ class Stage:
     Judge, queen and everything below them; use it as an asynchronous context manager.
 
     Args:
-        folder: The folder for database and conversations.
-        judge: The judge's model.
-        queen: The queen's model.
-        settings: The health layer's thresholds.
         judging: Prompts and limits of judge and queen; its models are not used.
         meanwhile: The worker's actions between its first ticket and the triage.
     """
@@ -248,7 +244,7 @@ class Stage:
             if event.type is EventType.WORKER_ESCALATION_TICKET and self._meanwhile:
                 actor = self._actors.get(event.agent_id)
                 acts, self._meanwhile = self._meanwhile, []
-                for happening in (h for act in acts for h in act.acts(actor or Actor(event.agent_id))):
+                for happening in (h for act in acts for h in act(actor or Actor(event.agent_id))):
                     if isinstance(happening, Emits) and actor is not None:
                         self._apply(actor, happening)
         self.bus.fan_out(*events)

@@ -9,12 +9,7 @@ import math
 
 
 class VirtualTime:
-    """
-    Seconds since the epoch, as a ``Clock``, with a ``sleep`` on the same clock.
-
-    Args:
-        now: The start time.
-    """
+    """Seconds since the epoch, as a ``Clock``, with a ``sleep`` on the same clock."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now

@@ -69,7 +69,6 @@ class StackClient:
     Requests JSON from one API.
 
     Args:
-        address: Its address.
         timeout: Seconds for a whole request, from the first byte sent to the last one read.
     """
 

@@ -33,13 +33,7 @@ class Series:
 
 
 class Prometheus:
-    """
-    A Prometheus, or a server with its API (Mimir, Thanos, VictoriaMetrics).
-
-    Args:
-        address: Its base URL.
-        timeout: Seconds for one request.
-    """
+    """A Prometheus, or a server with its API (Mimir, Thanos, VictoriaMetrics)."""
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._client = StackClient(address, timeout=timeout)

@@ -32,11 +32,6 @@ def query_fault(promql: str, limit: float = MAX_SECONDS, *, range_seconds: float
 
     The sum counts of everything that may add up: ranges, subquery steps, offsets in both directions, and the
     range of the query itself.
-
-    Args:
-        promql: The query.
-        limit: Seconds.
-        range_seconds: The range of the query itself.
     """
     code = _NO_CODE.sub('""', promql)
     if "@" in code:

@@ -51,16 +51,7 @@ def health_of(
     spans: Sequence[TraceSpan] = (),
     trace_id: str = "",
 ) -> WorkerHealth:
-    """
-    Return a worker's health from its metrics and its newest trace, if there is one.
-
-    Args:
-        sighting: The metrics.
-        settings: The thresholds.
-        now: Prometheus' time.
-        spans: The newest trace.
-        trace_id: Its id.
-    """
+    """Return a worker's health from its metrics and its newest trace, if there is one."""
     if sighting.down:
         # A batch worker that has ended is silent too: judge its last known state.
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))

@@ -50,8 +50,6 @@ def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
     Return why a worker has no metrics, or an empty string if it has ended.
 
     Args:
-        agent: The worker.
-        target: Its process.
         answer: ``up`` and the workers' metrics of all targets with that name.
     """
     ups, has_metrics = [], False
@@ -70,12 +68,7 @@ def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
 
 
 class StaleTickets:
-    """
-    Since when the workers of tickets have no metrics, from check to check.
-
-    Args:
-        path: The file that stores it.
-    """
+    """Since when the workers of tickets have no metrics, from check to check."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -19,13 +19,7 @@ _SEARCH_LIMIT: Final = 20
 
 
 class Tempo:
-    """
-    A Tempo server.
-
-    Args:
-        address: Its base URL.
-        timeout: Seconds for one request.
-    """
+    """A Tempo server."""
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._client = StackClient(address, timeout=timeout)
@@ -56,11 +50,6 @@ class Tempo:
     async def newest(self, agent: str, start: float, end: float) -> str:
         """
         Return the hexadecimal id of the newest trace of an agent; empty if there is none.
-
-        Args:
-            agent: The agent, as in ``gen_ai.agent.name``.
-            start: The earliest start, in seconds since the epoch.
-            end: The latest start.
 
         Raises:
             StackError: There is no valid answer.

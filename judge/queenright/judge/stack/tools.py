@@ -64,10 +64,6 @@ class CallLimit:
 
     Each check and triage has its own trace, which identifies the visit. Without tracing, calls expire after
     ten minutes.
-
-    Args:
-        clock: Seconds since the epoch.
-        limit: Calls per visit.
     """
 
     def __init__(self, clock: Clock, limit: int = MAX_CALLS) -> None:
@@ -129,9 +125,7 @@ def stack_tools(
     Return the tools for the configured sources: ``query_metrics``, ``get_trace``, both, or none.
 
     Args:
-        prometheus: The source of metrics.
         traces: Tempo, or the event log.
-        clock: Seconds since the epoch.
         limit: Limits the calls; default: a new one.
     """
     calls = limit or CallLimit(clock)

@@ -114,11 +114,7 @@ async def find_workers(
     A worker that ended normally removes its series, so it is not among them.
 
     Args:
-        prometheus: The source.
-        settings: The health layer's settings.
-        now: Prometheus' time.
         selector: Label matchers, ``{cluster="x"}``, that select the workers.
-        samples: Counts the skipped samples.
 
     Raises:
         InvalidSelectorError: Prometheus rejects the selector.

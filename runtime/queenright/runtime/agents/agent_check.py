@@ -53,13 +53,7 @@ class ValidationResult:
 
 
 def find_unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
-    """
-    Return errors for functions, judges and tools that a graph names and its folder does not define.
-
-    Args:
-        parts: The agent.
-        offered: Names of tools provided from outside the agent.
-    """
+    """Return errors for functions, judges and tools that a graph names and its folder does not define."""
     errors: list[str] = []
     tools = {tool.name: tool for tool in parts.tools}
     for node in parts.spec.graph.nodes:

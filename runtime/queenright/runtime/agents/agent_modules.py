@@ -33,9 +33,6 @@ class AgentModules:
     Each has a unique name (``queenright_agent_7.tools``). While one is loading, its siblings can be imported
     by plain name (``import tools``) or with ``from . import tools``. ``sys.path`` is not touched, byte code
     is neither written nor read, and the plain names are restored afterwards.
-
-    Args:
-        folder: The agent's folder.
     """
 
     def __init__(self, folder: Path) -> None:

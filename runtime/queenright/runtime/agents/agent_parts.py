@@ -42,10 +42,6 @@ def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> Agent
 
     Credentials in the specification are masked before the agent's code runs, so that errors reveal none.
 
-    Args:
-        path: The agent.
-        environment: The environment with its credentials.
-
     Raises:
         AgentLoadError: There is no agent, or one of its files is invalid; names the file and the problem.
     """

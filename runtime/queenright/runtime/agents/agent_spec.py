@@ -24,7 +24,6 @@ class AgentLoadError(QueenrightError):
     Raised when an agent cannot be loaded.
 
     Args:
-        path: The invalid file or folder.
         reason: The problem and how to fix it. Secrets must be masked already.
         line: The line in the file, counted from 1; None if unknown.
     """

@@ -37,13 +37,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class MissingCredentialError(QueenrightError):
-    """
-    Raised when a required environment variable is not set.
-
-    Args:
-        variables: The names of the missing variables.
-        required_by: What needs them.
-    """
+    """Raised when a required environment variable is not set."""
 
     def __init__(self, variables: Iterable[str], required_by: str) -> None:
         self.variables = tuple(variables)
@@ -85,7 +79,6 @@ def hide_variables(declared: Iterable[str], models: Iterable[str], environment: 
     Args:
         declared: Variables that hold credentials.
         models: Model names; the variables that their providers read are masked too.
-        environment: The environment with the values.
     """
     names = [*declared, *(name for model in models for name in get_model_variables(model))]
     hide(environment.get(name, "") for name in names)

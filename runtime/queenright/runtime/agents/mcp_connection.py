@@ -38,7 +38,6 @@ class McpConnection:
 
     Args:
         transport: The result of ``stdio_transport`` or ``http_transport``.
-        name: The task's name.
     """
 
     def __init__(self, transport: Transport, *, name: str) -> None:

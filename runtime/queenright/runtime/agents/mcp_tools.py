@@ -41,11 +41,7 @@ class McpServer:
 
     Args:
         name: Its name in ``mcp_servers.json``.
-        spec: Its specification.
-        folder: The agent's folder.
         log: File that receives the server's stderr.
-        environment: Environment for ``${NAME}`` references.
-        sleep: Clock of the connection timeout.
     """
 
     def __init__(

@@ -40,16 +40,11 @@ class AgentRunner:
     One agent: created with ``load``, run on its own runtime or as a secondary graph on another's.
 
     Args:
-        parts: The contents of the agent's folder.
         model: Overrides the agent's model: a name or a provider.
-        storage: Folder of its sessions.
-        providers: Creates the provider of a model name.
         interactive: Whether a user is at a terminal.
-        telemetry: Receives its spans; None discards them.
         guards: Creates the loop guards of its nodes on its own runtime; None disables them. On another's
             runtime, that runtime's guards apply.
         breakers: Provides circuit breakers on its own runtime; None disables them.
-        environment: The environment with its credentials.
         bus: The event bus of its own runtime; None creates one.
         offered_tools: Tools from outside the agent that its nodes may use.
     """
@@ -109,13 +104,10 @@ class AgentRunner:
                 ``functions.py``, ``judges.py`` and ``mcp_servers.json``.
             model: Overrides the agent's model: a name or a provider.
             storage: Folder of its sessions; ``~/.queenright/agents/{name}`` by default.
-            providers: Creates the provider of a model name.
             interactive: Whether a user is at a terminal.
-            telemetry: Receives its spans; None discards them.
             guards: Creates the loop guards of its nodes on its own runtime; None disables them. On
                 another's runtime, that runtime's guards apply.
             breakers: Provides circuit breakers on its own runtime; None disables them.
-            environment: The environment with its credentials.
             bus: The event bus of its own runtime; None creates one.
             offered_tools: Tools from outside the agent that its nodes may use, such as those of a
                 ``Lifecycle``. The agent's own tools and those of its MCP servers take precedence.
@@ -227,10 +219,6 @@ class AgentRunner:
         """
         Add the agent to an existing runtime, which ``cleanup_async`` does not stop, as a secondary graph.
 
-        Args:
-            runtime: The runtime.
-            graph_id: The graph's id on that runtime.
-
         Raises:
             InvalidAgentError: ``validate`` found errors.
             McpUnavailableError: An MCP server cannot be reached.
@@ -251,9 +239,7 @@ class AgentRunner:
         Run the agent to completion. If this is cancelled, the run is paused and can be resumed.
 
         Args:
-            input_data: The input, as JSON values.
             entry_point: The entry point; by default the first manual one.
-            session_id: An existing session to run in.
 
         Raises:
             GraphError: The entry point does not exist. Also raises what ``start`` raises.

@@ -87,8 +87,6 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -
     only at the end: it was not shown to hold.
 
     Args:
-        goal: The goal.
-        memory: The execution's memory.
         finished: Whether the execution has succeeded.
 
     Raises:

@@ -34,7 +34,6 @@ def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
     that are too long are permanent.
 
     Args:
-        model: The model, for the message.
         error: The exception raised by litellm.
         now: Seconds since the epoch, to interpret a ``Retry-After`` date.
     """
@@ -64,13 +63,7 @@ def rejects_tool_choice(error: Exception) -> bool:
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
-    """
-    Return the seconds of ``Retry-After``, in seconds or as a date; None if there is no usable value.
-
-    Args:
-        headers: Headers of the response, with lower-case names.
-        now: Seconds since the epoch.
-    """
+    """Return the seconds of ``Retry-After``, in seconds or as a date; None if there is no usable value."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000

@@ -52,7 +52,6 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
 
     Args:
         name: A litellm model name, or ``scripted:PATH`` for replies from a JSON file.
-        timeout_seconds: Maximum silence of the model.
 
     Raises:
         ProviderUnavailableError: litellm is not installed, the file is not a script, or the model is reserved
@@ -106,8 +105,6 @@ class LiteLlmProvider:
     up to the caller.
 
     Args:
-        name: The litellm model name.
-        timeout_seconds: Maximum silence of the provider, also between two chunks.
         clock: Seconds since the epoch, to interpret a ``Retry-After`` date.
         ids: Generates the id of a tool call without one.
     """
@@ -172,9 +169,6 @@ class LiteLlmProvider:
         After an interrupted stream, ``on_text`` has received text that is in no reply.
 
         Args:
-            messages: The conversation, starting with the system prompt.
-            tools: The tools the model may call.
-            on_text: Called with each piece of text.
             must_call: Force a tool call. If the provider rejects that, the model is called without it from
                 then on; a provider that ignores it may still answer in text.
 

@@ -17,7 +17,6 @@ def to_openai_messages(messages: Sequence[Message], *, marked: bool) -> list[dic
     Convert a conversation, oldest message first.
 
     Args:
-        messages: The messages, starting with the system prompt.
         marked: Mark the prefix that the next request repeats: the system prompt and the last message. The
             system prompt's marker also covers the tools, which these providers read before it.
     """

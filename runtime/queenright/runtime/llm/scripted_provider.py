@@ -78,7 +78,6 @@ class ScriptedProvider:
 
     Args:
         replies: The replies; may be infinite, such as a generator.
-        name: The provider's name.
     """
 
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:

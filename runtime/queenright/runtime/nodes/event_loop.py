@@ -74,20 +74,10 @@ class EventLoopNode:
     One model-driven node, ready to be visited; one visit at a time.
 
     Args:
-        spec: The node's specification.
-        model: The node's model.
         tools: Tools of the graph; the node uses those its specification names, and its built-in ones.
         conversation: The node's conversation; it must be the only writer.
-        folder: Folder of its cursor and inbox.
-        reporter: Reports what the node does.
-        disk: Runs disk work in threads.
-        clock: Wall clock, for event times.
-        sleep: Clock of timeouts and waits.
         judge: Decides whether a turn may be the last.
-        guard: Detects loops and stalls.
         breakers: Provides circuit breakers for models and, if ``context`` names a worker, tools.
-        context: Values of the context parameters of tools.
-        random: Jitter of waits, and ids of inputs.
         fresh: Whether a visit starts with an empty conversation.
         started_by_user: Whether a user started the run, rather than an event or a timer.
         on_waiting: Called when the node starts to wait for its user.

@@ -49,14 +49,8 @@ async def call_function(
     Call a node's function as one step, which is accepted if it returns. An exception becomes a result.
 
     Args:
-        spec: The node.
         function: A coroutine function, or a plain one, which runs in a thread.
-        inputs: The node's inputs, by name.
-        visit: Number of the visit.
         context: Values of the runtime's context parameters; only those the function declares are passed.
-        reporter: Reports the step.
-        threads: Runs plain functions.
-        sleep: Clock of the time limit.
     """
     arguments = {
         **convert_arguments(function, _select_arguments(function, inputs, spec)),

@@ -72,9 +72,7 @@ class Inbox:
 
     Args:
         folder: Folder of the inputs; created with the first.
-        disk: Runs disk work in threads.
         clock: Orders inputs by arrival.
-        random: Generates ids of inputs.
     """
 
     def __init__(self, folder: Path, *, disk: Disk, clock: Clock, random: Random) -> None:

@@ -114,7 +114,7 @@ def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
         raise
     except BaseException:
         # An invalid request or a cancellation says nothing about the provider.
-        permit.given_back()
+        permit.release()
         raise
     permit.succeeded()
 

@@ -137,13 +137,7 @@ ESCALATE: the agent cannot meet them by itself; say why in `feedback`."""
 
 
 class LlmJudge:
-    """
-    A model as a judge.
-
-    Args:
-        model: The judging model.
-        success_criteria: What a good result is, in words.
-    """
+    """A model as a judge."""
 
     def __init__(self, model: LLMProvider, success_criteria: str) -> None:
         self._model = model
@@ -187,9 +181,7 @@ def judge_for(spec: NodeSpec, model: LLMProvider, judges: Mapping[str, NodeJudge
     Return the judge that a node's specification names.
 
     Args:
-        spec: The node.
         model: The model of the judge ``llm``.
-        judges: The registered judges, by name.
 
     Raises:
         KeyError: The judge is not registered.

@@ -48,10 +48,7 @@ class Reporter:
     Nothing here raises, except when the caller is cancelled: a failed report must not fail the run.
 
     Args:
-        bus: Receives the events.
-        worker: Receives spans, metrics and step log entries.
         origin: Ids that every event carries.
-        clock: Wall clock, for event times.
     """
 
     def __init__(self, *, bus: EventBus, worker: Worker, origin: Origin, clock: Clock) -> None:

@@ -28,11 +28,7 @@ class ToolRunner:
     Runs the tool calls of a node.
 
     Args:
-        spec: The node.
         tools: Tools of the graph; the node uses those its specification names, and its built-in ones.
-        context: Values of the context parameters of tools.
-        sleep: Clock of time limits.
-        breakers: Provides circuit breakers, one per tool and worker.
         agent_id: The worker; empty disables breakers.
         approve: Called before each of the graph's tools runs; raises ``ToolError`` to reject the call.
 
@@ -144,12 +140,12 @@ class ToolRunner:
         try:
             result = await self._limited(call.name, seconds, self._tools.call(call, self._context))
         except BaseException:
-            permit.given_back()
+            permit.release()
             raise
         if result.error is None:
             permit.succeeded()
         elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailableError):
-            permit.given_back()  # the tool works; it rejected this request
+            permit.release()  # the tool works; it rejected this request
         else:
             permit.failed(result.error)
         return result

@@ -50,9 +50,6 @@ class CheckpointQueue:
 
     Args:
         checkpoints: The store; it must have no other writer.
-        session_id: The session of the checkpoints.
-        disk: Runs disk work in threads.
-        sleep: Clock of the retry interval.
         breaker: Circuit breaker of the disk; None writes unconditionally.
         on_saved: Called with the id and the draft of each saved checkpoint, in order.
     """
@@ -163,7 +160,7 @@ class CheckpointQueue:
             raise
         except BaseException:
             if permit is not None:
-                permit.given_back()
+                permit.release()
             raise
         if permit is not None:
             permit.succeeded()

@@ -107,8 +107,6 @@ class CheckpointStore:
 
     Args:
         directory: Folder of the files; created with the first checkpoint.
-        clock: Seconds since the epoch.
-        ids: Generates the rest of an id, from letters, digits, "-" and "_".
     """
 
     def __init__(self, directory: Path, *, clock: Clock, ids: Callable[[], str]) -> None:

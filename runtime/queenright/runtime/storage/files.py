@@ -230,7 +230,6 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
     Like ``newest_lines``. The file only grows, so offsets stay valid.
 
     Args:
-        path: The file.
         before: Only lines that start before this offset.
 
     Raises:

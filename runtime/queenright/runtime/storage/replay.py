@@ -23,11 +23,7 @@ def branch_session(
     Create a session in the state that ``session`` had at ``checkpoint``; the original is unchanged. Blocks.
 
     Args:
-        store: The store of the new session.
-        session: The session of the checkpoint.
-        checkpoint: The checkpoint to start from.
         execution_id: Id of the new session's run, which is paused until it is resumed.
-        agent_id: The worker.
 
     Raises:
         OSError: The disk write failed.

@@ -76,7 +76,6 @@ class RuntimeLogger:
     The logs of a session's graph. Every method blocks: call it through ``Disk.run``.
 
     Args:
-        session: The session.
         runtime_logs: Folder of ``executions.jsonl``.
     """
 
@@ -149,23 +148,11 @@ class RuntimeLogger:
         return {**empty, **row}
 
     def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """
-        Return the node visits, newest last; torn lines are skipped.
-
-        Args:
-            node_id: Only visits of this node.
-            limit: Maximum number of visits.
-        """
+        """Return the node visits, newest last; torn lines are skipped."""
         return _newest(self._details, node_id, limit)
 
     def steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """
-        Return the steps, newest last; torn lines are skipped.
-
-        Args:
-            node_id: Only steps of this node.
-            limit: Maximum number of steps.
-        """
+        """Return the steps, newest last; torn lines are skipped."""
         return _newest(self._steps, node_id, limit)
 
     def next_step(self) -> int:

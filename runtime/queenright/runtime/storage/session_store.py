@@ -138,8 +138,6 @@ class SessionStore:
 
     Args:
         base: The sessions are in ``base / "sessions"``.
-        clock: Seconds since the epoch.
-        ids: Generates the unique part of a new session's id.
     """
 
     def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _short_id) -> None:
@@ -254,10 +252,6 @@ class SessionStore:
     ) -> list[SessionState]:
         """
         Return the states of the sessions, newest first; unreadable ones are logged and listed in ``skipped``.
-
-        Args:
-            status: Only sessions with this status.
-            limit: Maximum number of sessions.
         """
         states: list[SessionState] = []
         skipped: list[SkippedFile] = []

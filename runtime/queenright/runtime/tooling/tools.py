@@ -90,8 +90,6 @@ class Tool:
     A tool.
 
     Args:
-        name: The tool's name.
-        description: What it does, for the model.
         arguments: A model of its arguments, and ``run`` gets an instance; or a JSON schema, and ``run``
             gets the arguments as a dictionary that was only checked to be an object.
         run: A function, async or not. Its result is returned to the model, as JSON if it is not text.
@@ -124,9 +122,7 @@ class Tool:
         Validate ``arguments`` (JSON text) and run the tool. Any error becomes a result that describes it.
 
         Args:
-            arguments: The arguments as written by the model.
             context: Values of the context parameters; missing ones are None.
-            threads: Runs threaded tools.
         """
         try:
             checked = self._check(arguments)

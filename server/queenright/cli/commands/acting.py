@@ -43,7 +43,7 @@ def nudge(
     if message is not None and not message.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --message out")
     done = service.agents.nudge(agent, message, session_id=resolve_session(service, agent, session), by=by)
-    texts = {"done": "Delivered.", "queued": "Queued: the worker has yet to fetch it."}
+    texts = {"done": "Delivered.", "queued": "Queued: the worker has not fetched it yet."}
     print_result(done, texts.get(done.outcome) or _outcome(done), as_json=as_json)
     raise typer.Exit(0 if done.delivered else 1)
 

@@ -101,7 +101,7 @@ def audit_export(
         with _atomic_file(out) as file:
             count = store.read_now(lambda conn: write(conn, file))
     signed = f"signed by key {signer.key_id}" if signer is not None else "not signed: there is no audit key"
-    typer.echo(f"{count} events in {out}, {signed}.")
+    typer.echo(f"{format_count(count, 'event')} in {out}, {signed}.")
 
 
 def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:

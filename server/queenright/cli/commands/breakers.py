@@ -12,6 +12,7 @@ from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import truncate
 from queenright.cli.service import listing_group, require_text, with_service
+from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
@@ -31,8 +32,8 @@ def list_breakers(
     for b in rows:
         left = max(0.0, b.half_open_at - time.time()) if b.half_open_at else 0.0
         when = f"half open in {left:.0f} s  " if b.state == "open" else ""
-        count = f"{b.failures}/{b.threshold}"
-        lines.append(f"{b.state:<10} {count:>6}  {b.name:<40} {when}{truncate(b.reason)}")
+        count = f"{b.failures} of {format_count(b.threshold, 'failure')}"
+        lines.append(f"{b.state.replace('_', ' '):<10} {count:>14}  {b.name:<40} {when}{truncate(b.reason)}")
     empty = "No circuit breaker is open." if only_open else "No circuit breakers."
     print_list(rows, lines, empty, as_json=as_json)
 

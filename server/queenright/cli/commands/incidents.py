@@ -59,10 +59,11 @@ def _provider_line(one: Provider) -> str:
     latency = (
         ""
         if one.seconds_p50 is None or one.seconds_p95 is None
-        else f"  {one.seconds_p50:.1f} s, {one.seconds_p95:.1f} s"
+        else f"  p50 {one.seconds_p50:.1f} s, p95 {one.seconds_p95:.1f} s"
     )
     errors = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
     if one.limited_until is not None:
         left = format_duration(max(0.0, one.limited_until - time.time()))
         errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
-    return f"{one.status:<8}  {fit(name, 40)}  {one.failed}/{one.calls} failed{latency}  {errors}"
+    failed = f"{one.failed:,} of {format_count(one.calls, 'call')} failed"
+    return f"{one.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"

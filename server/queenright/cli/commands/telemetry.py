@@ -38,11 +38,14 @@ def _lines(found: Telemetry) -> Iterator[str]:
         yield from _source_lines(source)
     for one in found.refused:
         yield single_line(
-            f"refused: {one.count} requests to {one.path}, {one.status}, {one.when}: {one.reason}"
+            f"refused: {format_count(one.count, 'request')} to {one.path}, {one.status}, {one.when}: "
+            f"{one.reason}"
         )
     for row in found.unused:
         what = "rejected" if row.rejected else "not used"
-        yield single_line(f"{what}: {row.count} records of {row.dialect}: {row.words} ({row.reason})")
+        yield single_line(
+            f"{what}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"
+        )
 
 
 def _source_lines(source: TelemetrySource) -> Iterator[str]:

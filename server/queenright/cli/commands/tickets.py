@@ -165,14 +165,14 @@ def dismiss(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
 ) -> None:
     """
-    Dismiss a ticket as no problem: nobody is notified.
+    Dismiss a ticket that is not a problem: nobody is notified.
 
     Refused for high and critical tickets that still hold and for tickets that were notified; those close on
     their own. Dismissing the ticket of a dead worker resolves it, at any severity. For abandoned work and for
     repeated failures, use queenright tickets resolve. Exit code 1 if it is refused.
     """
     if not reason.strip():
-        raise typer.BadParameter("--reason is blank; say why the ticket is no problem")
+        raise typer.BadParameter("--reason is blank; say why the ticket is not a problem")
     done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
     print_result(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
 

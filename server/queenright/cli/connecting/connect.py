@@ -172,7 +172,7 @@ def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
     last_seen = max((one.last_seen for one in sources), default=0.0)
     lacking = [f"{part.missing}; {part.remedy}" for one in sources for part in one.missing]
     refused = [
-        f"{one.count} requests to {one.path} were refused with {one.status}: {one.reason}"
+        f"refused: {format_count(one.count, 'request')} to {one.path} with {one.status}: {one.reason}"
         for one in telemetry.refused
         if one.path == f"/hooks/{client.framework}" and one.last_seen > last_seen
     ]

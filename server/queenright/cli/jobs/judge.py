@@ -22,6 +22,7 @@ from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.cli.terminal.signals import STOP_SIGNALS
 from queenright.health.tickets import EscalationTicket, iso
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
@@ -312,7 +313,10 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
     for ticket in result.tickets:
         unseen = _long_unseen(result, ticket)
         typer.echo(_json_line(ticket, unseen) if as_json else _text(ticket, unseen))
-    summary = f"{len(result.workers)} workers, {len(result.tickets)} tickets, {result.dismissed} dismissed"
+    summary = (
+        f"{format_count(len(result.workers), 'worker')}, {format_count(len(result.tickets), 'ticket')}, "
+        f"{result.dismissed:,} dismissed"
+    )
     if result.down:
         summary += f", {result.down} with their target down"
     if result.closed:
@@ -320,7 +324,7 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
     if result.missing:
         summary += f", {len(result.missing)} without metrics"
     if result.skipped:
-        summary += f", {result.skipped} samples skipped"
+        summary += f", {format_count(result.skipped, 'sample')} skipped"
     typer.echo(summary, err=as_json)
     problems = [errors] if (errors := job.delivery_errors()) else []
     if job.outbox is not None and (waiting := [t for t in result.tickets if is_undecided(t)]):
@@ -333,7 +337,10 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
     if result.tickets:
         return TICKETS
     if result.unknown:
-        return _say(f"{result.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
+        return _say(
+            f"{format_count(result.unknown, 'worker')} could not be judged: the model did not answer",
+            NOT_KNOWN,
+        )
     if not result.workers and not allow_empty:
         return _say(
             "no workers found; check --selector, or pass --allow-empty",
@@ -357,7 +364,10 @@ class TicketChanges:
         if result.is_blind:
             _say(_NO_WORKERS, NOT_KNOWN)
         if result.unknown:
-            _say(f"{result.unknown} workers could not be judged; retrying at the next check", NOT_KNOWN)
+            _say(
+                f"{format_count(result.unknown, 'worker')} could not be judged; retrying at the next check",
+                NOT_KNOWN,
+            )
 
     def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
         """Print the tickets whose severity, status or missing metrics changed since they were printed."""

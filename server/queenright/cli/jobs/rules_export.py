@@ -24,6 +24,7 @@ from queenright.cli.errors import UsageError
 from queenright.cli.jobs.dashboards import dashboards_or_defaults
 from queenright.cli.jobs.rules import RuleSelection, promtool_faults
 from queenright.grafana.files import provisioning_folder
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings
@@ -163,5 +164,5 @@ def _write_file(path: Path, content: str | bytes) -> Path:
 
 
 def _report(output: Path, written: Sequence[Path]) -> int:
-    typer.echo(f"{len(written)} files in {output}" if written != [output] else f"{output}")
+    typer.echo(f"{format_count(len(written), 'file')} in {output}" if written != [output] else f"{output}")
     return 0

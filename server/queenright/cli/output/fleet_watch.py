@@ -33,6 +33,7 @@ from queenright.cli.output.text import single_line
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice
+from queenright.instrumentation.counts import format_count
 
 EVENT_TYPES: Final = (
     *("execution_started", "execution_resumed", "execution_paused", "execution_completed"),
@@ -232,7 +233,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
     summary = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank)) or "no agents"
     more = f", {len(agents) - len(shown)} more below" if len(agents) > len(shown) else ""
     foot = Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
-    return Group(Text(f"{len(agents)} agents: {summary}{more}", style="bold"), table, foot)
+    return Group(Text(f"{format_count(len(agents), 'agent')}: {summary}{more}", style="bold"), table, foot)
 
 
 def describe(agent: AgentRow) -> str:

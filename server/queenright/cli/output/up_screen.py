@@ -14,8 +14,8 @@ from rich.text import Text
 from queenright.api.status import FeedLine, StandInMessage, Status
 from queenright.cli.output.text import single_line, truncate_start
 from queenright.server.up import Running, UpOptions
+from queenright.server.views.formatting import clock_time
 from queenright.server.views.view import status
-from queenright.server.views.words import clock_time
 
 _STYLES: Final = {
     "healthy": "green",

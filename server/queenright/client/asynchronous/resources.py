@@ -62,7 +62,7 @@ class AsyncTickets(AsyncResource):
         )
 
     async def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
-        """Dismiss a ticket as no problem."""
+        """Dismiss a ticket that is not a problem."""
         return await self._transport.send_for_model(
             api.Ticket, _ticket_path(ticket_id, "dismiss"), json_body(reason=reason, by=by)
         )

@@ -45,7 +45,7 @@ def caller_of(request: HTTPConnection) -> Caller:
     return Caller(Role.ADMIN, client_address(request.scope.get("client")))
 
 
-def may_look(request: HTTPConnection) -> bool:
+def can_view_fleet(request: HTTPConnection) -> bool:
     """Return whether the caller may view the fleet."""
     role = caller_of(request).role
     return role is not None and is_allowed(role, AccessLevel.VIEWER)

@@ -27,7 +27,7 @@ from queenright.server.routes.breakers import Reset
 from queenright.server.routes.interventions import Nudge, WorkerRequest
 from queenright.server.routes.recoveries import Recover
 from queenright.server.service import Service
-from queenright.server.views.words import ago
+from queenright.server.views.formatting import ago
 
 WHY = Field(
     name="reason",

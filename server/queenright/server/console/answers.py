@@ -25,7 +25,7 @@ from queenright.server.routes.approvals import ApprovalDecision
 from queenright.server.routes.interventions import EscalationDecision
 from queenright.server.routes.permissions import PermissionAnswer
 from queenright.server.service import Service
-from queenright.server.views.words import ago, clock_time
+from queenright.server.views.formatting import ago, clock_time
 
 _WHY: Final = Field(
     name="reason", label="Why", kind="area", hint="Recorded in the audit trail with your name."

@@ -38,9 +38,9 @@ from queenright.server.routes.pagination import cursor_at, place_of
 from queenright.server.routes.problems import LONGEST_TEXT
 from queenright.server.routes.tickets import find_ticket, read_ticket
 from queenright.server.service import Service
+from queenright.server.views.formatting import without_repeats
 from queenright.server.views.telemetry import telemetry_view
 from queenright.server.views.view import event_line, status
-from queenright.server.views.words import without_repeats
 
 router = APIRouter(include_in_schema=False)
 

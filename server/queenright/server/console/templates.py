@@ -13,7 +13,7 @@ from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.money import format_spend
 from queenright.server.access.caller import caller_of
 from queenright.server.console import forms
-from queenright.server.views.words import moment
+from queenright.server.views.formatting import moment
 
 PAGES: Final = Path(__file__).parents[1] / "pages"
 

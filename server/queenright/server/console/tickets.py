@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus, Way
+from queenright.health.tickets import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.instrumentation.redaction import redact
 from queenright.server.console.forms import (
     Act,
@@ -20,7 +20,7 @@ from queenright.server.console.forms import (
 from queenright.server.routes.silences import CreateSilence
 from queenright.server.routes.tickets import Resolve
 from queenright.server.service import Service
-from queenright.server.views.words import ago, clock_time
+from queenright.server.views.formatting import ago, clock_time
 
 _HOW: Final = Field(
     name="reason", label="Resolution", kind="area", hint="Stored with the ticket.", required=True
@@ -41,9 +41,9 @@ def can_be_acknowledged(ticket: EscalationTicket) -> bool:
     return ticket.live and ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING)
 
 
-def _way(given: Given) -> Way:
+def _way(given: Given) -> AckChannel:
     """Return whether the form came from the ticket's page or from the link in a message."""
-    return Way.PAGE if given.get("via") == Way.PAGE else Way.LINK
+    return AckChannel.PAGE if given.get("via") == AckChannel.PAGE else AckChannel.LINK
 
 
 async def _find(service: Service, given: Given) -> EscalationTicket:
@@ -125,7 +125,7 @@ async def _ask_unacknowledge(service: Service, given: Given) -> Question:
 
 
 async def _unacknowledge(service: Service, form: Given, by: str) -> Done:
-    ticket = await service.tickets.unacknowledge(form["id"], by=by, via=Way.PAGE)
+    ticket = await service.tickets.unacknowledge(form["id"], by=by, via=AckChannel.PAGE)
     return Done(
         place=f"/tickets/{ticket.ticket_id}",
         words="The acknowledgement was withdrawn. Reminders start again.",

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from queenright import api
-from queenright.server.access.caller import may_look
+from queenright.server.access.caller import can_view_fleet
 from queenright.server.metrics.metrics import content_type_for
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -35,7 +35,7 @@ async def get_ready(request: Request, response: Response, service: ServiceDep) -
     missing = service.ready()
     if missing:
         response.status_code = 503
-    return api.Ready(ready=not missing, missing=missing if may_look(request) else [])
+    return api.Ready(ready=not missing, missing=missing if can_view_fleet(request) else [])
 
 
 @router.get("/metrics", include_in_schema=False)

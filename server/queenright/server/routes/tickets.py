@@ -11,7 +11,7 @@ from pydantic import Field
 from queenright import api
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
-from queenright.health.tickets import EscalationTicket, TicketStatus, Way
+from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
 from queenright.server.access.caller import who
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
@@ -160,7 +160,7 @@ async def acknowledge_ticket(
     """Acknowledge a ticket: its reminders stop."""
     given = body or Acknowledge()
     await service.tickets.acknowledge(
-        ticket_id, by=who(request, given.by), via=Way(given.via), note=given.note
+        ticket_id, by=who(request, given.by), via=AckChannel(given.via), note=given.note
     )
     return await read_ticket(service, ticket_id)
 
@@ -171,7 +171,7 @@ async def unacknowledge_ticket(
 ) -> api.Ticket:
     """Withdraw an acknowledgement: reminders start again."""
     given = body or Unacknowledge()
-    await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=Way(given.via))
+    await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=AckChannel(given.via))
     return await read_ticket(service, ticket_id)
 
 

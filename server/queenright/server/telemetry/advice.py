@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from queenright.instrumentation.counts import format_count
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.sources import OTHER, Part, Source
@@ -39,11 +40,13 @@ class Advice:
 def advice_for(source: Source) -> list[Advice]:
     """Return what is missing, the most serious first; empty if everything is there."""
     advice = [
-        Advice(f"{count} records are rejected ({fault})", REMEDIES[fault])
+        Advice(f"rejected: {format_count(count, 'record')} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
     ]
     if source.wrong_times:
-        missing = f"{source.wrong_times} records have impossible times; the last: {source.wrong_time}"
+        missing = (
+            f"impossible times in {format_count(source.wrong_times, 'record')}; the last: {source.wrong_time}"
+        )
         advice.append(Advice(missing, "set the clock of its host"))
     if source.dialect in CLIENT_NAMES:
         return advice + _advise_client(source)

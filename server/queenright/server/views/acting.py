@@ -14,7 +14,7 @@ from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
 from queenright.health.recovery.attempt import Recovery, RecoveryState
-from queenright.server.views.words import ago, clock_time
+from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20
 _COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}

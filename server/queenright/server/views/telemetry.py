@@ -11,7 +11,7 @@ from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Part, Source
 from queenright.server.telemetry.unusable import Fault, Unused
-from queenright.server.views.words import ago
+from queenright.server.views.formatting import ago
 
 _REASONS: Final[Mapping[str, str]] = {
     Fault.INVALID_ID: "no valid trace id or span id",

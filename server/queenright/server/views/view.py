@@ -27,8 +27,8 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
+from queenright.server.views.formatting import ago, clock_time
 from queenright.server.views.recent_notifications import delivery_rows
-from queenright.server.views.words import ago, clock_time
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""

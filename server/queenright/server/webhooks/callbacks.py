@@ -27,14 +27,15 @@ from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
 from queenright.health.tickets import (
+    AckChannel,
     EscalationTicket,
     TicketClosedError,
     TicketError,
     TicketNotFoundError,
     TicketStatus,
     TicketStatusError,
-    Way,
 )
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 
@@ -152,12 +153,12 @@ class Callbacks:
             return reply("This message has no ticket to acknowledge.", to_all=False)
         done, lines = 0, list[str]()
         for ticket_id in ids:
-            took, text = await self._acknowledge(ticket_id, click.by, Way.SLACK)
+            took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
             done += took
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{done} of {len(ids)} tickets acknowledged by {click.by}.",
+                f"{done} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
         return reply("\n".join(lines), to_all=done > 0)
@@ -222,7 +223,7 @@ class Callbacks:
             updated = await self._tickets.acknowledge_ended(
                 ticket.ticket_id,
                 by=event.by,
-                via=Way.PAGERDUTY,
+                via=AckChannel.PAGERDUTY,
                 note="resolved in PagerDuty" if resolved else "",
                 is_resolved=resolved,
             )
@@ -235,12 +236,15 @@ class Callbacks:
 
     async def _apply_to_live(self, ticket_id: str, event: IncidentEvent) -> str:
         if event.change is IncidentChange.ACKNOWLEDGED:
-            return (await self._acknowledge(ticket_id, event.by, Way.PAGERDUTY))[1]
+            return (await self._acknowledge(ticket_id, event.by, AckChannel.PAGERDUTY))[1]
         if event.change is IncidentChange.RESOLVED:
             return await self._resolve(ticket_id, event.by)
         try:
             await self._tickets.unacknowledge(
-                ticket_id, by=event.by, via=Way.PAGERDUTY, only_via=Way.PAGERDUTY
+                ticket_id,
+                by=event.by,
+                via=AckChannel.PAGERDUTY,
+                only_via=AckChannel.PAGERDUTY,
             )
         except TicketError as refused:
             return str(refused)
@@ -259,7 +263,9 @@ class Callbacks:
     async def _resolve_incident(self, ticket_id: str, by: str) -> str:
         note = "resolved in PagerDuty; the ticket ends when its condition does"
         try:
-            ticket = await self._tickets.resolve_incident(ticket_id, by=by, via=Way.PAGERDUTY, note=note)
+            ticket = await self._tickets.resolve_incident(
+                ticket_id, by=by, via=AckChannel.PAGERDUTY, note=note
+            )
         except TicketError as refused:
             return _explain(await self._tickets.find(ticket_id), refused)
         prefix = "Acknowledged" if ticket.acknowledged_by == by else "Already acknowledged"
@@ -267,7 +273,7 @@ class Callbacks:
 
     # -- both ---------------------------------------------------------------------------------------
 
-    async def _acknowledge(self, ticket_id: str, by: str, via: Way) -> tuple[bool, str]:
+    async def _acknowledge(self, ticket_id: str, by: str, via: AckChannel) -> tuple[bool, str]:
         """Acknowledge a ticket; return whether this person has it acknowledged, and the answer."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)

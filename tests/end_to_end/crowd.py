@@ -1,0 +1,67 @@
+"""Many agents that make one call with one result for ever."""
+
+from __future__ import annotations
+
+import time
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from queenright.instrumentation import names
+
+_STEPS = 10
+_NANO = 1_000_000_000
+
+
+def crowd_request(agents: range) -> bytes:
+    """Return the spans of agents that make one call with one result for ever, and are sent back each time."""
+    request = ExportTraceServiceRequest()
+    now = int(time.time() * _NANO)
+    for agent in agents:
+        resource = request.resource_spans.add()
+        resource.resource.attributes.append(_text(names.SERVICE_NAME, "crowd"))
+        spans = resource.scope_spans.add().spans
+        for step in range(_STEPS):
+            began = now - (_STEPS - step) * 20 * _NANO
+            about = [
+                _text(names.GEN_AI_AGENT_NAME, f"agent-{agent:04}"),
+                _text(names.GEN_AI_CONVERSATION_ID, f"session-{agent:04}"),
+                _text(names.INCARNATION_ID, f"life-{agent:04}"),
+                _text(names.NODE_ID, "search"),
+            ]
+            step_id = (agent * 1000 + step * 2 + 1).to_bytes(8, "big")
+            tool = Span(
+                name="execute_tool search",
+                trace_id=(agent + 1).to_bytes(16, "big"),
+                span_id=(agent * 1000 + step * 2 + 2).to_bytes(8, "big"),
+                parent_span_id=step_id,
+                start_time_unix_nano=began,
+                end_time_unix_nano=began + _NANO,
+            )
+            tool.attributes.extend(about)
+            tool.attributes.extend(
+                [
+                    _text(names.GEN_AI_OPERATION_NAME, "execute_tool"),
+                    _text(names.GEN_AI_TOOL_NAME, "search"),
+                    _text(names.GEN_AI_TOOL_CALL_ID, f"call-{agent}-{step}"),
+                    _text(names.TOOL_ARGUMENTS_HASH, "a" * 16),
+                    _text(names.TOOL_RESULT_HASH, "b" * 16),
+                ]
+            )
+            whole = Span(
+                name="step search",
+                trace_id=(agent + 1).to_bytes(16, "big"),
+                span_id=step_id,
+                start_time_unix_nano=began,
+                end_time_unix_nano=began + 2 * _NANO,
+            )
+            whole.attributes.extend(about)
+            whole.attributes.append(_text(names.STEP_VERDICT, "RETRY"))
+            whole.attributes.append(KeyValue(key=names.STEP_INDEX, value=AnyValue(int_value=step)))
+            spans.extend([tool, whole])
+    return request.SerializeToString()
+
+
+def _text(key: str, value: str) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(string_value=value))
