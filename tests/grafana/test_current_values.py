@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queenright.grafana import queries
+from queenright.grafana.queries import queries
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, Panel, load, panels
 from tests.programs import run

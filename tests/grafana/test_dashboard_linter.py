@@ -10,7 +10,7 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from queenright.grafana import PanelQuery, annotation_queries, queries
+from queenright.grafana.queries import PanelQuery, annotation_queries, queries
 from tests.grafana.shown import NAMES, load, panels
 
 Dashboard = dict[str, Any]

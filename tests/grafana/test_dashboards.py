@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -10,10 +11,10 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from queenright.grafana import annotation_queries, queries
 from queenright.grafana.__main__ import main
 from queenright.grafana.boards import dashboards
 from queenright.grafana.links import UIDS
+from queenright.grafana.queries import annotation_queries, queries
 from queenright.grafana.states import (
     BREAKER_STATES,
     CHECKS,
@@ -54,7 +55,7 @@ RECORDED = recorded()
 
 
 def labels_of(name: str) -> set[str]:
-    """The labels that a series can have; fails for a name that nobody emits."""
+    """Return the labels of a series; fail for a name that is never emitted."""
     if name == "ALERTS":
         return ALERT_LABELS
     if name == "up":
@@ -170,9 +171,9 @@ def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard
             assert "__value" not in link["url"]
 
 
-def test_console_url_is_a_dashboard_variable(tmp_path: Path) -> None:
-    main(["--folder", str(tmp_path), "--console", "https://queenright.example.org/"])
-    variable = yaml.safe_load((tmp_path / "fleet.json").read_text())["templating"]["list"][-1]
+def test_console_url_is_a_dashboard_variable() -> None:
+    files = dashboards(HealthSettings(), console="https://queenright.example.org/")
+    variable = json.loads(files["fleet.json"])["templating"]["list"][-1]
 
     assert (variable["type"], variable["name"]) == ("textbox", "console")
     assert variable["query"] == variable["current"]["value"] == "https://queenright.example.org"

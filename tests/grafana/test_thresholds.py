@@ -1,14 +1,12 @@
-"""The lines that the dashboards draw are the thresholds of the settings, whatever these are."""
+"""Threshold lines of the dashboards equal the settings."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.grafana.__main__ import main
 from queenright.grafana.boards import dashboards
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
@@ -129,38 +127,3 @@ def test_lines_ascend_for_any_settings(made: Made) -> None:
         for item in board["panels"]:
             if item["type"] != "row" and "thresholds" in item["fieldConfig"]["defaults"]:
                 assert lines(item) == sorted(lines(item)), item["title"]
-
-
-def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
-    config = tmp_path / "queenright.yaml"
-    config.write_text("health_monitoring:\n  bands: {warning: 3}\nport: 8421\n")
-
-    assert main(["--config", str(config), "--folder", str(tmp_path)]) == 0
-
-    drawn = panel(json.loads((tmp_path / "agent.json").read_text()), "Bad steps since the last accept")
-    assert lines(drawn) == [3, 10, 15, 20]
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
-        ("health_monitoring: {bandz: {}}", "bandz"),
-        ("- a list", "must be a mapping"),
-        ("a: [", "not valid YAML"),
-        (None, "cannot be read"),
-    ],
-)
-def test_unusable_file_is_refused_with_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, expected: str
-) -> None:
-    config = tmp_path / "queenright.yaml"
-    if content is not None:
-        config.write_text(content)
-
-    assert main(["--config", str(config), "--folder", str(tmp_path)]) == 2
-
-    output = capsys.readouterr().err
-    assert expected in output
-    assert str(config) in output
-    assert not list(tmp_path.glob("*.json"))

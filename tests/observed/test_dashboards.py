@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from queenright.grafana import PanelQuery, annotation_queries, queries
 from queenright.grafana.promql import share_of
+from queenright.grafana.queries import PanelQuery, annotation_queries, queries
 from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names

@@ -7,27 +7,18 @@ import sys
 from pathlib import Path
 
 from queenright.grafana.boards import dashboards
-from queenright.grafana.config import InvalidConfigError, health_settings
-from queenright.grafana.links import CONSOLE
 from queenright.health.settings import HealthSettings
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return 1 if ``--check`` finds a difference, 2 for an invalid ``--config``, else 0."""
+    """Run the command; return 1 if ``--check`` finds a difference, else 0."""
     parser = argparse.ArgumentParser(prog="python -m queenright.grafana", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the JSON files")
-    parser.add_argument("--config", type=Path, help="queenright.yaml with the thresholds")
-    parser.add_argument("--console", default=CONSOLE, help="URL of the Queenright console (%(default)s)")
     options = parser.parse_args(arguments)
-    try:
-        settings = health_settings(options.config) if options.config else HealthSettings()
-    except InvalidConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    files = dashboards(settings, console=options.console)
+    files = dashboards(HealthSettings())
     if options.check:
         return _check(options.folder, files)
     options.folder.mkdir(parents=True, exist_ok=True)
