@@ -44,9 +44,12 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     @classmethod
-    def of(cls, value: object) -> Self:
-        """Return the model of an object that has attributes of these names."""
-        return cls.model_validate(value, from_attributes=True)
+    def of(cls, value: object, **fields: Any) -> Self:
+        """Return the model of an object that has attributes of these names, with other ``fields``."""
+        for name in cls.model_fields:
+            if name not in fields and hasattr(value, name):
+                fields[name] = getattr(value, name)
+        return cls.model_validate(fields, from_attributes=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

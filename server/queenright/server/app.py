@@ -80,7 +80,13 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         bound: The address that it listens on.
         access: Authenticates and authorises callers; by default from the service's settings.
     """
-    app = FastAPI(title="Queenright", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Queenright",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+    )
     settings = service.settings
     access = access or Access(settings, clock=service.clock)
     app.state.service = service

@@ -53,7 +53,7 @@ class Load(Body):
     by: By = "operator"
 
 
-@router.get("/discover", **operation("discover_agents"))
+@router.get("/discover")
 async def discover_agents(
     service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.DiscoveredPage:
@@ -76,7 +76,6 @@ async def discover_agents(
 @router.post(
     "/agents",
     **operation(
-        "load_agent",
         status=201,
         errors={
             409: "An agent of this name is loaded already.",
@@ -95,7 +94,7 @@ async def load_agent(
     return slot_row(slot)
 
 
-@router.get("/agents/{agent_id:agent}/stats", **operation("get_agent_stats", errors=(404,)))
+@router.get("/agents/{agent_id:agent}/stats", **operation(errors=(404,)))
 async def get_agent_stats(service: ServiceDep, slot: SlotDep) -> api.AgentStats:
     """Return the statistics of a loaded agent: its runs, tokens and cost."""
     store = slot.runtime.session_store(slot.graph_id)
@@ -104,7 +103,7 @@ async def get_agent_stats(service: ServiceDep, slot: SlotDep) -> api.AgentStats:
     return stats_row(slot, service.clock(), sessions=sessions, totals=totals)
 
 
-@router.get("/agents/{agent_id:agent}/entry-points", **operation("list_entry_points", errors=(404,)))
+@router.get("/agents/{agent_id:agent}/entry-points", **operation(errors=(404,)))
 async def list_entry_points(
     slot: SlotDep, graph_id: OfGraph = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EntryPointPage:
@@ -124,7 +123,7 @@ async def list_entry_points(
     )
 
 
-@agent_router.get("", **operation("get_agent", errors=(404,)))
+@agent_router.get("", **operation(errors=(404,)))
 async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
     now = service.clock()
@@ -140,9 +139,7 @@ async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) 
     return set_etag(response, api.AgentDetail(agent_id=agent_id, loaded=loaded, sessions=sessions))
 
 
-@agent_router.delete(
-    "", **operation("unload_agent", status=204, errors=(404,), description="The agent is unloaded.")
-)
+@agent_router.delete("", **operation(status=204, errors=(404,), description="The agent is unloaded."))
 async def unload_agent(
     service: ServiceDep,
     log: OperatorLogDep,

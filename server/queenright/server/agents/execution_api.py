@@ -136,7 +136,7 @@ def _is_storable(value: Any) -> bool:
     return not isinstance(value, list) or all(_is_storable(one) for one in value)
 
 
-@router.post("/trigger", **operation("trigger_agent", status=202, errors=(404, 409)))
+@router.post("/trigger", **operation(status=202, errors=(404, 409)))
 async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None = None) -> api.Started:
     """
     Start a run, and return at once.
@@ -153,7 +153,7 @@ async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None
     return started
 
 
-@router.post("/resume", **operation("resume_agent", status=202, errors=(404, 409)))
+@router.post("/resume", **operation(status=202, errors=(404, 409)))
 async def resume_agent(log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.Started:
     """
     Resume the newest unfinished run of a session.
@@ -166,7 +166,7 @@ async def resume_agent(log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.
     return started
 
 
-@router.post("/replay", **operation("replay_agent", status=202, errors=(404, 409)))
+@router.post("/replay", **operation(status=202, errors=(404, 409)))
 async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: Replay) -> api.Started:
     """Start a new run, in a new session, from a checkpoint of another run, which stays as it is."""
     graph = graph_of(slot, body.graph_id)
@@ -177,7 +177,7 @@ async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: Replay) -> api.
     return started
 
 
-@router.post("/stop", **operation("stop_agent", errors=(404, 409)))
+@router.post("/stop", **operation(errors=(404, 409)))
 async def stop_agent(log: OperatorLogDep, slot: SlotDep, body: Stop | None = None) -> api.Stopped:
     """Pause runs, and return when they have stopped. They can be resumed."""
     given = body or Stop()
@@ -210,7 +210,6 @@ async def stop_agent(log: OperatorLogDep, slot: SlotDep, body: Stop | None = Non
 @router.post(
     "/chat",
     **operation(
-        "chat_with_agent",
         errors=(404, 409),
         description="A waiting node received the message, or a run was started with it.",
         content={
@@ -245,7 +244,7 @@ async def chat_with_agent(log: OperatorLogDep, slot: SlotDep, body: Chat) -> api
     return started
 
 
-@router.post("/inject", **operation("inject_input", errors=(404, 409)))
+@router.post("/inject", **operation(errors=(404, 409)))
 async def inject_input(log: OperatorLogDep, slot: SlotDep, body: Inject) -> api.Injected:
     """Send a message to one node of a run. It is durable when this returns."""
     graphs = _graphs(slot) if body.graph_id is None else [graph_of(slot, body.graph_id)]
@@ -263,7 +262,7 @@ async def inject_input(log: OperatorLogDep, slot: SlotDep, body: Inject) -> api.
     return injected
 
 
-@router.get("/executions/{execution_id}", **operation("get_execution", errors=(404,)))
+@router.get("/executions/{execution_id}", **operation(errors=(404,)))
 async def get_execution(slot: SlotDep, execution_id: ExecutionId) -> api.ExecutionRow:
     """Return a run of a loaded agent: its state or its result. The last 1000 are kept."""
     return execution_row(_find_run(slot, execution_id))

@@ -70,9 +70,7 @@ class Switch(Body):
     graph_id: Annotated[str, Field(min_length=1, max_length=200, examples=["docs_checker"])]
 
 
-@router.get(
-    "/graphs/{graph_id}/nodes/{node_id}/criteria", **operation("get_node_criteria", errors=(404, 409))
-)
+@router.get("/graphs/{graph_id}/nodes/{node_id}/criteria", **operation(errors=(404, 409)))
 async def get_node_criteria(
     slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep
 ) -> api.NodeCriteria:
@@ -81,13 +79,13 @@ async def get_node_criteria(
     return _criteria(slot, graph.id, node, _running_visits(slot, graph.id, node.id) + ended)
 
 
-@router.get("/graphs/{graph_id}/nodes/{node_id}", **operation("get_node", errors=(404,)))
+@router.get("/graphs/{graph_id}/nodes/{node_id}", **operation(errors=(404,)))
 async def get_node(slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep) -> api.NodeDetail:
     """Return a node: its prompt, its tools, and its edges."""
     return node_detail(slot, graph, node)
 
 
-@router.get("/graphs/{graph_id}/nodes", **operation("list_nodes", errors=(404,)))
+@router.get("/graphs/{graph_id}/nodes", **operation(errors=(404,)))
 async def list_nodes(
     slot: ReadableSlotDep, graph: ReadableGraphDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.NodePage:
@@ -104,7 +102,7 @@ async def list_nodes(
     )
 
 
-@router.get("/graphs", **operation("list_graphs", errors=(404,)))
+@router.get("/graphs", **operation(errors=(404,)))
 async def list_graphs(
     service: ServiceDep, slot: SlotDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.GraphPage:
@@ -125,7 +123,6 @@ async def list_graphs(
 @router.post(
     "/graphs",
     **operation(
-        "add_graph",
         status=201,
         errors={
             404: "The agent is not loaded here.",
@@ -149,7 +146,6 @@ async def add_graph(
 @router.delete(
     "/graphs/{graph_id}",
     **operation(
-        "remove_graph",
         status=204,
         errors={404: "There is no graph of this id.", 409: "It is the agent's own graph, which stays."},
         description="The graph is unloaded.",
@@ -162,13 +158,13 @@ async def remove_graph(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     await log.write("remove_graph", slot.id, graph_id=graph_id)
 
 
-@router.get("/active-graph", **operation("get_active_graph", errors=(404,)))
+@router.get("/active-graph", **operation(errors=(404,)))
 async def get_active_graph(slot: SlotDep) -> api.ActiveGraph:
     """Return the graph that receives user input."""
     return api.ActiveGraph(graph_id=slot.runtime.active_graph_id)
 
 
-@router.put("/active-graph", **operation("set_active_graph", errors=(404,)))
+@router.put("/active-graph", **operation(errors=(404,)))
 async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: Switch) -> api.ActiveGraph:
     """Send user input to another graph."""
     graph_id = slot.runtime.active_graph_id = graph_of(slot, body.graph_id).id
@@ -176,7 +172,7 @@ async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: Switch) -> 
     return api.ActiveGraph(graph_id=graph_id)
 
 
-@router.get("/goal-progress", **operation("get_goal_progress", errors=(404,)))
+@router.get("/goal-progress", **operation(errors=(404,)))
 async def get_goal_progress(slot: SlotDep, graph_id: OfGraph = None) -> api.GoalState:
     """Return the goal of a graph, by default the active one, and the progress of its newest run."""
     graph = graph_of(slot, graph_id)
@@ -256,13 +252,4 @@ def _goal_criteria(slot: AgentSlot, graph_id: str) -> list[api.GoalCriterion]:
         return []
     progress = slot.runtime.get_goal_progress(graph_id)
     states = {} if progress is None else progress.criteria
-    return [
-        api.GoalCriterion(
-            id=one.id,
-            description=one.description,
-            expression=one.expression,
-            weight=one.weight,
-            state=states.get(one.id, "unknown"),
-        )
-        for one in goal.success_criteria
-    ]
+    return [api.GoalCriterion.of(one, state=states.get(one.id, "unknown")) for one in goal.success_criteria]

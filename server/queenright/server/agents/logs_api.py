@@ -45,7 +45,7 @@ SessionQuery = Annotated[
 ]
 
 
-@router.get("/graphs/{graph_id}/nodes/{node_id}/logs", **operation("list_node_logs", errors=(404, 409)))
+@router.get("/graphs/{graph_id}/nodes/{node_id}/logs", **operation(errors=(404, 409)))
 async def list_node_logs(
     slot: ReadableSlotDep,
     graph: ReadableGraphDep,
@@ -59,7 +59,7 @@ async def list_node_logs(
     return await _page(slot, graph.id, level, session_id, node.id, limit, cursor)
 
 
-@router.get("/logs", **operation("list_agent_logs", errors=(404, 409)))
+@router.get("/logs", **operation(errors=(404, 409)))
 async def list_agent_logs(
     slot: SlotDep,
     graph: SessionGraphDep,

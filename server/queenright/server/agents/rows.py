@@ -23,23 +23,15 @@ _COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
 def slot_row(slot: AgentSlot) -> api.AgentSlot:
     """Return a loaded agent."""
     info = slot.info
-    return api.AgentSlot(
+    return api.AgentSlot.of(
+        info,
         agent_id=slot.id,
         path=str(slot.path),
-        version=info.version,
-        description=info.description,
-        goal=info.goal,
         graph_id=slot.graph_id,
         active_graph_id=slot.runtime.active_graph_id,
         graphs=sorted(slot.runtime.list_graphs()),
-        nodes=list(info.nodes),
-        client_facing=list(info.client_facing),
-        entry_points=list(info.entry_points),
         default_entry_point=slot.runner.default_entry_point,
-        tools=list(info.tools),
-        mcp_servers=list(info.mcp_servers),
         models=[redact(name, 200) for name in info.models if name],
-        credentials=list(info.credentials),
         warnings=[redact(one, 1000) for one in slot.warnings],
         loaded_at=slot.loaded_at,
     )
@@ -57,18 +49,11 @@ def streams_of(
 def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
     """Return an entry point."""
     running = sum(not run.is_queued for run in stream.executions)
-    return api.EntryPoint(
+    return api.EntryPoint.of(
+        entry,
         graph_id=stream.graph_id,
         entry_point_id=entry.id,
-        node_id=entry.node_id,
-        trigger_type=entry.trigger_type,
-        interval_seconds=entry.interval_seconds,
-        cron=entry.cron,
-        timezone=entry.timezone,
         event_types=sorted(one.value for one in entry.event_types),
-        isolation_level=entry.isolation_level,
-        conversation_mode=entry.conversation_mode,
-        max_concurrent=entry.max_concurrent,
         running=running,
         queued=stream.pending - running,
         ticks_skipped=stream.ticks_skipped,
@@ -132,16 +117,13 @@ def execution_row(run: Execution) -> api.ExecutionRow:
             path=[] if state is None else list(state.path),
             checkpoint_id=None,
         )
-    return api.ExecutionRow(
+    return api.ExecutionRow.of(
+        result,
         execution_id=run.id,
         graph_id=run.graph_id,
         session_id=result.session_id or None,
-        status=result.status.value,
         outputs=masked(result.outputs),
         error=redact(result.error, 4000),
-        error_type=result.error_type,
-        path=list(result.path),
-        checkpoint_id=result.checkpoint_id,
     )
 
 
@@ -174,14 +156,9 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
         for _, node_id, one in stream.nodes()
         if node_id == node.id
     ]
-    return api.NodeRow(
+    return api.NodeRow.of(
+        node,
         node_id=node.id,
-        description=node.description,
-        node_type=node.node_type,
-        client_facing=node.client_facing,
-        tools=list(node.tools),
-        input_keys=list(node.input_keys),
-        output_keys=list(node.output_keys),
         running=len(running),
         waiting_for_user=sum(one.waiting_for_user for one in running),
     )
@@ -189,20 +166,13 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
 
 def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
     """Return a node with all details."""
-    return api.NodeDetail(
+    return api.NodeDetail.of(
+        node,
         **dict(node_row(slot, graph, node)),
         graph_id=graph.id,
         system_prompt=masked(node.system_prompt),
-        function=node.function,
         routes=dict(node.routes),
-        final_tools=list(node.final_tools),
-        nullable_output_keys=list(node.nullable_output_keys),
         model=redact(node.model, 200),
-        conversation_judge=node.conversation_judge,
-        success_criteria=node.success_criteria,
-        max_turns=node.max_turns,
-        max_retries=node.max_retries,
-        max_node_visits=node.max_node_visits,
         edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],
         edges_out=[_edge(edge) for edge in graph.edges_from(node.id)],
         entry_points=[entry.id for entry in graph.entry_points if entry.node_id == node.id],
@@ -210,12 +180,4 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
 
 
 def _edge(edge: EdgeSpec) -> api.Edge:
-    return api.Edge(
-        edge_id=edge.id,
-        source=edge.source,
-        target=edge.target,
-        when=edge.when,
-        expression=edge.expression,
-        route=edge.route,
-        priority=edge.priority,
-    )
+    return api.Edge.of(edge, edge_id=edge.id)

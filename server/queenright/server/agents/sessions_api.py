@@ -45,8 +45,7 @@ OfStatus = Annotated[
 
 
 @router.post(
-    "/sessions/{session_id}/checkpoints/{checkpoint_id}/restore",
-    **operation("restore_checkpoint", status=202, errors=(404, 409)),
+    "/sessions/{session_id}/checkpoints/{checkpoint_id}/restore", **operation(status=202, errors=(404, 409))
 )
 async def restore_checkpoint(
     log: OperatorLogDep,
@@ -65,7 +64,7 @@ async def restore_checkpoint(
     return started
 
 
-@router.get("/sessions/{session_id}/checkpoints", **operation("list_checkpoints", errors=(404,)))
+@router.get("/sessions/{session_id}/checkpoints", **operation(errors=(404,)))
 async def list_checkpoints(
     slot: SlotDep,
     graph: SessionGraphDep,
@@ -88,7 +87,7 @@ async def list_checkpoints(
     )
 
 
-@router.get("/sessions/{session_id}/messages", **operation("list_session_messages", errors=(404,)))
+@router.get("/sessions/{session_id}/messages", **operation(errors=(404,)))
 async def list_session_messages(
     slot: SlotDep,
     graph: SessionGraphDep,
@@ -114,7 +113,7 @@ async def list_session_messages(
     )
 
 
-@router.get("/graphs/{graph_id}/sessions/{session_id}", **operation("get_graph_session", errors=(404, 409)))
+@router.get("/graphs/{graph_id}/sessions/{session_id}", **operation(errors=(404, 409)))
 async def get_graph_session(
     slot: ReadableSlotDep, graph: ReadableGraphDep, session_id: SessionId
 ) -> api.SessionDetail:
@@ -122,7 +121,7 @@ async def get_graph_session(
     return await _detail(slot, graph.id, session_id)
 
 
-@router.get("/graphs/{graph_id}/sessions", **operation("list_graph_sessions", errors=(404,)))
+@router.get("/graphs/{graph_id}/sessions", **operation(errors=(404,)))
 async def list_graph_sessions(
     slot: ReadableSlotDep,
     graph: ReadableGraphDep,
@@ -134,7 +133,7 @@ async def list_graph_sessions(
     return await _page(slot, graph.id, status, limit, cursor)
 
 
-@router.get("/sessions/{session_id}", **operation("get_session", errors=(404, 409)))
+@router.get("/sessions/{session_id}", **operation(errors=(404, 409)))
 async def get_session(slot: SlotDep, graph: SessionGraphDep, session_id: SessionId) -> api.SessionDetail:
     """Return a session: its runs and its memory."""
     return await _detail(slot, graph.id, session_id)
@@ -143,7 +142,6 @@ async def get_session(slot: SlotDep, graph: SessionGraphDep, session_id: Session
 @router.delete(
     "/sessions/{session_id}",
     **operation(
-        "delete_session",
         status=204,
         errors={
             404: "There is no session of this id.",
@@ -161,7 +159,7 @@ async def delete_session(
     await log.write("delete_session", slot.id, graph_id=graph.id, session_id=session_id)
 
 
-@router.get("/sessions", **operation("list_sessions", errors=(404,)))
+@router.get("/sessions", **operation(errors=(404,)))
 async def list_sessions(
     slot: SlotDep, status: OfStatus = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.SessionPage:
@@ -228,13 +226,9 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
 def _session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
     """Blocks."""
     newest = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
-    return api.SessionRow(
-        session_id=state.session_id,
-        graph_id=state.graph_id,
+    return api.SessionRow.of(
+        state,
         entry_point_id=state.entry_point,
-        status=state.status.value,
-        created_at=state.created_at,
-        updated_at=state.updated_at,
         executions=len(state.executions),
         error="" if newest is None else redact(newest.error, 4000),
         interrupted=_is_interrupted(store, state),

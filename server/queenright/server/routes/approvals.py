@@ -25,7 +25,7 @@ class ApprovalDecision(Body):
     reason: Text = ""
 
 
-@router.get("", **operation("list_approvals"))
+@router.get("")
 async def list_approvals(
     approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.ApprovalsPage:
@@ -41,7 +41,7 @@ async def list_approvals(
     )
 
 
-@router.post("/{approval_id}/approve", **operation("approve_termination", status=202, errors=(404, 409)))
+@router.post("/{approval_id}/approve", **operation(status=202, errors=(404, 409)))
 async def approve_termination(
     request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
@@ -51,7 +51,7 @@ async def approve_termination(
     return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
 
 
-@router.post("/{approval_id}/deny", **operation("deny_termination", status=202, errors=(404, 409)))
+@router.post("/{approval_id}/deny", **operation(status=202, errors=(404, 409)))
 async def deny_termination(
     request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:

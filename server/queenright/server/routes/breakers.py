@@ -26,7 +26,7 @@ class Reset(Body):
     by: By = "operator"
 
 
-@router.get("", **operation("list_breakers"))
+@router.get("")
 async def list_breakers(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.BreakersPage:
@@ -42,13 +42,13 @@ async def list_breakers(
     )
 
 
-@router.get("/{name:path}", **operation("get_breaker", errors=(404,)))
+@router.get("/{name:path}", **operation(errors=(404,)))
 async def get_breaker(health: HealthDep, name: BreakerName) -> api.Breaker:
     """Return a circuit breaker."""
     return api.Breaker.of(await health.get_circuit_breaker_status(name))
 
 
-@router.post("/{name:path}/reset", **operation("reset_breaker", errors=(404,)))
+@router.post("/{name:path}/reset", **operation(errors=(404,)))
 async def reset_breaker(
     request: Request, health: HealthDep, name: BreakerName, body: Reset | None = None
 ) -> api.Breaker:

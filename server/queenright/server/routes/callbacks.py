@@ -96,7 +96,7 @@ _INCIDENT = _ANY | {
 
 @router.post(
     "/api/alertmanager/webhook",
-    **operation("record_symptoms", status=202),
+    **operation(status=202),
     openapi_extra=takes(_SYMPTOMS, what="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
@@ -108,7 +108,7 @@ async def record_symptoms(request: Request, service: ServiceDep) -> api.Symptoms
     return api.SymptomsReceipt(symptoms=len(symptoms))
 
 
-@router.post("/api/deadman", **operation("record_watchdog", status=204, description="The alert is recorded."))
+@router.post("/api/deadman", **operation(status=204, description="The alert is recorded."))
 async def record_watchdog(service: ServiceDep) -> None:
     """Receive the Watchdog alert through Prometheus and Alertmanager, which shows that the chain works."""
     service.deadman_at = service.clock()
@@ -116,7 +116,7 @@ async def record_watchdog(service: ServiceDep) -> None:
 
 @router.post(
     DELIVERED_PATH,
-    **operation("record_notifications", status=202),
+    **operation(status=202),
     openapi_extra=takes(_NOTIFICATIONS, what="Alertmanager's webhook payload."),
 )
 async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
@@ -129,7 +129,7 @@ async def record_notifications(request: Request, service: ServiceDep) -> api.Del
 
 @router.post(
     "/api/slack/actions",
-    **operation("slack_action", errors=_SIGNED),
+    **operation(errors=_SIGNED),
     openapi_extra=takes(
         _CLICK, media="application/x-www-form-urlencoded", what="An interaction payload of Slack."
     ),
@@ -148,7 +148,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 
 @router.post(
     "/api/pagerduty/webhook",
-    **operation("pagerduty_webhook", status=202, errors=_SIGNED),
+    **operation(status=202, errors=_SIGNED),
     openapi_extra=takes(_INCIDENT, what="A webhook event of PagerDuty, version 3."),
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:

@@ -39,7 +39,7 @@ class Message(Body):
     ] = False
 
 
-@router.post("", **operation("chat_about_ticket", errors=(404,)))
+@router.post("", **operation(errors=(404,)))
 async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:
@@ -54,7 +54,7 @@ async def chat_about_ticket(
     return api.ChatMessage.of(answer)
 
 
-@router.get("", **operation("list_ticket_messages", errors=(404,)))
+@router.get("", **operation(errors=(404,)))
 async def list_ticket_messages(
     service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:

@@ -256,9 +256,7 @@ router = APIRouter(prefix="/api", tags=["events"])
 
 
 @router.get(
-    "/events",
-    response_class=EventStream,
-    **operation("stream_events", errors=_REFUSED, description=_WHAT, content=_CONTENT),
+    "/events", response_class=EventStream, **operation(errors=_REFUSED, description=_WHAT, content=_CONTENT)
 )
 async def stream_events(
     request: Request,
@@ -281,7 +279,7 @@ async def stream_events(
 @router.get(
     "/agents/{agent_id:agent}/events",
     response_class=EventStream,
-    **operation("stream_agent_events", errors=_REFUSED_OF_ONE, description=_WHAT, content=_CONTENT),
+    **operation(errors=_REFUSED_OF_ONE, description=_WHAT, content=_CONTENT),
 )
 async def stream_agent_events(
     request: Request,

@@ -47,7 +47,7 @@ _HEARTBEAT: dict[str, Any] = {
 }
 
 
-@router.get("/agents", **operation("list_agents"))
+@router.get("/agents")
 async def list_agents(
     response: Response,
     service: ServiceDep,
@@ -73,7 +73,7 @@ async def list_agents(
 
 
 # Before the route of one worker: this is the health of all, not of a worker without a name.
-@router.get("/agents/health", **operation("list_agent_health"))
+@router.get("/agents/health")
 async def list_agent_health(
     response: Response, service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
@@ -93,7 +93,7 @@ async def list_agent_health(
     return set_etag(response, found)
 
 
-@router.get("/agents/{agent_id:agent}/health", **operation("get_agent_health", errors=(404,)))
+@router.get("/agents/{agent_id:agent}/health", **operation(errors=(404,)))
 async def get_agent_health(
     response: Response, service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
 ) -> api.AgentHealth:
@@ -105,7 +105,7 @@ async def get_agent_health(
     return set_etag(response, agent_health_row(worker, health, service.clock()))
 
 
-@router.get("/agents/{agent_id:agent}/history", **operation("get_agent_history"))
+@router.get("/agents/{agent_id:agent}/history")
 async def get_agent_history(
     health: HealthDep,
     agent_id: AgentId,
@@ -135,7 +135,7 @@ async def get_agent_history(
 
 @router.get(
     "/agents/{agent_id:agent}/heartbeat",
-    **operation("get_last_heartbeat", errors={404: "No heartbeat of this worker has been received."}),
+    **operation(errors={404: "No heartbeat of this worker has been received."}),
 )
 async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartbeat:
     """Return the last heartbeat of a worker."""
@@ -145,11 +145,7 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     return api.Heartbeat.of(found)
 
 
-@router.post(
-    "/heartbeats",
-    **operation("record_heartbeat", status=202),
-    openapi_extra=takes(_HEARTBEAT, what="One heartbeat."),
-)
+@router.post("/heartbeats", **operation(status=202), openapi_extra=takes(_HEARTBEAT, what="One heartbeat."))
 async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:
     """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())

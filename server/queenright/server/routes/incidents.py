@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from queenright import api
 from queenright.health.incidents import incidents_of
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation
 from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
@@ -18,14 +17,14 @@ _SECONDS: Final = 7 * 86_400.0
 _LARGEST: Final = 10_000
 
 
-@router.get("/incidents", tags=["tickets"], **operation("list_incidents"))
+@router.get("/incidents", tags=["tickets"])
 async def list_incidents(service: ServiceDep) -> api.Incidents:
     """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
     tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
     return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of(tickets)])
 
 
-@router.get("/providers", tags=["health"], **operation("list_providers"))
+@router.get("/providers", tags=["health"])
 async def list_providers(service: ServiceDep) -> api.Providers:
     """List model providers with their health, from the fleet's calls of the last ten minutes."""
     found = service.providers.providers(service.clock())

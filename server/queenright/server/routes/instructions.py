@@ -32,7 +32,7 @@ class InstructionAnswer(Body):
     checkpoint_id: Annotated[str | None, Field(max_length=256)] = None
 
 
-@router.get("", **operation("pull_instructions", errors={404: "The path names no worker."}))
+@router.get("", **operation(errors={404: "The path names no worker."}))
 async def pull_instructions(
     service: ServiceDep,
     agent_id: AgentId,
@@ -49,7 +49,7 @@ async def pull_instructions(
 
 @router.post(
     "/{instruction_id}/answer",
-    **operation("answer_instruction", status=204, errors=(404, 409), description="The answer is recorded."),
+    **operation(status=204, errors=(404, 409), description="The answer is recorded."),
 )
 async def answer_instruction(
     instructions: InstructionsDep,

@@ -55,7 +55,7 @@ class EmergencyStop(Body):
     by: By = "operator"
 
 
-@router.post("/agents/{agent_id:agent}/nudge", **operation("nudge_agent", status=202, errors=(404, 409)))
+@router.post("/agents/{agent_id:agent}/nudge", **operation(status=202, errors=(404, 409)))
 async def nudge_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
 ) -> api.NudgeResult:
@@ -68,9 +68,7 @@ async def nudge_agent(
     )
 
 
-@router.post(
-    "/agents/{agent_id:agent}/escalate", **operation("escalate_agent", status=202, errors=(404, 409))
-)
+@router.post("/agents/{agent_id:agent}/escalate", **operation(status=202, errors=(404, 409)))
 async def escalate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
 ) -> api.EscalationResult:
@@ -82,9 +80,7 @@ async def escalate_agent(
     )
 
 
-@router.post(
-    "/agents/{agent_id:agent}/terminate", **operation("terminate_agent", status=202, errors=(404, 409))
-)
+@router.post("/agents/{agent_id:agent}/terminate", **operation(status=202, errors=(404, 409)))
 async def terminate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
 ) -> api.TerminationResult:
@@ -100,7 +96,7 @@ async def terminate_agent(
     )
 
 
-@router.get("/interventions", **operation("list_interventions"))
+@router.get("/interventions")
 async def list_interventions(
     health: HealthDep,
     agent_id: AgentQuery = None,
@@ -121,7 +117,7 @@ async def list_interventions(
     )
 
 
-@router.get("/escalations", **operation("list_escalations"))
+@router.get("/escalations")
 async def list_escalations(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EscalationsPage:
@@ -137,9 +133,7 @@ async def list_escalations(
     )
 
 
-@router.post(
-    "/escalations/{escalation_id}/decision", **operation("decide_escalation", status=202, errors=(404, 409))
-)
+@router.post("/escalations/{escalation_id}/decision", **operation(status=202, errors=(404, 409)))
 async def decide_escalation(
     request: Request,
     health: HealthDep,
@@ -158,13 +152,13 @@ async def decide_escalation(
     )
 
 
-@router.get("/emergency-stop", **operation("get_emergency_stop"))
+@router.get("/emergency-stop")
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
     return api.EmergencyStop.of(health.emergency_stopped)
 
 
-@router.put("/emergency-stop", **operation("set_emergency_stop"))
+@router.put("/emergency-stop")
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
     by = actor_of(request, body.by)

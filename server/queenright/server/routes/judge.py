@@ -11,13 +11,12 @@ from queenright import api
 from queenright.health.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes.dependencies import StoreDep
-from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 
 router = APIRouter(prefix="/api/judge", tags=["judge"])
 
 
-@router.get("/checks", **operation("list_judge_checks"))
+@router.get("/checks")
 async def list_judge_checks(
     store: StoreDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.JudgeChecksPage:

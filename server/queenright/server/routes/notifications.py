@@ -8,14 +8,13 @@ from queenright import api
 from queenright.alerting import notification
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.views.view import notification_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
 
-@router.get("/notifications", **operation("list_notifications"))
+@router.get("/notifications")
 async def list_notifications(
     response: Response, service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
 ) -> api.NotificationsPage:

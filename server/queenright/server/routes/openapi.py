@@ -1,8 +1,9 @@
 """
 The OpenAPI document.
 
-A route documents itself through ``**operation(...)`` in its decorator. The responses that all operations have
-(of the gate, of authentication, of the checks of the body) are added here.
+An operation's id is the name of its route's function. The route documents the rest through
+``**operation(...)`` in its decorator. The responses that all operations have (of the gate, of authentication,
+of the checks of the body) are added here.
 """
 
 from __future__ import annotations
@@ -77,8 +78,6 @@ An error is `application/problem+json` and states what is wrong and what to do.
 
 
 def operation(
-    operation_id: str,
-    model: Any = None,
     *,
     status: int = 200,
     errors: Mapping[int, str] | tuple[int, ...] = (),
@@ -90,8 +89,6 @@ def operation(
     Return the keyword arguments of a route's decorator that document the operation.
 
     Args:
-        operation_id: The operation's id and, with spaces, its summary: ``list_agents``.
-        model: The model of the response, for a route whose return annotation does not name it.
         status: The status of success.
         errors: The problems that the route itself responds with, by status; the descriptions in ``ERRORS``
             apply unless it brings its own.
@@ -103,18 +100,14 @@ def operation(
     if content is not None:
         success["content"] = dict(content)
     descriptions = errors if isinstance(errors, Mapping) else {code: ERRORS[code] for code in errors}
-    found = {
-        "operation_id": operation_id,
-        "summary": operation_id.replace("_", " ").capitalize(),
+    found: dict[str, Any] = {
         "status_code": status,
         "responses": {status: success}
         | {code: _problem(code, words) for code, words in descriptions.items()}
         | {code: {"model": other, "description": words} for code, (other, words) in (also or {}).items()},
     }
-    if model is not None:
-        found["response_model"] = model
-    if words := description or _first_line(getattr(model, "__doc__", None)):
-        found["response_description"] = words
+    if description:
+        found["response_description"] = description
     return found
 
 
@@ -162,6 +155,7 @@ def _complete(schema: dict[str, Any]) -> None:
         for method, operation in operations.items():
             if method in _METHODS:
                 used.update(operation.get("tags", ()))
+                operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
                 if method == "get" and is_polled(path):
                     _describe_etag(operation)
                 _describe_success(operation, components)

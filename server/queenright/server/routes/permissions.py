@@ -26,7 +26,7 @@ class PermissionAnswer(Body):
     reason: Text = ""
 
 
-@router.get("", **operation("list_permissions"))
+@router.get("")
 async def list_permissions(
     permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:
@@ -47,7 +47,7 @@ async def list_permissions(
     )
 
 
-@router.post("/{request_id}/answer", **operation("answer_permission", status=202, errors=(404, 409)))
+@router.post("/{request_id}/answer", **operation(status=202, errors=(404, 409)))
 async def answer_permission(
     request: Request,
     permissions: PermissionsDep,
@@ -58,13 +58,4 @@ async def answer_permission(
     done = await permissions.answer(
         request_id, body.decision, by=actor_of(request, body.by), reason=body.reason
     )
-    return api.PermissionResult(
-        agent_id=done.agent_id,
-        session_id=done.session_id,
-        incarnation_id=done.incarnation_id,
-        intervention_id=done.intervention_id,
-        delivered=done.outcome is Outcome.DONE,
-        outcome=done.outcome,
-        message=done.message,
-        detail=done.detail,
-    )
+    return api.PermissionResult.of(done, delivered=done.outcome is Outcome.DONE)

@@ -22,18 +22,14 @@ _OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "exam
     "/healthz",
     tags=["service"],
     response_class=PlainTextResponse,
-    **operation("get_alive", description="`ok`", content=_OK),
+    **operation(description="`ok`", content=_OK),
 )
 async def get_alive() -> PlainTextResponse:
     """Return `ok` while the process runs."""
     return PlainTextResponse("ok\n")
 
 
-@router.get(
-    "/readyz",
-    tags=["service"],
-    **operation("get_ready", also={503: (api.Ready, "The service is not ready.")}),
-)
+@router.get("/readyz", tags=["service"], **operation(also={503: (api.Ready, "The service is not ready.")}))
 async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
     """Return whether the service is ready; if not, what is missing, for callers with a role."""
     missing = service.ready()

@@ -30,7 +30,7 @@ class Recover(Body):
     ] = False
 
 
-@router.get("", **operation("list_recoveries"))
+@router.get("")
 async def list_recoveries(
     health: HealthDep,
     state: Annotated[RecoveryState | None, Query(description="Only recoveries in this state.")] = None,
@@ -49,7 +49,7 @@ async def list_recoveries(
     )
 
 
-@router.get("/{task_id:path}", **operation("get_recovery", errors=(404,)))
+@router.get("/{task_id:path}", **operation(errors=(404,)))
 async def get_recovery(
     health: HealthDep, task_id: Annotated[str, Path(description="The task's id.", examples=["report-7"])]
 ) -> api.RecoveryStatus:
@@ -57,7 +57,7 @@ async def get_recovery(
     return api.RecoveryStatus.of(await health.get_recovery_status(task_id))
 
 
-@router.post("", **operation("initiate_recovery", status=202, errors=(404, 409)))
+@router.post("", **operation(status=202, errors=(404, 409)))
 async def initiate_recovery(request: Request, health: HealthDep, body: Recover) -> api.RecoveryResult:
     """Recover a task from its last valid checkpoint."""
     return api.RecoveryResult.of(

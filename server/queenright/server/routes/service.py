@@ -33,13 +33,13 @@ Moment = Annotated[
 ]
 
 
-@router.get("/api/status", **operation("get_status"))
+@router.get("/api/status")
 async def get_status(response: Response, service: ServiceDep) -> api.Status:
     """Return the content of the status page; of many workers the worst."""
     return set_etag(response, status(service))
 
 
-@router.get("/api/version", **operation("get_version"))
+@router.get("/api/version")
 async def get_version(service: ServiceDep) -> api.Version:
     """Return the version of the service and of its database schema, and when it started."""
     return api.Version(
@@ -50,13 +50,13 @@ async def get_version(service: ServiceDep) -> api.Version:
     )
 
 
-@router.get("/api/settings", **operation("get_settings"))
+@router.get("/api/settings")
 async def get_settings(service: ServiceDep) -> api.CurrentSettings:
     """Return the settings in force, with secrets masked, as `queenright config show` does."""
     return api.CurrentSettings(settings=service.settings.model_dump(mode="json"), reloadable=list(RELOADABLE))
 
 
-@router.get("/api/telemetry", **operation("get_telemetry"))
+@router.get("/api/telemetry")
 async def get_telemetry(service: ServiceDep) -> api.Telemetry:
     """
     Return the senders of telemetry, the records that were not used and why, and what each sender should set.
@@ -66,7 +66,7 @@ async def get_telemetry(service: ServiceDep) -> api.Telemetry:
     return telemetry_view(service.intake, service.monitor, service.clock())
 
 
-@router.post("/-/reload", **operation("reload_settings", errors=(409, 422)))
+@router.post("/-/reload", **operation(errors=(409, 422)))
 async def reload_settings(service: ServiceDep) -> api.Reloaded:
     """
     Read the settings file and the environment again, and apply what can change at runtime.
@@ -77,7 +77,7 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
     return api.Reloaded.model_validate((await reload(service)).as_json())
 
 
-@router.get("/api/audit", **operation("list_audit"))
+@router.get("/api/audit")
 async def list_audit(
     store: StoreDep,
     types: Types = None,

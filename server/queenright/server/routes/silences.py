@@ -29,7 +29,7 @@ class CreateSilence(Body):
     by: By = "operator"
 
 
-@router.get("", **operation("list_silences"))
+@router.get("")
 async def list_silences(service: ServiceDep) -> api.Silences:
     """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
@@ -43,7 +43,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     )
 
 
-@router.post("", **operation("add_silence", status=201, errors=(404, 409, 502)))
+@router.post("", **operation(status=201, errors=(404, 409, 502)))
 async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(
@@ -56,8 +56,7 @@ async def add_silence(request: Request, service: ServiceDep, body: CreateSilence
 
 
 @router.delete(
-    "/{silence_id}",
-    **operation("expire_silence", status=204, errors=(404, 409, 502), description="The silence has ended."),
+    "/{silence_id}", **operation(status=204, errors=(404, 409, 502), description="The silence has ended.")
 )
 async def expire_silence(
     service: ServiceDep, silence_id: Annotated[str, Path(description="The silence's id.")]
@@ -67,14 +66,4 @@ async def expire_silence(
 
 
 def _row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:
-    return api.Silence(
-        silence_id=silence.id,
-        by=silence.by,
-        comment=silence.comment,
-        state=silence.state,
-        starts_at=silence.starts_at,
-        ends_at=silence.ends_at,
-        matchers=list(silence.matchers),
-        peers=sorted(peers),
-        tickets=sorted(tickets),
-    )
+    return api.Silence.of(silence, silence_id=silence.id, peers=sorted(peers), tickets=sorted(tickets))

@@ -100,7 +100,7 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
     )
 
 
-@router.get("/tickets", **operation("list_tickets"))
+@router.get("/tickets")
 async def list_tickets(
     response: Response,
     service: ServiceDep,
@@ -126,7 +126,7 @@ async def list_tickets(
     return set_etag(response, await _page(service, limit, cursor, **filters))
 
 
-@router.get("/agents/{agent_id:agent}/escalations", **operation("list_agent_escalations"))
+@router.get("/agents/{agent_id:agent}/escalations")
 async def list_agent_escalations(
     response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
@@ -134,9 +134,7 @@ async def list_agent_escalations(
     return set_etag(response, await _page(service, limit, cursor, agent_id=agent_id))
 
 
-@router.get(
-    "/agents/{agent_id:agent}/escalations/{ticket_id}", **operation("get_agent_escalation", errors=(404,))
-)
+@router.get("/agents/{agent_id:agent}/escalations/{ticket_id}", **operation(errors=(404,)))
 async def get_agent_escalation(
     response: Response, service: ServiceDep, agent_id: AgentId, ticket_id: TicketId
 ) -> api.Ticket:
@@ -149,13 +147,13 @@ async def get_agent_escalation(
     return set_etag(response, ticket)
 
 
-@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,)))
+@router.get("/tickets/{ticket_id}", **operation(errors=(404,)))
 async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket."""
     return set_etag(response, await read_ticket(service, ticket_id))
 
 
-@router.post("/tickets/{ticket_id}/acknowledge", **operation("acknowledge_ticket", errors=(404, 409)))
+@router.post("/tickets/{ticket_id}/acknowledge", **operation(errors=(404, 409)))
 async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:
@@ -167,7 +165,7 @@ async def acknowledge_ticket(
     return await read_ticket(service, ticket_id)
 
 
-@router.post("/tickets/{ticket_id}/unacknowledge", **operation("unacknowledge_ticket", errors=(404, 409)))
+@router.post("/tickets/{ticket_id}/unacknowledge", **operation(errors=(404, 409)))
 async def unacknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Unacknowledge | None = None
 ) -> api.Ticket:
@@ -177,7 +175,7 @@ async def unacknowledge_ticket(
     return await read_ticket(service, ticket_id)
 
 
-@router.post("/tickets/{ticket_id}/dismiss", **operation("dismiss_ticket", errors=(404, 409)))
+@router.post("/tickets/{ticket_id}/dismiss", **operation(errors=(404, 409)))
 async def dismiss_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismiss
 ) -> api.Ticket:
@@ -196,14 +194,14 @@ async def dismiss_ticket(
     return await read_ticket(service, ticket_id)
 
 
-@router.get("/tickets/{ticket_id}/timeline", **operation("get_ticket_timeline", errors=(404,)))
+@router.get("/tickets/{ticket_id}/timeline", **operation(errors=(404,)))
 async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.Timeline:
     """Return the timeline of a ticket, oldest first: triage, notifications, interventions, and its end."""
     ticket = await find_ticket(service, ticket_id)
     return await service.store.read(lambda conn: timeline(conn, ticket))
 
 
-@router.post("/tickets/{ticket_id}/resolve", **operation("resolve_ticket", errors=(404, 409)))
+@router.post("/tickets/{ticket_id}/resolve", **operation(errors=(404, 409)))
 async def resolve_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolve
 ) -> api.Ticket:

@@ -60,12 +60,8 @@ def acting_view(
     requests, all_breakers = list(approvals), list(breakers)
     tripped = [one for one in all_breakers if one.state is not BreakerState.CLOSED]
     return api.Acting(
-        emergency_stop=api.StatusEmergencyStop(
-            on=stop.on,
-            by=stop.by,
-            reason=stop.reason,
-            changed_at=stop.changed_at,
-            since=clock_time(stop.changed_at) if stop.changed_at is not None else "",
+        emergency_stop=api.StatusEmergencyStop.of(
+            stop, since=clock_time(stop.changed_at) if stop.changed_at is not None else ""
         ),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
@@ -123,16 +119,12 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person has to look",
     }
-    return api.StatusLadder(
-        agent_id=ladder.agent_id,
-        session_id=ladder.session_id,
+    return api.StatusLadder.of(
+        ladder,
         level=level,
         what=words.get(level, level.value.replace("_", " ")),
-        trouble_since=ladder.trouble_since,
         trouble_for=ago(now - ladder.trouble_since),
-        acted_at=ladder.acted_at,
         acted_ago=ago(now - ladder.acted_at if ladder.acted_at is not None else None),
-        until=ladder.until,
         next=step.action.value if step.action is not None else "",
         next_at=due,
         when=_when(due, stop, now, "next in {}") if due is not None else "",
@@ -140,24 +132,13 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
 
 
 def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.StatusEscalation:
-    return api.StatusEscalation(
-        escalation_id=one.escalation_id,
-        agent_id=one.agent_id,
-        reason=one.reason,
-        options=list(one.options),
-        deadline=one.deadline,
-        when=_when(one.deadline, stop, now, "{} left"),
-    )
+    return api.StatusEscalation.of(one, when=_when(one.deadline, stop, now, "{} left"))
 
 
 def _approval_row(one: Approval, now: float) -> api.StatusApproval:
-    return api.StatusApproval(
-        approval_id=one.approval_id,
-        agent_id=one.agent_id,
-        ticket_id=one.ticket_id,
-        reason=one.reason,
+    return api.StatusApproval.of(
+        one,
         by=describe_requester(one.asked_by, one.ordered_by),
-        expires_at=one.expires_at,
         when=f"{ago(max(0.0, one.expires_at - now))} left",
     )
 
@@ -165,14 +146,9 @@ def _approval_row(one: Approval, now: float) -> api.StatusApproval:
 def breaker_row(one: BreakerStatus, now: float) -> api.StatusBreaker:
     """Return a circuit breaker as the pages show it."""
     half_open_in = one.half_open_at - now if one.half_open_at is not None else None
-    return api.StatusBreaker(
-        name=one.name,
-        state=one.state,
+    return api.StatusBreaker.of(
+        one,
         colour=_COLOURS[one.state.value],
-        failures=one.failures,
-        threshold=one.threshold,
-        reason=one.reason,
-        half_open_at=one.half_open_at,
         half_open_in=ago(half_open_in) if half_open_in is not None else "",
     )
 
@@ -180,17 +156,9 @@ def breaker_row(one: BreakerStatus, now: float) -> api.StatusBreaker:
 def recovery_row(one: Recovery, now: float) -> api.StatusRecovery:
     """Return a recovery as the pages show it."""
     is_due = one.state is RecoveryState.WAITING and one.not_before > now
-    return api.StatusRecovery(
-        recovery_id=one.recovery_id,
-        task_id=one.task_id,
-        agent_id=one.agent_id,
-        state=one.state,
+    return api.StatusRecovery.of(
+        one,
         colour=_RECOVERY_COLOURS.get(one.state, "degraded"),
-        exhausted=one.exhausted,
-        attempt=one.attempt,
-        from_start=one.from_start,
         reason=one.outcome or one.reason,
-        created_at=one.created_at,
-        not_before=one.not_before,
         when=f"in {ago(one.not_before - now)}" if is_due else f"{ago(now - one.created_at)} ago",
     )

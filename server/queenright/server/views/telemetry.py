@@ -45,15 +45,7 @@ def telemetry_view(intake: Intake, monitor: HealthMonitor, now: float) -> api.Te
             for (dialect, reason), count in counter.most_common()
         ],
         refused=[
-            api.RefusedRequests(
-                path=one.path,
-                status=one.status,
-                count=one.count,
-                reason=one.reason,
-                last_seen=one.last_seen,
-                when=f"{ago(now - one.last_seen)} ago",
-            )
-            for one in intake.refusals()
+            api.RefusedRequests.of(one, when=f"{ago(now - one.last_seen)} ago") for one in intake.refusals()
         ],
     )
 
@@ -62,14 +54,10 @@ def _source(source: Source, monitor: HealthMonitor, now: float) -> api.Telemetry
     agent_id, session_id = source.session
     worker = monitor.get(agent_id, session_id) if agent_id else None
     vitals = None if worker is None else worker.vitals
-    return api.TelemetrySource(
-        service=source.service,
-        dialect=source.dialect,
+    return api.TelemetrySource.of(
+        source,
         libraries=list(source.libraries),
-        first_seen=source.first_seen,
-        last_seen=source.last_seen,
         when=f"{ago(now - source.last_seen)} ago",
-        records=source.records,
         used=max(0, source.used),
         rejected=source.rejected.total(),
         agents=list(reversed(source.agents)),

@@ -186,19 +186,9 @@ def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.
             for line in outbox.peers
             if (line.peer, handed.status) not in answered
         ]
-    return api.Notification(
-        id=handed.id,
-        ticket_id=handed.ticket_id,
+    return api.Notification.of(
+        handed,
         agent_id=handed.agent,
-        agent=handed.agent,
-        cause=handed.cause,
-        severity=handed.severity,
-        ticket_severity=handed.ticket_severity,
-        title=handed.title,
-        status=handed.status,
-        written_at=handed.written_at,
-        ended_at=handed.ended_at,
-        active=handed.active,
         peers=sorted(peers, key=lambda one: (one.peer, one.status)),
         notified=delivery_rows(handed.notified),
         time=clock_time(handed.written_at),
@@ -375,13 +365,6 @@ def paged(service: Service) -> list[api.StandInMessage]:
     if service.recorder is None:
         return []
     return [
-        api.StandInMessage(
-            at=message.time,
-            time=clock_time(message.time),
-            channel=message.channel,
-            status=message.status,
-            title=message.title,
-            text=message.text,
-        )
+        api.StandInMessage.of(message, at=message.time, time=clock_time(message.time))
         for message in reversed(service.recorder.received)
     ]
