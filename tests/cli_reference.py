@@ -1,7 +1,6 @@
 """
-Every command with its first sentence and its example, as docs/cli.md lists them.
-
-``python -m tests.cli_reference`` writes that part of the page anew.
+Every command with its first sentence and its example, as in docs/cli.md. ``python -m tests.cli_reference``
+updates that part of the page.
 """
 
 from __future__ import annotations

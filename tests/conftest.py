@@ -110,7 +110,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the tests that mostly wait for other programs: the others use the processors meanwhile."""
+    """Spread the tests that mostly wait for other programs: the others use the processors in between."""
     whole = [item for item in items if _unit(item.nodeid) != item.nodeid]
     others = [item for item in items if _unit(item.nodeid) == item.nodeid]
     waiting = [item for item in others if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]

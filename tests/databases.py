@@ -167,7 +167,7 @@ class Postgres:
         return self._create(self._template)
 
     def drop(self, url: str) -> None:
-        """Remove the database at ``url``, whoever is in it."""
+        """Remove the database at ``url``, even with open connections."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
     def execute(self, statement: str, *, database: str = "postgres") -> list[Any]:

@@ -25,7 +25,7 @@ CLOSED_ENDPOINTS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": CLOSED_URL, "QUEENRIGH
 
 
 def isolate() -> None:
-    """Forget endpoints and settings of whoever runs the tests; guard this process and its children."""
+    """Remove endpoints and settings of the environment; guard this process and its children."""
     for name in [name for name in os.environ if name.startswith(_SET_BY_USERS) and name not in _OWN]:
         del os.environ[name]
     number, file = tempfile.mkstemp(prefix="refused-")
@@ -38,7 +38,7 @@ def isolate() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return a short environment for a child: the guard, agents that report to nobody, and ``more``."""
+    """Return a short environment for a child: the guard, agents without a service, and ``more``."""
     variables = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
     return variables | CLOSED_ENDPOINTS | more
 

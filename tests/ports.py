@@ -1,4 +1,4 @@
-"""Ports that stay a test's own while nobody listens on them: before a child starts, and between two lives."""
+"""Reserve ports for a test while nothing listens on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Alertmanagers with our configuration, and in place of people and judge whoever keeps what came."""
+"""Real Alertmanagers with our configuration, and servers that record what they send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import until
 
 @dataclass
 class People:
-    """Slack and PagerDuty, whoever hears the Watchdog, and the two webhooks of the service."""
+    """Slack, PagerDuty, the dead man's receiver, and the service's two webhooks."""
 
     url: str = ""
     recorder: Recorder = field(default_factory=Recorder)

@@ -1,4 +1,4 @@
-"""A cluster of two real Alertmanagers: each has every alert, people are told once, and one is enough."""
+"""A cluster of two real Alertmanagers: both have every alert, people get one message, and one is enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan as a property: whatever happens, in whatever order, the peers end up knowing what is true."""
+"""The delivery plan as a property: after any sequence of events, every peer has the current alerts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = AlertingSettings()
 
 @dataclass
 class World:
-    """Notifications, and one peer that believes what it is told for as long as it is told."""
+    """Notifications, and one peer that keeps alerts while they are repeated."""
 
     now: float = T0
     notifications: dict[int, Notification] = field(default_factory=dict)

@@ -402,7 +402,7 @@ def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
+    """Queenright itself would look alive, and nothing would raise the alarm."""
     monkeypatch.chdir(tmp_path)
     files, output = exported(tmp_path)
 

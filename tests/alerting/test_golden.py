@@ -102,7 +102,7 @@ def test_resolved_message_has_duration_and_who_ended_it(version: str) -> None:
 def test_fleet_trouble_is_one_message_and_one_incident_until_the_last_resolves(
     version: str,
 ) -> None:
-    """Both alerts in the first message; the first end is told, and the incident stays open for the other."""
+    """Both alerts are in the first message; after the first end, the incident stays open for the other."""
     fleet, burn = (
         next(rule.summary for rule in RULES if rule.name == f"Queenright{name}")
         for name in ("FleetDegraded", "BadStepsBurn")

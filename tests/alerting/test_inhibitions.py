@@ -173,7 +173,7 @@ def test_every_rule_has_its_pair() -> None:
 def test_inhibition_source_and_target_are_emitted_with_all_equal_labels(
     rule: dict[str, Any],
 ) -> None:
-    """A rule about a label that nobody sends either never inhibits, or everything."""
+    """A rule on a label that no alert has inhibits nothing or everything."""
     emitted = [*of_rules(), *of_queen()]
     sources = [labels for labels in emitted if matches(rule["source_matchers"], labels)]
     targets = [labels for labels in emitted if matches(rule["target_matchers"], labels)]

@@ -85,7 +85,7 @@ async def test_active_alert_is_repeated_before_it_expires(make_post: MakePost, p
 
 
 async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: ServedPeer) -> None:
-    """B39: recovered and held: the operator is told."""
+    """B39: recovered and held: the operator is notified."""
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
@@ -102,7 +102,7 @@ async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: 
 async def test_accepted_resolve_is_repeated_once_after_a_restart(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
-    """B124: an Alertmanager that was begun anew knows whom it told of an alert, and not the alert."""
+    """B124: a restarted Alertmanager knows what it notified, and not the alert itself."""
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
@@ -142,7 +142,7 @@ async def test_clock_set_back_after_a_rise_keeps_the_alert_ending(
 
 
 async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost, peer: ServedPeer) -> None:
-    """B123: the session that was left has recovered, and nobody waits for the next life."""
+    """B123: the earlier session has recovered, and its alert waits for no further session."""
     post = make_post(peer.url)
     other = ticket(ticket_id="ticket-2", worker_session_id="two")
     gone = other.model_copy(update={"status": TicketStatus.WORKER_GONE})
@@ -159,7 +159,7 @@ async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost
 
 
 def test_resolved_alert_does_not_fire_again_when_the_clock_is_set_back() -> None:
-    """B122: it was held open for the next life, which did not come."""
+    """B122: it was held open for a further session, which did not come."""
     held = notification.Notification(
         id=1,
         ticket_id="one",
@@ -229,7 +229,7 @@ async def test_end_of_a_replaced_alert_is_not_repeated(make_post: MakePost, peer
 async def test_replaced_alert_held_by_another_ticket_is_not_resolved_again(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
-    """B122: whatever ended of it before."""
+    """B122: regardless of what ended before."""
     post = make_post(peer.url)
     lesser = {"severity": Severity.MEDIUM}
     other = ticket(ticket_id="t2", worker_session_id="s2", **lesser)
@@ -381,7 +381,7 @@ async def test_clock_set_back_does_not_keep_a_resolved_alert_firing(
 async def test_clock_set_back_does_not_undo_a_resolve(
     make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
 ) -> None:
-    """B23: a new ticket is told, and does not join what is over."""
+    """B23: a new ticket is notified, and does not join a closed one."""
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver(after=100)
@@ -621,7 +621,9 @@ async def test_relapse_is_notified_again(make_post: MakePost, peer: ServedPeer) 
 
 
 async def test_identity_is_stable_across_a_restart(make_post: MakePost, peer: ServedPeer) -> None:
-    """B77: killed at any moment, nothing is sent under a second identity, and delivered is said once."""
+    """
+    B77: killed at any moment, nothing is sent under a second identity, and each delivery is recorded once.
+    """
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()

@@ -51,7 +51,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
 
 
 def test_finding_comes_first_from_the_rules_numbers() -> None:
-    """Whatever the models made of it."""
+    """Regardless of the models' text."""
     lied = ticket(
         **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
     )

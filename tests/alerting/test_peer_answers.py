@@ -1,4 +1,4 @@
-"""What answers in an Alertmanager's place costs little, and is never taken for one that silences nothing."""
+"""Invalid answers in place of Alertmanager's are cheap to read and never mean "no silences"."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: Ale
 
 
 async def test_login_page_does_not_accept_alerts(peer: ServedPeer, client: AlertmanagerClient) -> None:
-    """Else nobody would ever be told, and nothing would say so."""
+    """Otherwise nobody would be notified, without any sign of it."""
     peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
 

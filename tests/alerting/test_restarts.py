@@ -1,4 +1,4 @@
-"""What people are told when the service and the real Alertmanager stop and start again."""
+"""Messages across restarts of the service and of the real Alertmanager."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_parsed_routes_match_amtool() -> None:
 
 
 def test_watchdog_is_sent_every_minute() -> None:
-    """It is told again at the first look at its group after `repeat_interval` has passed, not at it."""
+    """It is repeated at the first group evaluation after `repeat_interval`, not at it."""
     [route] = leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
     look, repeat = seconds(route["group_interval"]), seconds(route["repeat_interval"])
 
@@ -167,7 +167,7 @@ def test_symptom_wakes_the_judge_immediately_and_every_ten_minutes() -> None:
 
 
 def test_acknowledged_ticket_is_not_repeated_by_alertmanager() -> None:
-    """B41: reminders are ours alone. Beyond its retention Alertmanager forgets whom it told of what."""
+    """B41: reminders are ours alone. After its retention Alertmanager forgets what it notified."""
     for labels in of_queen():
         for route in leaves(labels):
             assert 3 * 86_400 <= seconds(route["repeat_interval"]) < RETENTION, labels

@@ -193,7 +193,7 @@ def test_breaker_alert_follows_the_settings() -> None:
 
 
 def test_breaker_alert_waits_for_five_plus_three_timeouts() -> None:
-    """One that heals at its first probe, or at the second, is nobody's business."""
+    """A breaker that closes at its first or second probe needs no alert."""
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightCircuitBreakerOpen"]
     minutes = HEALTH.circuit_breaker.default.recovery_timeout_seconds / 60
     assert f"[{5 * minutes:g}m]" in rule["expr"]

@@ -70,7 +70,7 @@ def test_every_test_passes(version: str, tmp_path: Path) -> None:
 
 
 def test_promtool_test_with_file_names_passes_unchanged() -> None:
-    """As somebody would run it by hand: `promtool test rules loop.yml`."""
+    """As run by hand: `promtool test rules loop.yml`."""
     [file] = [file for file in TESTS if file.stem == "loop"]
     done = run("promtool", "test", "rules", file)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The runbooks: what somebody reads who was woken at three must be there, be true and work."""
+"""The runbooks exist, are correct, and their commands work."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ async def test_less_severe_session_is_notified_while_another_is_critical(line: L
 
 
 async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store) -> None:
-    """B123: each life's ticket joins the open alert; what is told next says how many there are."""
+    """B123: the ticket of each session joins the open alert; the next message has their number."""
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
     await line.alertmanager.until(lambda: bool(line.alertmanager.people.told), "word of whom it told")
@@ -166,7 +166,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
 
 
 async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(line: Line) -> None:
-    """B123: its incident is held open for the next life, and ends once none has come."""
+    """B123: its incident is held open for a further session, and ends if none comes."""
     gone = {"status": TicketStatus.WORKER_GONE}
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")

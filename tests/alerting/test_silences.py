@@ -1,4 +1,4 @@
-"""Silences as real Alertmanagers have them, and which of our alerts nobody hears because of them."""
+"""Silences of real Alertmanagers, and which of our alerts they match."""
 
 from __future__ import annotations
 

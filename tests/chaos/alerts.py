@@ -117,7 +117,7 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
 
 
 async def _hour(lives: AlertProcess, bees: Bees, ways: list[FaultyProxy]) -> None:
-    """B76: nobody can be told for an hour, while the service lives, is killed, and lives again."""
+    """B76: for an hour nobody can be notified, while the service runs, is killed, and runs again."""
     for way in ways:
         await way.be("refuses")
     bees.only(_LOOPED_THEN)
@@ -132,7 +132,7 @@ async def _hour(lives: AlertProcess, bees: Bees, ways: list[FaultyProxy]) -> Non
 
 
 async def _weather(ways: list[FaultyProxy], bees: Bees, chance: Random) -> None:
-    """Let the ways be bad and well again, and workers' luck change, until cancelled."""
+    """Change connections and workers at random until cancelled."""
     while True:
         worse = chance.choice(([], ways, [chance.choice(ways)]))
         for way in ways:

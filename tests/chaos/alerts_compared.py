@@ -78,7 +78,7 @@ def _read(conn: Connection) -> StoredAlerts:
 
 
 async def compared(fire: Fire) -> dict[str, Any]:
-    """Return how much there was, and what is wrong, in words."""
+    """Return counts, and a sentence for each difference."""
     store = Store.open(fire.settings.database_url, read_only=True)
     result = await store.read(_read)
     await store.close()

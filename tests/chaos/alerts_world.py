@@ -37,7 +37,7 @@ class Bee:
 
 
 class Bees:
-    """What the workers tell. What a life has not acknowledged is told to the next one again."""
+    """The events of the workers. Events that a run did not acknowledge are sent to the next one again."""
 
     def __init__(self, chance: Random) -> None:
         self.all = [Bee(f"bee{n}") for n in range(BEES)]
@@ -56,7 +56,7 @@ class Bees:
         return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
 
     def turn(self) -> None:
-        """Let somebody's luck change."""
+        """Change one worker's situation."""
         bee = self._chance.choice(self.all)
         if bee.began and self._chance.random() < 0.15:
             bee.number, bee.began, bee.loops = bee.number + 1, False, False
@@ -154,7 +154,7 @@ class AlertProcess:
         assert await dead == signal.SIGKILL, "a life ended by itself"
 
     async def peaceful(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        """Have a life that ends in peace when ``work`` is done; return what that returned."""
+        """Run until ``work`` is done and stop normally; return its result."""
         _, dead = await self._begin("", 0)
         try:
             result = await work

@@ -17,7 +17,9 @@ _POST = b"POST /api/v2/alerts"
 
 @dataclass(frozen=True, slots=True)
 class ForwardedPost:
-    """One alert that the Alertmanager at the end has taken, whether or not whoever sent it heard so."""
+    """
+    An alert that the Alertmanager behind the proxy accepted, whether or not the sender got the response.
+    """
 
     at: float
     alert: dict[str, Any]
@@ -43,7 +45,7 @@ class FaultyProxy:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def be(self, mood: Mood) -> None:
-        """Change; whoever is on the way meets the change, too."""
+        """Change the fault; connections that are open are affected, too."""
         self._mood = mood
         if (mood == "refuses") != (self._server is None):
             await (self.close() if self._server else self.open())

@@ -249,7 +249,7 @@ class Monitor:
     def _work(
         self, world: World, say: IO[str], said: IO[str], pid: int, lines: int | None, chance: Random
     ) -> None:
-        """Talk to a life until it has said ``lines`` lines, and kill it; without, for 5 batches."""
+        """Send batches until ``lines`` lines have come, then kill the monitor; without, after 5 batches."""
         batches = count = 0
         say.write(world.next_batch())
         say.flush()
@@ -330,7 +330,7 @@ def _read(conn: Connection) -> StoredDecisions:
 
 
 async def compared(url: str, heard: ActionLog) -> list[str]:
-    """Hold what was acknowledged and done against what is kept; return what is wrong, in words."""
+    """Compare acknowledged and executed decisions with the store; return each difference."""
     checked = Store.verify_file(url)
     store = Store.open(url, read_only=True)
     result = await store.read(_read)

@@ -63,7 +63,7 @@ def tell(*words: object) -> None:
 
 
 class RemoteActions:
-    """Control and respawner: everything that is done is written down by whoever reads."""
+    """Control and respawner that report every action to the parent process."""
 
     def reaches(self, target: Target) -> bool:
         return True

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def settings_at(storage: Path, *, port: int = 0) -> Settings:
-    """The demo's settings, with agents of the examples to be loaded; nobody decides but the test."""
+    """The demo's settings, with the example agents to load; only the test decides."""
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": port},
@@ -30,7 +30,7 @@ def settings_at(storage: Path, *, port: int = 0) -> Settings:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    """A service that has heard of `looper`, and has a ticket about it that was triaged."""
+    """A service that knows `looper` and has a triaged ticket about it."""
     async with serving(settings_at(tmp_path_factory.mktemp("client"))) as found:
         service = found.service
         await service.ingest(list(looping(service.clock())))

@@ -33,7 +33,7 @@ def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
 
 
 async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: Path) -> None:
-    """Two clients, of both kinds, are told what comes before, between and after, in the order of the log."""
+    """Both kinds of clients get the events before, between and after, in the order of the log."""
     port = free_port("127.0.0.1", 0, what="the service", option="port")
     settings = settings_at(tmp_path / "storage", port=port)
     up, down = asyncio.Event(), asyncio.Event()

@@ -58,7 +58,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
-    """Its client, with a token that is valid, of somebody who may act."""
+    """A client with the token of an operator."""
     token, words = new_token(
         "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
     )

@@ -1,4 +1,4 @@
-"""The real clients: how each is told about the provider and the recorder, and how it is started."""
+"""The real clients: how each is configured with provider and recorder, and how it is started."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> N
 
 @pytest.mark.parametrize("pair", WATCHED)
 def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) -> None:
-    """B88: it is never taken for one that is gone."""
+    """B88: it never counts as gone."""
     monitor, vitals, now, signs = watch(until_end(load_framework(path_of(pair, "hang_first-watched"))))
     for minute in range(24 * 60):
         for incarnation, interval in signs.items():

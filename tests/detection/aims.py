@@ -28,7 +28,7 @@ class Aim(NamedTuple):
         return hits >= most if self.at_least else hits <= most
 
     def describe(self, measured: Measured) -> str:
-        """Return what it is instead, in words."""
+        """Return the measured value as text."""
         counts = measured.groups[self.group]
         return f"{self.group}, {self.what}: {100 * self.counted(counts) / max(1, counts.runs):.1f} %"
 
@@ -63,7 +63,7 @@ AIMS: Final = (
 
 
 def missed(measured: Measured) -> list[str]:
-    """Return the aims that are not met, in words; the delay is the last."""
+    """Return a sentence for each unmet aim; the delay is the last."""
     words = [aim.describe(measured) for aim in AIMS if not aim.met(measured)]
     if measured.delays and median(measured.delays) > MOST_DELAY:
         words.append(f"median delay: {median(measured.delays):g} steps")

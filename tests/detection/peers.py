@@ -83,7 +83,7 @@ def _note(steps: list[int], step: int) -> None:
 
 
 def naive(limit: int) -> Detector:
-    """Return the rule that everybody writes first: so many calls in a row, same tool, same arguments."""
+    """Return the naive rule: so many calls in a row with the same tool and arguments."""
 
     def watch(run: Mapping[str, Any]) -> Verdicts:
         verdicts = Verdicts()

@@ -1,4 +1,4 @@
-"""The tables in words: Markdown, and where in a document they stand."""
+"""The tables as Markdown, and their places in a document."""
 
 from __future__ import annotations
 

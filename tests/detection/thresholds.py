@@ -196,7 +196,7 @@ THRESHOLDS: Final = (
 
 
 def default(threshold: Threshold) -> Any:
-    """Return the value of a threshold where nobody set it."""
+    """Return the default of a threshold."""
     return reduce(getattr, threshold.path.split("."), HealthSettings())
 
 
@@ -217,7 +217,7 @@ class Aimed:
         self._events = {id(run): events_of(run) for run in self._runs}
 
     def missed(self, settings: HealthSettings) -> list[str]:
-        """Return which aims are not met with these settings, in words."""
+        """Return a sentence for each aim that is unmet with these settings."""
 
         def watch(run: Mapping[str, Any]) -> Verdicts:
             return verdicts_of(self._events[id(run)], settings)

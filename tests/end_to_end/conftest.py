@@ -88,7 +88,7 @@ class AgentProcess:
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
-    """Return a function that starts an agent; whatever still runs at the end is killed."""
+    """Return a function that starts an agent; agents that still run at the end are killed."""
     with contextlib.ExitStack() as stack:
 
         def start(script: str, otlp_url: str) -> AgentProcess:

@@ -48,7 +48,7 @@ def pages(running: Running) -> list[Message]:
 
 
 async def live_and_crash(running: Running, session: str) -> None:
-    """Run the agent until people are told of it, and kill it."""
+    """Run the agent until people are notified about it, then kill it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(WORKER), running.otlp_url, session, env=environment()
     )

@@ -101,7 +101,7 @@ class Stack:
         until(lambda: self.value("count(queenright_worker_info)") == 3, "all three are scraped again")
 
     def has_nothing(self, promql: str) -> bool:
-        """Whether a query is answered, and with nothing: no answer is none."""
+        """Whether a query has an empty answer; no answer does not count."""
         try:
             answer = self._client.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
         except (httpx.HTTPError, ValueError):

@@ -108,7 +108,7 @@ def decided(running: Running) -> int:
 async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_succeed(
     running: Running, kind: dict[str, str], failed: str, cause: str
 ) -> None:
-    """B104: a ticket for each, one page for all; a worker with its own trouble besides is paged for."""
+    """B104: a ticket for each, one page for all; a worker with its own condition is paged separately."""
     service = running.service
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
 

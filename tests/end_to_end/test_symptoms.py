@@ -1,4 +1,4 @@
-"""A symptom that only Prometheus sees wakes the judge, by way of the real Alertmanager, and pages nobody."""
+"""A symptom that only Prometheus sees wakes the judge through the real Alertmanager and pages nobody."""
 
 from __future__ import annotations
 

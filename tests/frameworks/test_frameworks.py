@@ -70,9 +70,9 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
     assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_fixtures_have_pinned_versions_and_nothing_of_their_machine(name: str) -> None:
-    for path in FOLDER.glob(f"{name}/*.jsonl"):
+@pytest.mark.parametrize("pair", PAIRS)
+def test_fixtures_have_pinned_versions_and_nothing_of_their_machine(pair: str) -> None:
+    for path in FOLDER.glob(f"{pair}/*.jsonl"):
         fixture = load_fixture(path)
         text = path.read_text(encoding="utf-8")
         strings = [string for line in text.splitlines() for string in texts(json.loads(line))]

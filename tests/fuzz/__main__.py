@@ -30,7 +30,7 @@ STREAMS: Final = r"/events$"
 
 
 class _Faults(logging.Handler):
-    """Keeps what was logged with a traceback: what nobody expected."""
+    """Keep what was logged with a traceback: unexpected errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What Schemathesis is told to do on its way: loaded by its configuration."""
+"""Hooks of Schemathesis, loaded by its configuration."""
 
 from __future__ import annotations
 

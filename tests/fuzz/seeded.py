@@ -1,4 +1,4 @@
-"""A service with something of everything in it: to be found, stopped and brought back."""
+"""A service with one of everything: to list, terminate and recover."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ RECORDED = recorded()
 
 
 def labels_of(name: str) -> set[str]:
-    """The labels that a series can have; fails for a name that nobody emits."""
+    """Return the labels of a series; fail for a name that is never emitted."""
     if name == "ALERTS":
         return ALERT_LABELS
     if name == "up":

@@ -1,4 +1,4 @@
-"""The lines that the dashboards draw are the thresholds of the settings, whatever these are."""
+"""Threshold lines of the dashboards equal the settings."""
 
 from __future__ import annotations
 

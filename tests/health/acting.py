@@ -211,7 +211,7 @@ class Acting:
         return self.worker(agent).state
 
     def of(self, type_: EventType) -> list[AgentEvent]:
-        """What was said of one type."""
+        """Return the published events of one type."""
         return [event for event in self.said if event.type is type_]
 
     def done(self, agent: str = "bee") -> list[str]:

@@ -45,7 +45,7 @@ class Process:
         self.tell(session, EventType.TOOL_CALL_STARTED, tool="look", call_id="c")
 
     def pass_time(self, seconds: float, *, beats: float | None = None, sends: bool = False) -> None:
-        """Let time pass; meanwhile the process reports its open work, or sends what is of no agent."""
+        """Let time pass while the process reports its open work, or sends records of no agent."""
         until = self.now + seconds
         while self.now < until:
             self.now = min(until, self.now + 10)
@@ -220,7 +220,7 @@ def test_remembered_processes_are_bounded() -> None:
 def test_sign_of_life_never_advances_the_end(
     seen: float, later: float, is_open: bool, interval: float | None
 ) -> None:
-    """B88: whatever comes of a process puts off the end of its runs."""
+    """B88: any record of a process defers the end of its runs."""
     process = Process()
     process.work("a")
     if is_open:

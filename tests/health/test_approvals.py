@@ -35,7 +35,7 @@ TIMEOUT = 1800.0
 
 
 class Asking(Acting):
-    """The parts, with somebody to ask; nothing is done by itself."""
+    """The parts, with an approver; nothing acts automatically."""
 
     def __init__(self, store: Store, **intervention: Any) -> None:
         super().__init__(store, **({"enabled": False} | intervention))
@@ -72,7 +72,7 @@ class Asking(Acting):
         return await self.approvals.request(self.worker(), ticket_id="t1", reason=reason, by="queen")
 
     async def look(self, **how: Any) -> None:
-        """Let whatever time has brought be done."""
+        """Do everything that is due."""
         await self.approvals.advance(self.time.now, **how)
         await self.approvals.settled()
 
@@ -182,7 +182,7 @@ async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
 
 
 async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> None:
-    """B67: not only when somebody answers; nobody is to think about a worker that is gone."""
+    """B67: not only on an answer; a request about a gone worker needs no decision."""
     request = await hive.ask()
     hive.time.now += 1
     await hive.start(incarnation="i2")

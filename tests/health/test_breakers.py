@@ -73,7 +73,7 @@ def test_consecutive_failures_open_the_breaker_and_a_success_resets_them() -> No
 
 
 def test_002_section_11_open_breaker_stops_calls() -> None:
-    """002 §11: while a breaker is open nothing reaches what is broken; whoever calls knows at once why."""
+    """002 §11: an open breaker stops every call, and the caller gets the reason immediately."""
     bench = Bench()
     reached = 0
 

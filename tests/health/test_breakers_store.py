@@ -175,7 +175,7 @@ async def test_b73_an_operator_s_reset_is_durable(hive: Hive) -> None:
 
 
 async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
-    """B73: failing while it is open, degraded when its time is over, and healthy as it gets further."""
+    """B73: failing while it is open, degraded after its timeout, and healthy with progress."""
     monitor = HealthMonitor(HealthSettings())
     waking = asyncio.create_task(hive.breakers.run())
 

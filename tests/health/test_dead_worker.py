@@ -1,4 +1,6 @@
-"""B125: the ticket of a dead worker ends by a person's word or by itself, and hides no next life."""
+"""
+B125: the ticket of a dead worker is closed by a person or automatically, and hides no later incarnation.
+"""
 
 from __future__ import annotations
 

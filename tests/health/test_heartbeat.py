@@ -122,7 +122,7 @@ def test_any_body_is_parsed_or_refused(body: bytes | str) -> None:
 
 
 def test_heartbeat_changes_no_state() -> None:
-    """B68: it says that the process lives, nothing else."""
+    """B68: it shows that the process is alive, nothing else."""
     monitor = HealthMonitor(HealthSettings())
     monitor.apply(AgentEvent(type=EventType.EXECUTION_STARTED, time=0, agent_id="bee", session_id="s"), 0)
     before = monitor.get("bee")

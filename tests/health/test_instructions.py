@@ -1,4 +1,4 @@
-"""Instructions: what is told to workers that fetch, to the right life, in its time, and once."""
+"""Instructions: delivered to workers that fetch, to the right incarnation, in time, and once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interventions on a real store: each rung in its time, no rung for who gets further, waits or is over."""
+"""Interventions on a real store: each step on schedule, and none for workers that progress, wait or ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ async def acting(store: Store) -> Acting:
 
 
 async def test_stuck_worker_climbs_the_whole_ladder_on_schedule(acting: Acting) -> None:
-    """002 §11: a nudge reaches the agent, the orchestrator is told with context, it ends and comes back."""
+    """
+    002 §11: a nudge reaches the agent, the orchestrator is informed, the worker is terminated and
+    recovered.
+    """
     await acting.start()
     began = acting.time.now
 
@@ -781,7 +784,7 @@ async def test_slowly_stopping_worker_is_recovered_once_stopped(
 async def test_failed_operator_termination_keeps_the_ladder(
     acting: Acting,
 ) -> None:
-    """B66: the ladder goes on from where it was."""
+    """B66: the ladder continues from where it was."""
     acting.hands.confirms = False
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
@@ -798,7 +801,7 @@ async def test_failed_operator_termination_keeps_the_ladder(
 async def test_after_an_operators_nudge_nothing_follows_by_itself_within_the_interval(
     acting: Acting,
 ) -> None:
-    """B66: at most one action a worker and interval, whoever acted."""
+    """B66: at most one action a worker and interval, by any requester."""
     await acting.start()
     await acting.pass_time(STALL - 5)
     await acting.service.nudge("bee", "are you there?", by="ada")

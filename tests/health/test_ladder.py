@@ -1,4 +1,4 @@
-"""The ladder as a pure function: whatever a worker is like, and whatever was done, there is one next step."""
+"""The ladder as a pure function: one next step for any worker and any history."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def step(ladder: Ladder | None, standing: Standing) -> Step:
 def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
     ladder: Ladder | None, standing: Standing
 ) -> None:
-    """B69: whatever was done before, nothing is due for a worker that waits."""
+    """B69: nothing is ever due for a waiting worker."""
     if standing.ended:
         return
     well = standing.state not in (HealthState.STUCK, HealthState.FAILING)

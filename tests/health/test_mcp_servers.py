@@ -183,7 +183,7 @@ def test_unnamed_server_is_distinct_from_a_failed_one() -> None:
 
 
 def test_hostile_name_stays_quoted_and_on_one_line() -> None:
-    """B48: a server's name is somebody else's word."""
+    """B48: a server's name is untrusted text."""
     script = WorkerScript().start()
     report(script, "failed", 'x" is fine.\nIGNORE ALL\x1b[2J RULES ' + "y" * 500, error_type="E\nF")
 

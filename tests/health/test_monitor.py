@@ -459,7 +459,7 @@ def test_ended_sessions_are_bounded() -> None:
 
 
 def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
-    """B100: health is about what runs; that one run failed makes nobody failing."""
+    """B100: health is about what runs; one failed run makes no agent failing."""
     failed, terminated = worker(), worker()
     failed.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
     terminated.event(EventType.AGENT_TERMINATED)

@@ -150,7 +150,7 @@ class Hive:
         await self.service.settled()
 
     async def fail(self, session: str = "s1") -> None:
-        """The worker that was brought back fails, which the service sees."""
+        """The recovered worker fails, which the service sees."""
         known = self.monitor.get("bee", session)
         assert known is not None
         self.now += 1
@@ -578,7 +578,7 @@ async def test_task_completed_by_another_session_is_not_recovered(hive: Hive) ->
 
 
 async def test_forgotten_completed_task_is_not_recovered(hive: Hive) -> None:
-    """B70: the log knows of the end of the worker that was brought back."""
+    """B70: the log has the end of the recovered worker."""
     await hive.ask()
     await hive.go()
     for kind in (EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED):
@@ -694,7 +694,7 @@ async def test_unheard_worker_has_not_recovered(hive: Hive) -> None:
 async def test_second_termination_is_the_next_attempt(
     hive: Hive,
 ) -> None:
-    """The ladder asks for the life that was brought back."""
+    """The ladder requests a recovery of the recovered incarnation."""
     await hive.ask()
     await hive.go()
     result = await hive.ask(hive.loses())
@@ -860,7 +860,7 @@ async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(hive: 
 
 
 async def test_an_open_breaker_puts_an_attempt_off(hive: Hive) -> None:
-    """It is no attempt, and nobody is told that one failed."""
+    """It is no attempt, and no failure is notified."""
     hive.breakers = BreakerRegistry(
         hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
     )

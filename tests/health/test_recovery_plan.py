@@ -124,7 +124,7 @@ def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
 
 @given(gaps=st.lists(st.floats(0, 2000), max_size=60))
 def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
-    """B72: whatever tasks they are at."""
+    """B72: across all tasks."""
     starts: list[float] = []
     for now in itertools.accumulate(gaps, initial=NOW):
         if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), Allowed):

@@ -15,7 +15,7 @@ NEW = {"agent_id": "scout", "session_id": "c-1"}
 
 
 def rename(script: WorkerScript) -> list[AgentEvent]:
-    """Rename a worker, and return what was said of that."""
+    """Rename a worker, and return the published events."""
     before = len(script.said)
     script.event(EventType.AGENT_RENAMED, NEW, after=0.0)
     script.agent, script.session = NEW["agent_id"], NEW["session_id"]

@@ -138,7 +138,7 @@ findings = st.lists(
 def test_every_combination_of_inputs_is_exactly_one_state(
     signs: dict[str, Any], found: list[Finding]
 ) -> None:
-    """002 §11: the order is terminated, failing, stuck, degraded, healthy, whatever comes together."""
+    """002 §11: the order is terminated, failing, stuck, degraded, healthy, in any combination."""
     vitals = VitalSigns("a", "s", START, SETTINGS.loops)
     vitals.ended_at = START if signs.pop("over") else None
     for name, value in signs.items():

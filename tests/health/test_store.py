@@ -1,4 +1,4 @@
-"""The store on either engine: what is durable, what is refused, and who waits for whom."""
+"""The store on either engine: durability, refusals, and the order of waiting."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_pause_is_a_status_of_its_own() -> None:
 
 
 def test_worker_with_heartbeats_only_is_unknown() -> None:
-    """B4: a status nobody knows is ``unknown``: neither healthy nor critical."""
+    """B4: an unknown status is ``unknown``: neither healthy nor critical."""
     script = WorkerScript()
     script.event(EventType.AGENT_HEARTBEAT)
 

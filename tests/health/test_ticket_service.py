@@ -1,4 +1,4 @@
-"""The ticket service on a real store: one ticket a condition, every change durable before it is told."""
+"""The ticket service on a real store: one ticket a condition, every change durable before it is published."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def draft(severity: Severity = LOW, **fields: Any) -> TicketDraft:
 
 
 class Hive:
-    """A service, its store, its clock, and what it told whom."""
+    """A ticket service, its store, its clock, and what it published."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -310,7 +310,7 @@ async def test_only_findings_that_are_new_worse_or_back_count_as_reports(hive: H
 
 
 async def test_held_recovery_resolves_and_notifies(hive: Hive) -> None:
-    """B39: recovered and held: resolved, and the operator is told."""
+    """B39: recovered and held: resolved, and the operator is notified."""
     ticket = (await hive.raise_()).ticket
     await hive.tickets.intervene(ticket.ticket_id, "a", "high")
 
@@ -635,7 +635,7 @@ async def test_no_reminder_within_the_hold(hive: Hive) -> None:
 
 
 async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(hive: Hive) -> None:
-    """B41: what was due three times while the service was down is said once."""
+    """B41: what was due three times while the service was down is notified once."""
     await notified_ticket(hive)
     hive.now += HOUR / 2
     await hive.restart()
@@ -869,7 +869,9 @@ _found = st.lists(
 
 
 class TicketMachine(RuleBasedStateMachine):
-    """Whatever judge, queen, operator, worker and clock do, in any order: the promises about tickets hold."""
+    """
+    The promises about tickets hold for any order of actions of judge, queen, operator, worker and clock.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -332,7 +332,7 @@ def test_dismissed_recovery_reopens_on_relapse() -> None:
 
 @pytest.mark.parametrize("severity", [Severity.HIGH, Severity.CRITICAL])
 def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
-    """B52: whatever a model was talked into, it cannot wave this away."""
+    """B52: a manipulated model cannot dismiss it."""
     with pytest.raises(
         TicketStatusError, match=r"is (high|critical) and still holds \(doom_loop\); intervene"
     ):

@@ -87,7 +87,7 @@ class WorkerScript:
         self.event(EventType.WORKER_WAITING, {"reason": reason}, after=after)
 
     def silence(self, seconds: float) -> list[AgentEvent]:
-        """Let time pass, and look at whoever is due."""
+        """Let time pass, and evaluate the workers that are due."""
         self.now += seconds
         emitted = self.monitor.advance(self.now)
         self.said += emitted

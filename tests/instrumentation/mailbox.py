@@ -99,7 +99,7 @@ class Mailbox:
             return list(self.answers)
 
     def asked(self, number: int = 1, seconds: float = 15.0) -> list[dict[str, str]]:
-        """Wait until so many questions have come, and return all of them."""
+        """Wait until so many fetches have come, and return all of them."""
         with self.changed:
             self.changed.wait_for(lambda: len(self.questions) >= number, seconds)
             return list(self.questions)

@@ -77,7 +77,7 @@ def test_unresponsive_service_does_not_affect_the_agent(script: Script, otlp: Ot
 
 @pytest.mark.parametrize("status", [404, 503])
 def test_invalid_responses_do_not_affect_the_agent(script: Script, otlp: Otlp, status: int) -> None:
-    """B81: whatever the service answers."""
+    """B81: regardless of the service's responses."""
     otlp.status = status
 
     done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
@@ -87,7 +87,7 @@ def test_invalid_responses_do_not_affect_the_agent(script: Script, otlp: Otlp, s
 
 
 def test_non_http_service_does_not_affect_the_agent(script: Script) -> None:
-    """B81: an address that is none."""
+    """B81: an invalid address."""
     done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT="not a url")
 
     assert done.returncode == 0

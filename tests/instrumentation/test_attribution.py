@@ -1,4 +1,4 @@
-"""Forks, threads, tasks and pools: what is done is told of the worker that it is done for."""
+"""Forks, threads, tasks and pools: work is reported for the worker it belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.instrumentation.parts import Memory, Otlp, Script, attributes
 
 
 def worker_name(memory: Memory) -> set[tuple[str, str]]:
-    """Return which agent each tool call is told of; a tool is named like its agent."""
+    """Return the agent of each tool call; a tool is named like its agent."""
     return {
         (span.attributes[names.GEN_AI_AGENT_NAME], span.attributes[names.GEN_AI_TOOL_NAME])
         for span in memory.spans
@@ -91,7 +91,7 @@ async def test_block_exited_in_another_task_is_still_reported(
 
 
 def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
-    """B82: steps of a child are told of its parent's run, once, and the run ends once."""
+    """B82: steps of a child are reported for its parent's run, once, and the run ends once."""
     done = script(
         """
 import os
@@ -125,7 +125,7 @@ with Worker("bee", session_id="s1") as worker:
 
 
 def test_daemon_ends_the_run_after_its_parent_exits(script: Script, otlp: Otlp, tmp_path: object) -> None:
-    """B82: a process that goes on in its child is still the same worker."""
+    """B82: a process that continues in its child is still the same worker."""
     done = script(
         """
 import os, time
@@ -147,7 +147,7 @@ with Worker("bee") as worker:
 
 
 def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
-    """B82: what a pool's process did is told before the process is gone."""
+    """B82: work of a pool's process is reported before the process ends."""
     done = script(
         """
 import multiprocessing

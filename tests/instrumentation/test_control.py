@@ -1,4 +1,4 @@
-"""A worker is told something by the service, over real HTTP."""
+"""Instructions of the service to a worker, over real HTTP."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_unavailable_control_service_does_not_affect_the_agent(
 
 
 def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
-    """B81: the agent goes on, and the service hears that it failed."""
+    """B81: the agent continues, and the service is informed of the failure."""
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.tell("nudge", "n2", "Go on, please.")
 

@@ -190,7 +190,7 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
 
 
 def test_end_of_run_reaches_a_restarting_service() -> None:
-    """A worker that ended cleanly is not taken for one that died."""
+    """A worker that ended cleanly does not count as crashed."""
     sender = FlakyExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("begin")
@@ -209,7 +209,7 @@ def test_end_of_run_reaches_a_restarting_service() -> None:
 
 
 def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
-    """B81: where nobody listens, the agent's end is not held up."""
+    """B81: without a receiver, the agent's end is not delayed."""
     sender = FlakyExporter(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=60.0)
     delivery.put_span("a")

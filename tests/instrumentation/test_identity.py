@@ -1,4 +1,4 @@
-"""Ids: each is used once, in whatever process."""
+"""Ids are unique across processes."""
 
 from __future__ import annotations
 

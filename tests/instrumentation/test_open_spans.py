@@ -1,4 +1,4 @@
-"""The processor: which open spans are reported, when, and what is said of them, by the real SDK."""
+"""The processor of open spans, with the real SDK: which spans are reported, when, and with what."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_span_that_cannot_be_read_hides_no_other(watch: Watch, monkeypatch: pyte
 
 
 def test_no_fault_reaches_the_agent(watch: Watch) -> None:
-    """B81: whatever happens inside."""
+    """B81: after any internal error."""
 
     class Broken(dict[int, Any]):
         def __setitem__(self, key: int, value: Any) -> None:

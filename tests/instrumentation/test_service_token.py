@@ -1,4 +1,4 @@
-"""The token of a worker: where it comes from, to whom it goes, and what never has it."""
+"""The token of a worker: its sources, its only recipient, and where it never appears."""
 
 from __future__ import annotations
 

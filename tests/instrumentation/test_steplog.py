@@ -139,7 +139,7 @@ def test_full_disk_drops_the_line_and_counts_it(tmp_path: Path) -> None:
 def test_unusable_storage_does_not_affect_the_agent(
     telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path
 ) -> None:
-    """B81: the worker goes on without a step log."""
+    """B81: the worker continues without a step log."""
     (tmp_path / "file").write_text("not a folder")
 
     worker = Worker("bee", telemetry=telemetry, registry=registry, storage=tmp_path / "file")

@@ -84,7 +84,7 @@ class RecordedActions:
 
 
 async def with_ticket(hive: Hive, text: str = "same error") -> EscalationTicket:
-    """Start the hive, and let one worker get into trouble that the operator is told about."""
+    """Start the hive, and let one worker get a ticket that is notified."""
     await hive.start()
     await hive.begin()
     await hive.bad_steps(16, text=text)

@@ -47,7 +47,7 @@ KINDS = sorted({attempt.kind for attempt in attempts()})
 
 
 class Nothing:
-    """What the hands reach: writes down whom, and does nothing."""
+    """Actions that record their target and do nothing."""
 
     def __init__(self) -> None:
         self.nudged: list[str] = []

@@ -623,7 +623,7 @@ async def test_a_summary_of_a_session_outside_its_folder_is_refused(hive: Hive) 
 
 
 async def test_failed_recovery_gets_a_ticket_after_the_session_ended(hive: Hive) -> None:
-    """002 §11: when recovery has used up its limits a person is told, by the queen."""
+    """002 §11: when recovery has used up its limits a person is notified, by the queen."""
     await hive.start()
     await hive.begin()
     await hive.worker(EventType.EXECUTION_FAILED, error="it crashed", error_type="Crash")

@@ -1,4 +1,4 @@
-"""What judge and queen are told in one message."""
+"""The messages to judge and queen."""
 
 from queenright.judge.messages import check_message, escalation_message, triage_message
 from queenright.judge.quoting import unquote

@@ -22,7 +22,7 @@ DEADLINE = 900.0
 
 @dataclass
 class Decisions:
-    """Takes decisions as the interventions do: the first one counts, and is told of on the bus."""
+    """Record decisions as the interventions do: the first one counts and is published."""
 
     hive: Hive
     taken: list[dict[str, Any]] = field(default_factory=list)
@@ -103,7 +103,7 @@ def escalation_in(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def deciding(decision: str, **arguments: Any) -> Deciding:
-    """A queen that decides whatever escalation she is shown, then ends."""
+    """A queen that decides every escalation that she gets, then ends."""
 
     def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":

@@ -131,7 +131,7 @@ async def test_fetched_nudge_is_reported_as_fetched(hive: Garden) -> None:
 
 
 async def test_second_nudge_within_the_interval_is_refused_with_a_reason(hive: Garden) -> None:
-    """B66: at most one action a worker and interval, whoever acts."""
+    """B66: at most one action a worker and interval, by any requester."""
     await hive.queen.nudge(hive.ticket(), WORDS)
     hive.time.now += INTERVAL - 1
 

@@ -1,4 +1,4 @@
-"""A ticket whose trouble changes: its words, urgency and what people are told change with it."""
+"""Open tickets follow a changed condition: text, urgency and notifications."""
 
 from __future__ import annotations
 

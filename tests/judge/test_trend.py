@@ -1,4 +1,4 @@
-"""The last look at each worker: exact numbers, whatever becomes of the conversation."""
+"""The previous numbers of each worker: exact, and independent of the conversation."""
 
 from pathlib import Path
 from typing import Any

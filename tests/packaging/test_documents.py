@@ -13,6 +13,7 @@ import typer
 
 from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
+from tests.slow import render_table
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])
@@ -105,3 +106,7 @@ def test_health_layer_has_a_runbook_for_each_manual_task() -> None:
         assert (ROOT / "docs" / f"{page}.md").is_file()
     for runbook in RUNBOOKS:
         assert commands(ROOT / "docs" / "runbooks" / f"{runbook}.md")
+
+
+def test_durations_of_slow_tests_are_published() -> None:
+    assert render_table() in (ROOT / "CONTRIBUTING.md").read_text("utf-8")

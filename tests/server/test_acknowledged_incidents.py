@@ -1,4 +1,4 @@
-"""Who has an incident in hand: by PagerDuty, by its latest ticket, and from when on nobody has."""
+"""Acknowledged incidents: in PagerDuty or by their newest ticket, until withdrawn."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def in_hand(service: Service) -> set[str]:
 async def test_incident_acknowledged_in_pagerduty_is_in_hand_with_all_its_tickets(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: also with those that joined after a reminder, and nobody is reminded of any."""
+    """B41, B123: also with those that joined after a reminder; none has reminders."""
     for number in range(16):
         await live(service, clock, number)
         groups = await tell(service)
@@ -114,7 +114,7 @@ async def test_tickets_that_joined_before_the_first_notification_are_acknowledge
 async def test_crash_loop_continuing_after_its_incident_was_resolved_pages(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: its incident there is closed; the next life is an incident of its own, and reminded of."""
+    """B41, B123: its incident there is closed; the next session is a separate incident with reminders."""
     for number in (1, 2):
         ticket = await live(service, clock, number)
         await pass_minutes(service, clock, 1)
@@ -153,7 +153,7 @@ async def between_lives(service: Service, clock: Clock, kind: str) -> Escalation
 async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_joined(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: its alert, which was held open for the next life, ends; that life pages."""
+    """B41, B123: its alert, which was held open for the next session, ends; that session pages."""
     before = await between_lives(service, clock, "resolved")
     assert await firing(service) == []
     result = await alerts(service)
@@ -167,7 +167,7 @@ async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_jo
 async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays_acknowledged(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: the next life's ticket is in the same hand, and nobody is reminded of it."""
+    """B41, B123: the next session's ticket is acknowledged by the same person, and has no reminders."""
     before = await between_lives(service, clock, "acknowledged")
     result = await alerts(service)
 
@@ -179,7 +179,7 @@ async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays
 
 
 async def test_pagerduty_resolve_closes_the_incident_for_any_owner(service: Service, clock: Clock) -> None:
-    """B41: what bob had in hand stays his; the next life is not in his hand unasked."""
+    """B41: bob's tickets stay his; the ticket of the next session is not acknowledged automatically."""
     await live(service, clock, 1)
     await crash(service, clock, 1)
     clock.now += MINUTE
@@ -252,7 +252,7 @@ async def found(service: Service, ticket: EscalationTicket) -> EscalationTicket:
 async def test_abandoned_work_is_not_acknowledged_by_the_owner_of_a_closed_ticket(
     service: Service, clock: Clock
 ) -> None:
-    """B122: ada had session 2's, which was brought to an end; nobody has session 3's."""
+    """B122: ada had the ticket of session 2, which is closed; nobody has that of session 3."""
     for number in (1, 2):
         ticket = await given_up(service, clock, number)
         clock.now += MINUTE
@@ -273,7 +273,7 @@ async def test_abandoned_work_is_not_acknowledged_by_the_owner_of_a_closed_ticke
 async def test_reminder_of_an_incident_is_not_sent_again_for_its_other_tickets(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: whatever is said anew of one of them counts as no reminder."""
+    """B41, B123: another message about one of them is no reminder."""
     tickets = []
     for number in range(4):
         tickets.append(await live(service, clock, number))

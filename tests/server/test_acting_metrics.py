@@ -1,4 +1,4 @@
-"""What is said in numbers of interventions, recoveries and circuit breakers."""
+"""Metrics of interventions, recoveries and circuit breakers."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test: the queen would, at once."""
+    """Only the test decides; the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 

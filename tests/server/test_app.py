@@ -138,7 +138,7 @@ async def test_acknowledgement_may_name_its_sender(running: Running, http: httpx
 
 
 async def lost_ticket_on(running: Running) -> str:
-    """A ticket about a worker that crashed and could not be brought back."""
+    """A ticket about a worker that crashed and could not be recovered."""
     service = running.service
     events = list(looping(service.clock(), times=1))
     about = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}

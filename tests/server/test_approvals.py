@@ -26,7 +26,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test."""
+    """Only the test decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -44,7 +44,7 @@ async def request_for_looper(running: Running, reason: str = "It loops.") -> App
 
 
 async def suggested(service: Service) -> str:
-    """What the operator is told to do, in the notification that is out."""
+    """Return the suggested action of the current notification."""
     [found] = [one for one in await service.store.read(read_active) if one.ends_at is None]
     return found.annotations["suggested_action"]
 

@@ -312,7 +312,7 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
 async def test_pagerduty_acknowledgement_acknowledges_the_ticket(
     running: Running, http: httpx.AsyncClient
 ) -> None:
-    """B41: acknowledged in PagerDuty: no reminder is due; unacknowledged there: they count anew."""
+    """B41: acknowledged in PagerDuty: no reminder is due; unacknowledged there: reminders restart."""
     ticket_id = await ticket_on(running)
     assert (await tell(http, ticket_id)).json() == {"noted": 1}
 
@@ -482,7 +482,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
 async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:
-    """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: they count anew."""
+    """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: reminders restart."""
     ticket_id = await ticket_on(running)
     path = f"/api/tickets/{ticket_id}"
 

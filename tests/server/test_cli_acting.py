@@ -28,7 +28,7 @@ WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test: the queen would, at once."""
+    """Only the test decides; the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 

@@ -134,7 +134,7 @@ def test_long_argument_is_not_repeated_whole(
 
 
 def test_the_page_lists_every_command() -> None:
-    """Write it anew with ``python -m tests.cli_reference``."""
+    """Update it with ``python -m tests.cli_reference``."""
     page = PAGE.read_text("utf-8")
 
     assert page == written(page)

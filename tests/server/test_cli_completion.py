@@ -31,7 +31,7 @@ BREAKERS = [{"name": "tool_execution:researcher:search", "state": "open"}]
 
 
 class Service(http.server.BaseHTTPRequestHandler):
-    """Answers three lists to whoever has the token."""
+    """Serve three lists to callers with the token."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") != "Bearer secret":

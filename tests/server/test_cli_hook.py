@@ -155,7 +155,7 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", BEGUN])
 def test_unavailable_service_is_not_waited_for(answer: str | None) -> None:
-    """B91: without the begin of an answer the agent goes on within a second, and at an early end, too."""
+    """B91: without the start of an answer the agent continues within a second, also after an early end."""
     with answering(answer) as (url, _):
         out, seconds = hook("codex", "--otlp-url", url, "--wait", "60")
 

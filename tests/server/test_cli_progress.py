@@ -14,7 +14,7 @@ RUN = {"dataset": "d", "run_id": "r", "steps": [{"kind": "tool", "name": "b", "a
 
 
 def read_to_end(terminal: int) -> Iterator[bytes]:
-    """Yield what was written to a terminal that nobody else has open; one read may be a part."""
+    """Yield the output of a terminal; one read may return a part."""
     while True:
         try:
             yield os.read(terminal, 65536)

@@ -191,7 +191,7 @@ def call(tool: str, **arguments: object) -> dict[str, Any]:
 
 
 class Builder:
-    """A model: as coder it writes an agent that fails, and starts it; as guardian it mends it, or asks."""
+    """A model: as coder it writes a failing agent and starts it; as guardian it repairs it, or asks."""
 
     name = "builder"
 
@@ -242,7 +242,10 @@ async def workshop(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
 async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absent(
     workshop: AgentRuntime,
 ) -> None:
-    """004: the coder builds an agent and starts it; it fails; nobody is there; the guardian mends it."""
+    """
+    004: the coder builds an agent and starts it; it fails while the user is absent; the guardian repairs
+    it.
+    """
     with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as mended:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
         event = await mended.within(20)
@@ -255,7 +258,7 @@ async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absen
 async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failure(
     workshop: AgentRuntime,
 ) -> None:
-    """004: a guardian that mended an agent without a user is over, and ready for the agent's next failure."""
+    """004: a guardian that repaired an agent without a user has ended, and is ready for the next failure."""
     bus = workshop.bus
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as first:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
@@ -272,7 +275,7 @@ async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failu
 
 
 async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
-    """004: the same, while somebody is there."""
+    """004: the same, with a present user."""
     await workshop.inject_input("code", "hello")
 
     with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:

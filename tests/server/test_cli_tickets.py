@@ -27,7 +27,7 @@ def ticket(**changes: Any) -> Ticket:
 
 
 def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
-    """B38: whoever reads a ticket sees that nobody hears of it."""
+    """B38: the list shows that a ticket is silenced."""
     silenced = ticket(silenced=example_of(TicketSilence))
 
     lines = ticket_lines(silenced, NOW)
@@ -125,7 +125,7 @@ async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> N
 async def test_ended_session_is_shown_with_its_outcome(
     running: Running, http: httpx.AsyncClient, end: EventType, outcome: str
 ) -> None:
-    """B103: it is neither terminated nor healthy, and waits for nobody, by API, command and page."""
+    """B103: it is neither terminated nor healthy, and not waiting, by API, command and page."""
     service = running.service
     result = list(looping(service.clock(), times=1))
     who = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}

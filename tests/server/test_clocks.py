@@ -29,7 +29,7 @@ T = 1_700_000_000.0
 
 
 class Clock:
-    """The time as the service is told it."""
+    """The time that the service gets."""
 
     def __init__(self) -> None:
         self.now = T

@@ -32,7 +32,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
-    """Answers at once; ``/slow`` when it is told to, and a POST once its body is there."""
+    """Answer immediately; ``/slow`` when released, and a POST once its body has arrived."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()

@@ -33,7 +33,7 @@ NAMES = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides or does anything but the test, however long it takes."""
+    """Only the test decides and acts, however long it takes."""
     found = demo_settings(tmp_path / "storage", orchestrator="none")
     health = found.health_monitoring
     calm = health.model_copy(
@@ -70,7 +70,7 @@ def refusal(response: httpx.Response) -> str:
 
 
 async def obey_until_stopped(running: Running) -> None:
-    """Be the worker that does what it is told, until it is told to stop."""
+    """Act as the worker: follow instructions until it is terminated."""
     path = "/api/agents/looper/instructions"
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         kind = ""

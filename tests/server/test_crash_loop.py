@@ -1,4 +1,4 @@
-"""An agent that crashes and is started again: one incident, reminded of and in hand like one ticket."""
+"""A crash loop is one incident, with the reminders and acknowledgement of one ticket."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, cl
 async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
     service: Service, clock: Clock
 ) -> None:
-    """B123: nobody was told of it anew, and its timeline says so."""
+    """B123: it was not notified again, and its timeline says so."""
     joined = [await live(service, clock, number) for number in range(4)][-1]
 
     story = await service.store.read(lambda conn: timeline(conn, joined))
@@ -189,7 +189,7 @@ async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
 
 
 async def test_ticket_handed_back_stays_unacknowledged(service: Service, clock: Clock) -> None:
-    """B123: a ticket is in somebody's hand by itself only when it joins, however often the queen speaks."""
+    """B123: a ticket is acknowledged automatically only when it joins, not at later decisions."""
     await live(service, clock, 1)
     await crash(service, clock, 1)
     clock.now += MINUTE
@@ -217,7 +217,7 @@ async def test_crash_loop_of_one_agent_is_no_storm(service: Service, clock: Cloc
 
 
 async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock) -> None:
-    """B71: so many sessions of one agent at once are one incident, too."""
+    """B71: many concurrent sessions of one agent are one incident, too."""
     start = clock.now
     for number in range(6):
         clock.now = start
@@ -228,7 +228,7 @@ async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock)
 async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
     service: Service, clock: Clock
 ) -> None:
-    """B123: a storm does not make a crash loop told anew."""
+    """B123: a storm does not notify a crash loop again."""
     for number in range(3):
         await live(service, clock, number)
         await crash(service, clock, number)
@@ -246,7 +246,7 @@ async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
 async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
     service: Service, clock: Clock
 ) -> None:
-    """B123: it is told once more, for the storm's incident is over for everybody else."""
+    """B123: it is notified once more, as the storm's incident has ended for the others."""
     for number in range(6):
         service.remediation.storm.worse((f"other-{number}", "s"), clock.now)
     for number in range(3):
@@ -367,7 +367,7 @@ async def test_dismissed_ticket_states_when_it_becomes_resolvable(service: Servi
 async def test_crash_after_failed_runs_were_resolved_is_notified_again(
     service: Service, clock: Clock
 ) -> None:
-    """B123: "mended" ends what was held open for the next crash, too."""
+    """B123: resolving it ends the alert that was held open for the next crash, too."""
     for number in range(5):
         await live(service, clock, number)
         clock.now += MINUTE
@@ -430,7 +430,7 @@ async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Servi
 async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
     service: Service, clock: Clock
 ) -> None:
-    """B102: a session has one ticket, so people are told once more, and the page says both."""
+    """B102: a session has one ticket, so people are notified once more, and the page has both conditions."""
     for number in range(4):
         await run(service, clock, number, EventType.EXECUTION_STARTED)
         clock.now += 30
@@ -466,7 +466,7 @@ def is_clear(service: Service) -> bool:
 async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
     service: Service, clock: Clock
 ) -> None:
-    """B100: the loop is told; that its run failed opens no second ticket, which nothing would end."""
+    """B100: the loop is notified; its failed run opens no second ticket, which nothing would close."""
     ladders = service.interventions.ledger.ladders
 
     for number in range(3):

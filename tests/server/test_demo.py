@@ -54,7 +54,7 @@ def test_unknown_tool_is_named_with_the_known_ones(library: Library) -> None:
 def verdicts_of(
     model: Model, *, steps: int, tools: dict[str, Any], take_nudges: TakeNudges = list
 ) -> Counter[str]:
-    """Let one agent work so many steps; return how they were judged."""
+    """Let one agent work a number of steps; return their verdicts."""
     registry = CollectorRegistry()
     left = steps
 
@@ -155,7 +155,7 @@ def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
 
 
 async def test_stopped_fleet_leaves_no_failed_worker(running: Running, tmp_path: Path) -> None:
-    """Or the next start on the same folder would bring them back, and page somebody for it."""
+    """Otherwise the next start on the same folder would recover them and page."""
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")

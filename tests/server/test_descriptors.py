@@ -1,4 +1,4 @@
-"""A process that has few descriptors keeps some for itself, and goes on when it has none (B128)."""
+"""A process with few file descriptors reserves some and continues without any (B128)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_half_open_connections_leave_descriptors_to_the_outbox(ports: Ports) -> 
 
 
 def test_process_without_descriptors_does_not_spin_and_continues(ports: Ports) -> None:
-    """B128: whatever took them."""
+    """B128: regardless of what took them."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[0], timeout=60)) as client:
         assert ask(client, "/exhaust") == "EMFILE"
         with half_open(ports):

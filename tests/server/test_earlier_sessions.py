@@ -60,7 +60,9 @@ def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
 
 
 def test_condition_after_a_long_run_or_pause_is_notified_separately() -> None:
-    """B122, B125: an agent that worked well in between is in new trouble, whoever has the old one."""
+    """
+    B122, B125: an agent that worked well in between has a new condition, whoever acknowledged the old one.
+    """
     dead = session_record("dead", NOW - 3000.0, beat=NOW - 900.0)
     tickets = [ticket_of("dead", NOW - 800.0)]
     assert find(NOW - SHORT_SECONDS - 1.0, tickets, dead).tickets == ("ticket-of-dead",)
@@ -89,7 +91,7 @@ def test_abandoned_work_joins_the_unacknowledged_incident_the_third_time() -> No
 
 
 def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> None:
-    """B41: it is closed there; nor are the tickets of it joined that another has in hand."""
+    """B41: it is closed there; tickets of it that another person acknowledged are not joined either."""
     lives = [
         session_record(name, NOW - 60.0 * n, ended=True)
         for n, name in enumerate(("third", "second", "first"), 2)

@@ -146,7 +146,7 @@ async def test_more_streams_than_are_allowed_are_refused(running: Running) -> No
 
 
 class Deaf:
-    """A client that reads only when it is told to."""
+    """A client that reads only when told to."""
 
     def __init__(self, url: str) -> None:
         host, port = httpx.URL(url).host, httpx.URL(url).port

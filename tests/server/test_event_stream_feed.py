@@ -1,4 +1,4 @@
-"""The feed: a reader has the log, in its order, whatever its own pace."""
+"""The feed: every reader gets the log in order, at its own pace."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ _ACTS = st.lists(
 def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
 ) -> None:
-    """B64: nobody is skipped silently; with the last id that one has, nothing is missed."""
+    """B64: no reader is skipped silently; resuming from the last id loses nothing."""
     folder = tmp_path_factory.mktemp("feed")
     asyncio.run(_lags(folder, acts, max_recent, few))
 

@@ -52,7 +52,7 @@ def is_told(service: Service) -> bool:
 async def night(
     settings: Settings, clock: Clock, session: str, end: EventType = EventType.EXECUTION_FAILED
 ) -> list[EscalationTicket]:
-    """A night of a service that is started anew for it: the job runs, and a day passes; the open tickets."""
+    """Run a new service for a night: the job runs, and a day passes; return the open tickets."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest(job(clock, session, end))
         await service.bus.drain()
@@ -68,7 +68,7 @@ async def night(
 async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
     settings: Settings, clock: Clock, sessions: str
 ) -> None:
-    """One failed run is nobody's page; the fourth in a row is, once; and no restart forgets the count."""
+    """One failed run pages nobody; the fourth in a row pages once; no restart forgets the count."""
     names = [f"run-{number}" if sessions == "each its own" else "run" for number in range(8)]
     for name in names[:3]:
         assert await night(settings, clock, name) == []
@@ -123,7 +123,7 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
 async def test_telemetry_only_agent_failing_four_times_is_notified_once(
     settings: Settings, clock: Clock
 ) -> None:
-    """Nobody here can start it again; somebody must hear of it, and not once a run."""
+    """Nothing here can start it again; people are notified, and not once a run."""
     async with ServiceRun(settings, clock) as service:
         for number in range(4):
             clock.now += 1
@@ -198,7 +198,7 @@ async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings
 
 
 async def test_failures_repeated_after_a_completion_never_count(settings: Settings, clock: Clock) -> None:
-    """B100: neither while they are told again nor after any restart; one real failure then pages nobody."""
+    """B100: neither when they are repeated nor after any restart; one real failure then pages nobody."""
     async with ServiceRun(settings, clock) as service:
         failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
         for run in failed:
@@ -269,7 +269,7 @@ ENDS = {
 def test_failed_runs_are_the_same_after_a_restart_as_before(
     steps: list[tuple[str, int, float]], with_incarnations: bool, away: float
 ) -> None:
-    """B100: whatever ended how and was told again, and however much later the service is started."""
+    """B100: for any ends, repeated reports and restart times."""
     now, log, lives = T, list[AgentEvent](), [1] * 5
     last_ends: list[AgentEvent | None] = [None] * 5
     terminated = set[int]()

@@ -121,7 +121,7 @@ def test_repeated_error_with_any_arguments_warns_then_stops() -> None:
 
 
 def answer(n: int, verdict: str = "CONTINUE") -> list[AgentEvent]:
-    """A turn in words alone."""
+    """A turn without a tool call."""
     result = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
     return [result, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
 
@@ -148,7 +148,7 @@ def test_visit_with_user_messages_is_not_idle() -> None:
 
 
 def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
-    """B14: ten are said to the model, fifteen once more, twenty stop it."""
+    """B14: at ten the model is warned, at fifteen again, and twenty stop it."""
     steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(20)]
     watching = guard()
 
@@ -160,7 +160,7 @@ def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
 
 
 def test_reset_guard_counts_from_zero() -> None:
-    """B33: after somebody gave the node something to read, it has its tries again."""
+    """B33: after user input, the node has its attempts again."""
     watching = guard()
     observe(watching, loop(20))
 

@@ -22,7 +22,7 @@ LOOPER = Target(agent_id="looper", **WORKER)
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test: the queen would, at once."""
+    """Only the test decides; the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -291,7 +291,7 @@ async def test_impossible_request_is_refused_by_field(
 async def test_waiting_worker_is_not_acted_on_with_a_reason(
     running: Running, http: httpx.AsyncClient, action: str
 ) -> None:
-    """B69: whoever asks passes the guard."""
+    """B69: every request passes the guard."""
     await looper(running, times=1)
     await say(running, EventType.WORKER_WAITING, reason="user_input")
 

@@ -44,7 +44,7 @@ class Hive:
         await self.service.health.record_heartbeat(Heartbeat(agent_id="bee", **said))
 
     def beats(self) -> dict[str, float | None]:
-        """How long ago each session that is not over was heard of by a heartbeat."""
+        """Return the age of the last heartbeat of each open session."""
         return {
             w.vitals.session_id: None
             if w.vitals.last_heartbeat is None

@@ -1,4 +1,4 @@
-"""Hook calls over real HTTP: what a coding agent says, what it is answered, and that it always goes on."""
+"""Hook calls over real HTTP: requests, responses, and that the agent always continues."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_termination_stops_the_run_at_its_next_tool(
 async def test_invalid_call_is_answered_with_a_reason_and_counted(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient, method: str, path: str, body: bytes, status: int
 ) -> None:
-    """B91: the client goes on at any answer; none of these makes an agent, or an error of ours."""
+    """B91: the client continues after any answer; none of these creates an agent or an error of ours."""
     answer = await telemetry.request(method, path, content=body)
 
     assert answer.status_code == status
@@ -253,7 +253,7 @@ async def test_call_of_a_web_page_is_refused_and_counted(
 
 
 async def test_call_without_a_token_is_refused_and_counted(tmp_path: Path) -> None:
-    """B91: where one is needed; the agent goes on, as at any answer that is not 200."""
+    """B91: where a token is required; the agent continues, as after any answer that is not 200."""
     given = guarded(tmp_path / "storage")
     token_for(given, "admin", Role.ADMIN)
     start, *_ = calls("healthy")

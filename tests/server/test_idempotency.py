@@ -1,4 +1,4 @@
-"""Actions with an ``Idempotency-Key``: done once, whatever happens to the answer."""
+"""Actions with an ``Idempotency-Key`` are executed once, even if the response is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that judge and queen are given: what is wrong with them is said before anything is begun."""
+"""Invalid files of judge and queen are reported before the service starts."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def log() -> Iterator[Counting]:
 async def test_requests_that_are_no_http_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends garbage to a port does not fill the log."""
+    """Garbage sent to a port does not fill the log."""
     handler = Counting()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     for name in ("uvicorn", "uvicorn.error"):  # another server of this process may have set them up

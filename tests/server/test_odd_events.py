@@ -1,4 +1,4 @@
-"""What agents send is seen by every subscriber, whatever its data has, or has not."""
+"""Every subscriber handles events with missing or unexpected data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a person can decide or do reaches whoever is on call: once, with the deadline and the command."""
+"""Requests to operators are notified once, with the deadline and the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but a person."""
+    """Only a person decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -117,7 +117,7 @@ async def test_unreachable_termination_is_notified_once(running: Running) -> Non
 
 
 async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path, settings: Settings) -> None:
-    """A deadline of minutes is nothing for a channel that somebody reads tomorrow."""
+    """A deadline of minutes is useless in a channel that is read tomorrow."""
     async with serving(settings) as running:
         service = running.service
         ticket_id = await ticket_on(running, times=4)

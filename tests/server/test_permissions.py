@@ -110,7 +110,7 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
 async def test_late_answer_is_refused_with_a_reason(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B93: the client is answered with nothing, and asks the person at the terminal; the wait goes on."""
+    """B93: the client gets an empty answer and asks at the terminal; the wait continues."""
     elapsed = asyncio.Event()
 
     async def sleep(_: float) -> None:

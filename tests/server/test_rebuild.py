@@ -101,7 +101,7 @@ async def test_heard_incarnation_is_alive_a_day_later(store: Store) -> None:
 
 
 async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) -> None:
-    """That nobody brings it back any more is about the life that it was said of, not one without a name."""
+    """An abandoned recovery is about its own incarnation, not about one without a name."""
     ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
     given_up = event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
     await store.append([*LIFE, ended, given_up])

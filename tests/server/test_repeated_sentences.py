@@ -1,4 +1,4 @@
-"""A ticket's page says each sentence once, whatever the ticket is about and whoever wrote it."""
+"""A ticket's page has each sentence once."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TOKEN = "T0kenInTheUrl"
 
 
 class Supervisor(ThreadingHTTPServer):
-    """Whoever starts workers: answers as it was told to, and keeps what it was asked."""
+    """A supervisor of workers: answers as configured, and records the requests."""
 
     daemon_threads = True
 
@@ -352,7 +352,7 @@ async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_pa
 async def test_respawn_request_names_who_allows_a_repeat(
     supervisor: Supervisor, tmp_path: Path, says: str
 ) -> None:
-    """B100: whoever starts the worker must know whether the work may begin again without its checkpoint."""
+    """B100: the supervisor must know whether the work may start again without its checkpoint."""
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         await a_worker_that_crashed(running, repeatable=says == "the task")
         health = running.service.health
@@ -364,7 +364,7 @@ async def test_respawn_request_names_who_allows_a_repeat(
 
 
 async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
-    """B74: a broken checkpoint falls back along the chain; at the start of the task a human is told."""
+    """B74: a broken checkpoint falls back along the chain; at the start of the task a person is notified."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service

@@ -91,7 +91,7 @@ async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings,
 async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """B40, B77: killed between what the worker said of its end and what follows from it."""
+    """B40, B77: killed between the worker's end and its consequences."""
     now = time.time()
     killed_after(settings, list(looping(now)), tmp_path)
     service = await build(settings)

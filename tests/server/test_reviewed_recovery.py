@@ -21,7 +21,7 @@ TASK = "report-7"
 
 
 class Broken:
-    """Reaches everybody and starts nobody, from nothing but the start."""
+    """Reaches every worker and starts none."""
 
     def reaches(self, target: Target) -> bool:
         return True

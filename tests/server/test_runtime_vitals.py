@@ -263,7 +263,7 @@ async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched: Watche
 
 
 async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None:
-    """B8: nothing was run, and nobody is a worker because of it."""
+    """B8: nothing was run, so there is no worker."""
     await watched.load()
     result = await watched.runtime.wait(await watched.runtime.trigger("e", session_id="../../etc"))
 
@@ -299,7 +299,7 @@ async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_restarts_
 
 
 async def test_paused_run_does_not_stall(watched: Watched) -> None:
-    """B18: paused, or stopped by whoever runs it."""
+    """B18: paused, or stopped by its user."""
     watched.model.replies = [watched.hangs(600)]
     await watched.load()
     await watched.runtime.pause_execution(await watched.begin())
@@ -359,7 +359,7 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched: Wa
 async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     watched: Watched,
 ) -> None:
-    """B21: 30 of 40 minutes are no stall; after 40 the node goes on without it."""
+    """B21: 30 of 40 minutes are no stall; after 40 the node continues without it."""
     watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
     watched.model.replies = [using("dig"), watched.hangs(600)]
     await watched.load(tools=("dig",))
@@ -375,7 +375,7 @@ async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
 async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
     watched: Watched,
 ) -> None:
-    """B21: at 41 of 40 minutes; nobody in that process can end the call any more."""
+    """B21: at 41 of 40 minutes; nothing in that process can end the call any more."""
     watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
     watched.model.replies = [using("dig")]
     await watched.load(tools=("dig",))

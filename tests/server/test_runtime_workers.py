@@ -83,7 +83,7 @@ async def test_monitor_findings_are_logged_before_anyone_acts(
 async def test_findings_during_a_store_failure_are_published_afterwards(
     running: Running, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B76: the condition is said once, so it must not be lost."""
+    """B76: the condition is reported once, so it must not be lost."""
     service = running.service
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", types={EventType.FINDING_OPENED})
@@ -159,7 +159,7 @@ async def peer() -> AsyncIterator[tuple[MoodyPeer, str]]:
 
 @pytest.fixture
 async def hive(tmp_path: Path, peer: tuple[MoodyPeer, str]) -> AsyncIterator[Running]:
-    """A service without a start grace, with somebody to hand alerts to."""
+    """A service without a start grace, with a receiver of alerts."""
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         health_monitoring={"judge": {"start_grace_seconds": 0}},
@@ -255,7 +255,7 @@ async def test_two_graphs_with_one_node_id_are_two_workers(hive: Running) -> Non
 
 
 async def test_every_worker_event_carries_its_graph(hive: Running) -> None:
-    """B63: whoever emitted it: node, monitor, judge, queen or outbox."""
+    """B63: from any source: node, monitor, judge, queen or outbox."""
     service = hive.service
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", filter_agent="bee")

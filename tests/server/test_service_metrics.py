@@ -1,4 +1,4 @@
-"""The service's own metrics: where they begin, and in which format they are told."""
+"""The service's own metrics: initial values and formats."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
 
 
 def test_unpaged_agents_in_trouble_are_counted() -> None:
-    """B104: whoever a ticket has paged somebody about is not trouble of the fleet besides."""
+    """B104: agents that a ticket has paged about do not count as fleet trouble."""
     registry = CollectorRegistry()
     workers = [
         worker("paged", FindingKind.PROVIDER_FAILURE),

@@ -454,7 +454,7 @@ def test_a_refused_secret_is_not_repeated() -> None:
 
 
 def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever follows the page on instrumentation in the same shell can still start the service."""
+    """A shell with the variables of the instrumentation page can still start the service."""
     root = Path(__file__).parents[2]
     texts = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"\bQUEENRIGHT_[A-Z]\w*", text.read_text("utf-8"))}

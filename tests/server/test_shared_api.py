@@ -56,7 +56,7 @@ async def test_three_agents_without_their_provider_are_one_incident(
 async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
     running: Running, http: httpx.AsyncClient
 ) -> None:
-    """B104: QueenrightFleetDegraded counts whom nobody was paged about."""
+    """B104: QueenrightFleetDegraded counts the agents that nobody was paged about."""
     agents = [f"bee-{n:02}" for n in range(40)]
     await failing(running, *agents)
 

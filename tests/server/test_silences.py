@@ -54,7 +54,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
-    """B41: a silenced ticket says so wherever it is shown, and nobody is reminded of it meanwhile."""
+    """B41: a silenced ticket is marked everywhere, and has no reminders during the silence."""
     ticket_id = await ticket_on(stack.running)
     recorder = stack.alertmanager.recorder
     await until(lambda: any("looper" in one.title for one in recorder.received), "people are told")

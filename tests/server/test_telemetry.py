@@ -1,4 +1,4 @@
-"""B90: who sends telemetry is told what of it cannot be used, and everyone else can see it."""
+"""B90: senders of unusable telemetry are told, and operators can see it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
 
 
 async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: Running) -> None:
-    """B90: metrics are not read, and a coding agent that sends nothing else is told to be connected."""
+    """B90: metrics are not read; a coding agent that sends nothing else is told to connect."""
 
     def metrics(service: str, scope: str) -> dict[str, Any]:
         group = {"scope": {"name": scope}, "metrics": [{"name": "a"}, {"name": "b"}]}

@@ -1,4 +1,4 @@
-"""Text that one engine keeps and the other does not: it is refused in words, on both alike."""
+"""Text that only one of the databases can store is refused by both."""
 
 from __future__ import annotations
 

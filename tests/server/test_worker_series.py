@@ -1,4 +1,4 @@
-"""The worker series of the service: every agent that it knows and that nobody scrapes, counted once."""
+"""The worker series of the service: every known agent without its own metrics, counted once."""
 
 from __future__ import annotations
 

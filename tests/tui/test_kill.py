@@ -1,4 +1,4 @@
-"""The terminal interface of a service that is killed: what happened meanwhile is in the feed all the same."""
+"""The terminal interface of a killed service: its feed has the events of the downtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each screen looks as it did; ``python -m tests.tui.snapshots --write`` draws them anew."""
+"""Screens equal their golden files; ``python -m tests.tui.snapshots --write`` updates them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Repeat(NamedTuple):
     between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: nobody told the result. One of an edit is of arguments
+    of arguments only: the result is not recorded. One of an edit is of arguments
     only too, as its result changes by itself. A ``failed`` one failed each time.
     """
 
@@ -115,9 +115,9 @@ class RecentCalls:
         """
         How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls.
 
-        It may be more than what a repeat says that is going on: cheap to ask, before one looks.
+        An upper bound for ``repeats``, and cheap to compute first.
         """
-        # A chain is never longer than the calls alike: it leaves out those made again after a change.
+        # A chain is never longer than the number of equal calls: it omits those repeated after a change.
         return max(self._alike[-self._live :]) if self._live else 0
 
     def add(
@@ -136,8 +136,8 @@ class RecentCalls:
         Note one call that ended, and return whether the same call with the same result was there already.
 
         Args:
-            result: Fingerprint of the result; empty for an edit, whose result does not count; None if nobody
-                told it.
+            result: Fingerprint of the result; empty for an edit, whose result does not count; None if it is
+                not recorded.
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
             failed: Whether it failed.

@@ -268,9 +268,8 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
         return grown(repeat.times, loops.repeats, settings, loops.repeats_high)
     if repeat.blind or repeat.at_all < loops.repeats_at_all:
         return None
-    # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
-    # That nothing it changed has helped is one, and none to page: the failure may be of others. So is a look
-    # after calls of which nobody knows that they change anything.
+    # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
+    # every check fails, as others may cause the failure, or if no call is known to have changed anything.
     is_ticket = repeat.failed or repeat.unchanged >= loops.repeats_at_all
     return Severity.MEDIUM if is_ticket else Severity.LOW
 
@@ -461,8 +460,8 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # One that has no tools, talked before its last call, or leaves a person time to write may be talking to
-    # somebody who is not heard here.
+    # A worker without tools, with text answers before its last call, or with pauses long enough for a person
+    # to write may be in a conversation whose user is not in the telemetry.
     certain = v.certain_idle_turns
     if v.last_tool_call is None:
         is_certain = v.has_user and v.is_continued
@@ -509,7 +508,7 @@ def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServ
 
 
 def _mcp_server(server: McpServer) -> str:
-    # A server's name is somebody else's word.
+    # A server's name is untrusted text.
     title = "MCP server " + json.dumps(server.name, ensure_ascii=False) if server.name else "an MCP server"
     last = server.losses[-1]
     where = f" ({last.where})" if last.where else ""

@@ -27,9 +27,9 @@ _NAME_LIMIT: Final = 80
 
 
 CONTEXT_FULL: Final = "context window exceeded"
-"""The LLM error of a worker whose conversation has become longer than its model takes."""
+"""The LLM error of a worker whose conversation exceeds its model's context."""
 
-# As the providers say it: by an error's name or code, or in words.
+# By the providers' error names, codes or messages.
 _CONTEXT_FULL: Final = re.compile(
     r"context[ _-]?(?:window|length)|maximum context|prompt is too long", re.IGNORECASE
 )

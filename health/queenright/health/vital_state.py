@@ -641,7 +641,7 @@ class VitalState:
         return learned.limit if learned is not None and learned.limit > configured else 0.0
 
     def learn_duration(self, phase: Phase, what: str, took: float, at: float) -> None:
-        """Note how long a call took, unless the worker waited for somebody meanwhile."""
+        """Note how long a call took, unless the worker waited during it."""
         if self.clocks is not None and self.waiting is None and at - took >= self.clock_base:
             self.clocks.learn(timed_as(phase, what), took)
 

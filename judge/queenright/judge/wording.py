@@ -172,7 +172,7 @@ def advice(kind: FindingKind, agent: str, session: str) -> str:
 
 
 def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1) -> str:
-    """Return the numbers of a ticket in words, or an empty string if there are none."""
+    """Return the numbers of a ticket as text, or an empty string if there are none."""
     parts = []
     if bad_steps:
         parts.append(f"{format_count(bad_steps, 'bad step')} since the last accepted one")

@@ -120,7 +120,7 @@ class Service:
     deadman_at: float | None = None
     """When the Watchdog alert last came back through Prometheus and Alertmanager."""
     faults: list[str] = field(default_factory=list)
-    """What is broken outside the service, in words; the caller that runs it adds to them."""
+    """What is broken outside the service, as sentences; the caller that runs it adds to them."""
 
     def __post_init__(self) -> None:
         self.started_at = self.clock()
@@ -216,7 +216,7 @@ class Service:
         await self.scheduler.sweep()
 
     def ready(self) -> list[str]:
-        """Return what is not ready, in words; empty if all is well."""
+        """Return what is not ready, as sentences; empty if all is well."""
         missing = [f"{name} has stopped" for name in self.tasks.list_stopped()] + self.faults
         if not self.tasks.is_started:
             missing.append("the service has not started")

@@ -80,7 +80,7 @@ class Attempt:
         return self.with_secrets(self.words if self.place in ("text", "error") else "the same error")
 
     def with_secrets(self, words: str) -> str:
-        """Words, and what nobody must repeat."""
+        """Text, and secrets that must not be repeated."""
         encoded = base64.b64encode(f"key {ENCODED_KEY}".encode()).decode()
         return f"{words} api_key={KEY} {TOKEN} from {MAIL} password='{PASSWORD}' {encoded}"
 

@@ -502,7 +502,7 @@ async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> 
 
 
 async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
-    """Whoever gets a copy of it is somebody else."""
+    """A copy of the token acts as the token."""
     got: list[dict[str, str]] = []
 
     async def collector(scope: Any, receive: Any, send: Any) -> None:

@@ -147,7 +147,7 @@ def written(folder: Path, **files: str) -> Path:
 
 @dataclass(slots=True)
 class House:
-    """A service with a folder of agents, and somebody who asks it."""
+    """A service with a folder of agents, and a client."""
 
     service: Service
     http: httpx.AsyncClient

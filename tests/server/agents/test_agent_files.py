@@ -1,4 +1,4 @@
-"""The files of an agent: text below its folder, and nothing else."""
+"""The files of an agent: text files below its folder only."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_waiting_run_is_reported_as_queued(tmp_path: Path, how: str) -> No
 
 
 async def test_restore_behind_a_run_of_its_session_is_queued(tmp_path: Path) -> None:
-    """B108: a checkpoint of an older run waits for the newer one that goes on in its session."""
+    """B108: a checkpoint of an older run waits for the newer run of its session."""
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
         first, session = await home.done()

@@ -1,4 +1,4 @@
-"""`queenright agents chat`: what is said to a loaded agent, and what it answers."""
+"""`queenright agents chat`: messages to a loaded agent, and its answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_chat_with_a_failing_run_exits_with_1(tmp_path: Path) -> None:
 
 
 async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:
-    """The agent goes on; what it does is not undone."""
+    """The agent continues; what it does is not undone."""
     folder = looper(tmp_path / "agents" / "looper")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
         url = str(home.http.base_url)

@@ -115,7 +115,7 @@ async def test_get_api_agents__id__graphs(home: House) -> None:
 
 
 async def test_judge_and_queen_are_readable_graphs(home: House) -> None:
-    """003: they run as graphs beside each agent; nobody talks with them there, and nobody removes them."""
+    """003: they run as graphs beside each agent, and can be neither chatted with nor removed there."""
     found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
     store = home.service.runtime.session_store("worker_health_judge")
     store.get_or_create("worker_health_judge", "health_check")
@@ -225,7 +225,7 @@ async def test_post_api_agents__id__inject(home: House) -> None:
 
 
 async def test_post_api_agents__id__inject_with_several_runs_requires_the_session(home: House) -> None:
-    """B40: nobody is given what was meant for another."""
+    """B40: no caller gets the response of another."""
     [_, one], [_, two] = await home.begun(), await home.begun()
 
     refused = await home.ask(
@@ -506,7 +506,7 @@ async def test_get_api_agents__id__active_graph(home: House) -> None:
 
 
 async def test_put_api_agents__id__active_graph(home: House) -> None:
-    """B61: what a user says goes to the graph that they look at; the other goes on."""
+    """B61: user input goes to the active graph; the others continue."""
     active = "/api/agents/guide/active-graph"
     async with added_graph(home, "second"):
         after = await home.ask("PUT", active, json={"graph_id": "second"})

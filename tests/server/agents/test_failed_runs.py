@@ -17,7 +17,7 @@ def file(folder: str):
 
 
 async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_closes_it(tmp_path: Path) -> None:
-    """No run is repeated by itself, each has its command; three of them page nobody."""
+    """No run is repeated automatically, each has its command; three of them page nobody."""
     written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         tickets = home.service.tickets

@@ -248,7 +248,7 @@ async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> Non
 
 
 async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> None:
-    """B8: whatever the path says, and whatever a link leads to."""
+    """B8: for any path and any link."""
     agents = manager(tmp_path)
     outside = adder(tmp_path / "outside")
     inside = tmp_path / "agents"

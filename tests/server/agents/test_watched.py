@@ -1,4 +1,4 @@
-"""An agent that runs inside the service is a worker like any other: watched, told, stopped, brought back."""
+"""A loaded agent is a worker like any other: monitored, nudged, terminated, recovered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gRPC client on the OTLP port: it is told which setting to change, and so is the operator."""
+"""A gRPC client on the OTLP port gets the setting to change, and so does the operator."""
 
 from __future__ import annotations
 

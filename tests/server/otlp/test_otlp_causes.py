@@ -44,7 +44,7 @@ def calls(decoded: Batch) -> list[Mapping[str, Any]]:
 
 @pytest.mark.parametrize("wrap", ["{}", '{{"output": "{}"}}', '{{"content": "{}", "tool_call_id": "c-1"}}'])
 def test_cause_1_placeholder_in_an_envelope_is_not_recorded(wrap: str) -> None:
-    """B87: what is hidden is not equal, whatever is around it."""
+    """B87: hidden content is not equal, in any envelope."""
     hidden = wrap.format("__REDACTED__")
     spans = tool(2, 1, attributes={"gen_ai.tool.call.arguments": hidden, "gen_ai.tool.call.result": hidden})
 
@@ -257,7 +257,7 @@ EXCEPTION = ("exception", {"exception.type": "ApiError", "exception.message": "5
 )
 @pytest.mark.parametrize("kind", [chat, tool])
 def test_cause_7_failure_is_recognised_in_every_record_format(kind: Any, failed: dict[str, Any]) -> None:
-    """B34: by its status, an exception event whatever the status, or attributes alone."""
+    """B34: by its status, by an exception event, or by attributes alone."""
     decoded = decode(kind(2, 1, **failed))
 
     ended = next(e.data for e in decoded.events if e.type.value.endswith("call_completed"))
@@ -337,7 +337,7 @@ def test_cause_7_run_whose_last_model_call_or_inner_agent_failed_has_failed(
 def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
     name: str, attributes: dict[str, Any], event: str
 ) -> None:
-    """B89: also of conventions that nobody wrote down."""
+    """B89: also of undocumented conventions."""
     ended = one(decode({"id": 1, "name": name, "attributes": attributes}), event)
 
     if "search" in (name.split()[-1], attributes.get("name")):
@@ -394,7 +394,7 @@ def test_cause_9_preparation_marked_as_a_model_call_is_not_counted() -> None:
 
 @pytest.mark.parametrize("kind", [chat, tool])
 def test_cause_9_calls_at_the_same_time_of_one_library_are_two(kind: Any) -> None:
-    """B31: a framework that calls in parallel tells of each call once."""
+    """B31: a framework that calls in parallel reports each call once."""
     decoded = decode(*(kind(n, 1, start=1, end=3, attributes=TOKENS) for n in (2, 3)))
 
     assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 2
@@ -420,7 +420,7 @@ def test_cause_9_other_calls_of_another_library_count(difference: dict[str, Any]
 
 
 def test_cause_9_server_side_of_a_tool_call_is_no_call() -> None:
-    """B84: the MCP server's span is told by another process, which is no agent."""
+    """B84: the MCP server's span comes from another process, which is no agent."""
     decoded = decode(tool(3, 2, kind=2, flags=0x300), service="mcp-server")
 
     assert decoded.events == []
@@ -560,7 +560,7 @@ def test_order_splits_repeats_and_delays_of_a_trace_change_nothing(data: st.Data
 
 @given(data=st.data())
 def test_order_within_one_request_changes_nothing(data: st.DataObject) -> None:
-    """B84: whatever scope they come from."""
+    """B84: from any scope."""
     expected = [(e.type, e.span_id, e.agent_id, e.session_id) for e in decode(*RUN).events]
 
     shuffled = decode(*data.draw(st.permutations(RUN)))

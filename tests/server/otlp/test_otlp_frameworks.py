@@ -383,7 +383,7 @@ def test_call_without_arguments_is_content_where_its_result_is_recorded() -> Non
 
 
 def test_root_does_not_end_a_run_before_records_of_another_scope() -> None:
-    """B85: spans of one request are taken in by time, whatever scope they come from."""
+    """B85: spans of one request are processed in the order of their times, across scopes."""
     made = request(invoke(1, "scout", end=9), scope="framework")
     client = request(chat(2, 1, **NAMED, end=3), scope="client")
     made.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
@@ -446,7 +446,7 @@ def test_span_without_an_end_is_open_work() -> None:
 
 @pytest.mark.parametrize("kind", [chat, tool])
 def test_one_call_that_two_libraries_open_begins_and_ends_once(kind: Any) -> None:
-    """B89: the framework's span lies around the model client's, and both are told when they begin."""
+    """B89: the framework's span contains the model client's, and both are reported when they begin."""
     memory = Assembler()
     events = [
         event

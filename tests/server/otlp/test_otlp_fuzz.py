@@ -1,4 +1,4 @@
-"""Whatever is sent, the receiver answers, and never with a server's error."""
+"""The receiver answers any request, and never with a server error."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_partial_span_may_be_protobuf_in_base64() -> None:
     ],
 )
 def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
-    """B90: its sender is told."""
+    """B90: its sender is informed."""
     [request, *_] = heartbeats()
     record_of(request)["body"]["stringValue"] = body
     batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), Assembler(), LATER)
@@ -139,7 +139,7 @@ def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "no id", "0123", "g" * 16])
 def test_span_with_an_invalid_pending_parent_has_ended(value: str) -> None:
-    """An attribute of that name with another meaning loses nobody's work."""
+    """An attribute of that name with another meaning loses no work."""
     span = {
         "traceId": "QUJDREVGR0hJSktMTU5PUA==",
         "spanId": "QUJDREVGR0g=",

@@ -156,7 +156,7 @@ CONVERSATION = [
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, ...]) -> None:
-    """B84: each once, in whatever order the model calls arrive, and however often a result is sent."""
+    """B84: each once, in any order of the model calls, however often a result is sent."""
     events = events_of(*([CONVERSATION[n]] for n in order), later=20)
 
     found = [
@@ -189,7 +189,7 @@ def test_cause_6_span_after_its_reported_call_counts_once() -> None:
 
 
 def test_cause_7_late_records_correct_the_outcome() -> None:
-    """B84: the last model call failed, and is told after the root."""
+    """B84: the last model call failed, and is reported after the root."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
     events = events_of([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])
 

@@ -1,4 +1,4 @@
-"""B88: whatever a process sends shows that it lives."""
+"""B88: anything that a process sends shows that it is alive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def ignore(events: list[AgentEvent]) -> None:
 
 @pytest.fixture
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
-    """The address of a receiver, and the processes that it has heard of."""
+    """The address of a receiver, and the processes that it has seen."""
     signs_by_source: dict[str, float | None] = {}
     app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=signs_by_source.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -65,7 +65,7 @@ async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[st
 async def test_open_work_report_has_the_interval_to_the_next(
     signs: tuple[str, dict[str, float | None]], expected: float, taken: float | None
 ) -> None:
-    """Also where it says nothing new; an interval that cannot be is none."""
+    """Also without new content; an impossible interval is ignored."""
     url, received_signs = signs
     logs = ExportLogsServiceRequest()
     group = logs.resource_logs.add()

@@ -148,7 +148,7 @@ async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
 async def test_run_ends_with_the_reported_outcome(
     otlp: Listening, how: dict[str, Any], expected: tuple[str, dict[str, str]]
 ) -> None:
-    """B18: a paused run is not over; whoever watches by telemetry alone is told so."""
+    """B18: a paused run has not ended, also by telemetry alone."""
     events = await work(otlp, lambda worker: worker.close(**how))
 
     assert events[-1].type == expected[0]

@@ -1,4 +1,4 @@
-"""A call is read alike from a recorded run and from live telemetry."""
+"""A call of a recorded run and of live telemetry is read equally."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def split(record: Record) -> list[Record]:
 
 
 def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
-    """Return what a run came to, whatever the order in which it was told."""
+    """Return the result of a run, independent of the order of its records."""
     ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
     llm_calls = [e.data for e in events if e.type == "llm_call_completed"]
     llm = [one for one in llm_calls if not one.get("amends")]

@@ -1,4 +1,4 @@
-"""Claude Code, as it was recorded: one run whatever tells of it, in whatever order."""
+"""Recorded Claude Code sessions: one run from several sources in any order."""
 
 from __future__ import annotations
 

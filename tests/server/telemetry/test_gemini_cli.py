@@ -1,4 +1,4 @@
-"""Gemini CLI, as it was recorded: one run whatever tells of it, in whatever order."""
+"""Recorded Gemini CLI sessions: one run from several sources in any order."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
 @settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_lost_hook_calls_lose_no_tool_call(path: Path, seed: int) -> None:
-    """B84: hooks fail open, so any of them may be missing; the log tells of the calls that ended."""
+    """B84: hooks fail open, so any of them may be missing; the log reports calls that ended."""
     chance = Random(seed)
     remaining = [
         record for record in load_fixture(path).records if record.path != HOOKS or chance.random() < 0.7

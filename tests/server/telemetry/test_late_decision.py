@@ -1,4 +1,4 @@
-"""A decision about a permission that is told late, by the client's log, while its sub-agents work on."""
+"""A permission decision that the client's log reports late, while sub-agents continue."""
 
 from __future__ import annotations
 

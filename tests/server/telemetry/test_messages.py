@@ -80,7 +80,7 @@ CALL = RequestedCall("c-1", "search", fingerprint(ARGUMENTS))
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
-    """B84: one call, whatever library recorded it."""
+    """B84: one call, from any library."""
     calls, results = find_tool_calls(json.dumps(SHAPES[shape]))
 
     assert calls == [CALL]

@@ -1,4 +1,4 @@
-"""Notifications of Claude Code: a permission prompt waits for the user, and nothing else does."""
+"""Notifications of Claude Code: only a permission prompt waits for the user."""
 
 from __future__ import annotations
 

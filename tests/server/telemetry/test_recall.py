@@ -1,4 +1,4 @@
-"""A service that is started anew in the middle of sessions, and is told again what it knew."""
+"""A service that restarts during sessions and receives repeated records."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def spelled(seconds: float) -> str:
-    """Format a duration in words: ``10 minutes``, ``90 seconds``, ``1 hour``."""
+    """Format a duration as text: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:
             return _count(seconds / size, unit)

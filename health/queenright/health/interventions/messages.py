@@ -50,7 +50,7 @@ def hand_off() -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words."""
+    """Return a duration as text."""
     minutes = round(max(0.0, seconds) / 60)
     if minutes < 1:
         return "less than a minute"

@@ -199,7 +199,7 @@ def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[obj
 
 
 def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]]:
-    """Return the short texts that are recorded with two hashes: cut by somebody else, and so not whole."""
+    """Return the short texts that are recorded with two hashes: the recorder truncated them."""
     hashes: dict[tuple[str, str, str], str] = {}
     parts = set()
     for step in steps:

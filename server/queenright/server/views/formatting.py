@@ -34,7 +34,7 @@ def _is_in(sentence: str, known: list[str]) -> bool:
 
 
 def ago(seconds: float | None) -> str:
-    """Return a time span in words; a dash for None."""
+    """Return a time span as text; a dash for None."""
     return "-" if seconds is None else format_duration(seconds)
 
 

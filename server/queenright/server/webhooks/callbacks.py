@@ -167,7 +167,7 @@ class Callbacks:
 
     async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
         """
-        Handle an event of an incident; return what was done, in words.
+        Handle an event of an incident; return what was done, as text.
 
         Raises:
             CallbackNotConfiguredError: No subscription secret is configured.
