@@ -145,7 +145,7 @@ def test_response_with_too_many_items_is_refused() -> None:
     more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
     assert len(read_answers(most, b"[]").silences) == MAX_ITEMS
-    with pytest.raises(InvalidAnswerError, match=f"at most {MAX_ITEMS}"):
+    with pytest.raises(InvalidAnswerError, match=f"at most {MAX_ITEMS:,}"):
         read_answers(more, b"[]")
 
 

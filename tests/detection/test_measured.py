@@ -201,7 +201,7 @@ def test_block_is_written_only_in_its_place() -> None:
 def test_check_names_the_stale_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "runs.jsonl").write_text("")
+    (tmp_path / "runs.jsonl").write_text('{"steps": []}\n')
     page = tmp_path / "page.md"
     page.write_text("".join("".join(marks(block)) for block in BLOCKS))
 

@@ -110,7 +110,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.provider_failures",
-        "clients retry twice by themselves: what comes through thrice is no hiccup",
+        "clients retry twice by themselves, so three failures are not a hiccup",
         _FEW,
     ),
     Threshold(

@@ -13,6 +13,7 @@ import pytest_asyncio
 from rich.console import Console
 
 from queenright.api.agents import AgentRow
+from queenright.api.examples import example_of
 from queenright.cli.output.fleet_watch import ChangeLog, follow, render_table
 from queenright.client import AsyncQueenright
 from queenright.server.up import Running, serving
@@ -95,8 +96,8 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
 
 
 def agent(name: str, state: str, **more: object) -> AgentRow:
-    example = AgentRow.model_json_schema()["examples"][0]
-    return AgentRow.model_validate(example | {"agent_id": name, "state": state} | more)
+    example = example_of(AgentRow)
+    return AgentRow.model_validate(example | {"agent_id": name, "state": state, "health": state} | more)
 
 
 def test_short_terminal_states_the_number_of_hidden_rows() -> None:

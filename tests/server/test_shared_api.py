@@ -47,7 +47,7 @@ async def test_three_agents_without_their_provider_are_one_incident(
     assert (incident["cause"], incident["workers"], incident["open_tickets"]) == ("provider:anthropic", 3, 3)
     assert incident["closed_at"] is None
     assert body == [incident]
-    assert "<h2>Incidents</h2>" in page
+    assert '<h2 id="incidents">' in page
     assert "Model provider <bdi>anthropic</bdi>" in page
     assert "provider:anthropic" in result.out
     assert "3 sessions, 3 of 3 tickets open" in result.out
@@ -102,10 +102,13 @@ async def test_provider_health_is_in_api_metrics_page_and_command(
     assert (one["status"], one["failed"], one["calls"], one["agents_failing"]) == ("failing", 5, 9, 1)
     assert one["errors"] == [{"error_type": "overloaded_error", "count": 5}]
     assert (await http.get("/api/status")).json()["providers"] == [one]
-    assert "<h2>Model providers</h2>" in page
+    assert '<h2 id="providers">' in page
     assert "5 of 9" in page
     output = " ".join(result.out.split())
-    assert output == "failing anthropic/claude-sonnet-4-5 5/9 failed 2.0 s, 2.0 s overloaded_error 5x"
+    assert (
+        output
+        == "failing anthropic/claude-sonnet-4-5 5 of 9 calls failed p50 2.0 s, p95 2.0 s overloaded_error 5x"
+    )
     labels = 'model="claude-sonnet-4-5",outcome="{}",provider="anthropic"'
     assert f"queenright_provider_calls_total{{{labels.format('error')}}} 5.0" in metrics
     assert f"queenright_provider_calls_total{{{labels.format('ok')}}} 4.0" in metrics

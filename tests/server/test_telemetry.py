@@ -336,7 +336,7 @@ async def test_telemetry_sources_are_on_page_and_command(running: Running, http:
     assert (empty.returncode, lost.returncode, found.returncode) == (1, 1, 0)
     assert "Nothing has arrived" in empty.stdout
     assert "Nothing received yet" in before.text
-    assert "0 of 1 records used" in lost.stdout
+    assert "0 of 1 record used" in lost.stdout
     assert "unknown</span>" in page.text
     assert "&lt;script&gt;" in page.text
     assert "<script>" not in page.text

@@ -16,6 +16,7 @@ _ID: Final = "018f6f7e-0000-7000-8000-000000000001"
 _EVIDENCE: Final = "search was called 12 times with the same arguments and the same result"
 
 _BY_NAME: Final[dict[str, Any]] = {
+    "active_kinds": ["doom_loop"],
     "agent_id": "researcher",
     "analysis": "The worker repeats the same search.",
     "arguments": '{"page": 1}',
@@ -24,8 +25,8 @@ _BY_NAME: Final[dict[str, Any]] = {
     "bad_steps": 12,
     "brakes": [],
     "by": "ada",
-    "cause": "The same search is repeated",
     "calls": 40,
+    "cause": "The same search is repeated",
     "checked_at": "2026-01-24T09:58:00+00:00",
     "checkpoint_id": "0000000003-5f2c9a",
     "comment": "being fixed",
@@ -51,6 +52,7 @@ _BY_NAME: Final[dict[str, Any]] = {
     "goal": "Every link leads somewhere.",
     "graph_id": "docs_checker",
     "graphs": ["docs_checker"],
+    "health": "stuck",
     "input_keys": ["broken_links"],
     "judge_reasoning": "12 calls with the same arguments returned the same result.",
     "kind": "doom_loop",
@@ -65,17 +67,20 @@ _BY_NAME: Final[dict[str, Any]] = {
     "node_id": "search",
     "nodes": ["list_pages", "write_report"],
     "now": "10:00:00",
+    "occurrences": 4,
+    "outcome": "",
     "output_keys": ["report"],
     "outputs": {"report": "report.md"},
     "path": "/srv/agents/docs_checker",
     "peer": "http://127.0.0.1:9093",
     "peers": ["http://127.0.0.1:9093"],
+    "phase": "llm",
     "provider": "anthropic",
     "python": "3.11.9",
-    "question": "Bash: rm -rf build",
     "reason": _EVIDENCE,
     "receiver": "pagerduty",
     "recent_verdicts": ["ACCEPT", "RETRY", "RETRY"],
+    "related_kinds": ["doom_loop"],
     "remedy": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
     "roots": ["/srv/agents"],
     "session_id": "session-1",
@@ -84,6 +89,8 @@ _BY_NAME: Final[dict[str, Any]] = {
     "state": "stuck",
     "status": "open",
     "steps": 20,
+    "steps_since_last_accept": 12,
+    "storm_id": "",
     "suggested_action": "Nudge it to try another query.",
     "target": "search",
     "task_id": "report-7",
@@ -95,16 +102,21 @@ _BY_NAME: Final[dict[str, Any]] = {
     "tokens": 41_200,
     "tool": "search",
     "tools": ["read_lines", "write_report"],
+    "total_steps_checked": 20,
     "triage_reason": "It does not recover by itself.",
     "type": "health_state_changed",
     "until": NOW + 3600,
     "uptime_seconds": 600.0,
     "version": "0.4.0",
+    "waiting": "",
     "when": "2 min ago",
     "worker_agent_id": "researcher",
     "worker_excerpt": "I will search once more.",
+    "worker_graph_id": "research",
     "worker_node_id": "search",
     "worker_session_id": "session-1",
+    "worker_span_id": "00f067aa0ba902b7",
+    "worker_trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 }
 """Values of fields by name, used where the type allows it."""
 
@@ -135,7 +147,7 @@ def _value(name: str, kind: Any, marks: Any = ()) -> Any:
         return [_value(name, arguments[0])]
     for mark in marks:
         if isinstance(mark, Words):
-            return known if known in mark.words else next(filter(None, mark.words))
+            return known if known in (*mark.words, "") else next(filter(None, mark.words))
     base = origin or kind
     if isinstance(known, base):
         return known

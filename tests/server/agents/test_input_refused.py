@@ -46,14 +46,14 @@ def file(folder: str, copies: int = 1, *, session_id: str):
             ["'folder' is missing", "is 'foldr' a typo?", "node 'file'"],
         ),
         ({}, "folder", ["'folder' is missing", "but got nothing"]),
-        ({"folder": ["docs"]}, "folder", ["input 'folder': ['docs'] is not valid", "valid string"]),
+        ({"folder": ["docs"]}, "folder", ["input 'folder': ['docs'] is not valid", "must be text"]),
         ({"folder": "docs", "copies": "many"}, "copies", ["input 'copies': 'many' is not valid"]),
-        ({"folder": "docs", "copies": "3"}, "copies", ["input 'copies': '3' is not valid", "valid integer"]),
-        ({"folder": "docs", "copies": 3.0}, "copies", ["input 'copies': 3.0 is not valid", "valid integer"]),
+        ({"folder": "docs", "copies": "3"}, "copies", ["input 'copies': '3' is not valid", "a whole number"]),
+        ({"folder": "docs", "copies": 3.0}, "copies", ["input 'copies': 3.0 is not valid", "a whole number"]),
         (
             {"folder": "docs", "copies": True},
             "copies",
-            ["input 'copies': True is not valid", "valid integer"],
+            ["input 'copies': True is not valid", "a whole number"],
         ),
         (
             {"folder": "docs", "copeis": 3},

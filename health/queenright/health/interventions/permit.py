@@ -65,7 +65,7 @@ def _objection(
             return "it is running; terminate it first"
         if v.status in _RECOVERABLE:
             return None
-        return f"it has ended ({v.status.value}); only failed and terminated runs are recovered"
+        return f"it has ended ({v.status.value}), so there is nothing to recover"
     if v.ended:
         return f"it has ended ({v.status.value})"
     if kind is not ActionKind.ANSWER and v.waiting is not None:
