@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import yaml
@@ -291,7 +291,8 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
     began = time.monotonic()
     while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2):
         for group in client.get("/api/v1/rules").json()["data"]["groups"]:
-            if group["lastEvaluation"] == seen.get(group["name"]) or not _evaluated(group):
+            evaluated = group["lastEvaluation"]
+            if evaluated == seen.get(group["name"]) or evaluated.startswith("0001"):
                 continue
             seen[group["name"]] = group["lastEvaluation"]
             times[group["name"]].append(group["evaluationTime"])
@@ -305,10 +306,6 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
     # A group with an interval of its own is evaluated once or twice meanwhile.
     settled = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
     return settled, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
-
-
-def _evaluated(group: dict[str, Any]) -> bool:
-    return not group["lastEvaluation"].startswith("0001")
 
 
 def _own_metrics(client: httpx.Client) -> dict[str, float]:

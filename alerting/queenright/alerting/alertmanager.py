@@ -6,12 +6,11 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.silences import InvalidAnswerError, NewSilence, PeerSilences, read_answers
+from queenright.alerting.silences import InvalidAnswerError, NewSilence, PeerSilences, read_answers, rfc3339
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import SOURCE_QUEEN
@@ -73,8 +72,8 @@ class PostedAlert:
         return {
             "labels": self.labels,
             "annotations": self.annotations,
-            "startsAt": _rfc3339(self.starts_at),
-            "endsAt": _rfc3339(self.ends_at),
+            "startsAt": rfc3339(self.starts_at),
+            "endsAt": rfc3339(self.ends_at),
         }
 
 
@@ -269,7 +268,3 @@ def _reason(error: Exception) -> str:
     reasons = {"ConnectError": "cannot be reached", "ConnectTimeout": "cannot be reached in time"}
     name = type(error).__name__
     return reasons.get(name) or f"did not answer ({name})"
-
-
-def _rfc3339(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

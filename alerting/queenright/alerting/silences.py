@@ -214,12 +214,13 @@ class NewSilence:
                 {"name": name, "value": value, "isRegex": False, "isEqual": True}
                 for name, value in sorted(self.labels.items())
             ],
-            "startsAt": _rfc3339(self.starts_at),
-            "endsAt": _rfc3339(self.ends_at),
+            "startsAt": rfc3339(self.starts_at),
+            "endsAt": rfc3339(self.ends_at),
             "createdBy": self.by,
             "comment": self.comment,
         }
 
 
-def _rfc3339(at: float) -> str:
+def rfc3339(at: float) -> str:
+    """Return a time in the format of Alertmanager's API."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

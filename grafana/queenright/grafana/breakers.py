@@ -80,7 +80,11 @@ def _now(at: Thresholds) -> list[AnyPanel]:
                 lines=at.breaker_failures,
             ),
             Column("Next trial in", f"clamp_min({opens} - time(), 0)", "s"),
-            Column("Times opened", _opened(), "short"),
+            Column(
+                "Times opened",
+                increase_by("breaker", names.CIRCUIT_BREAKER_TRANSITIONS, 'to="open"', window=SHOWN),
+                "short",
+            ),
             links=[breaker_page("Details and reset")],
             action=Column(
                 "Quick action",
@@ -90,10 +94,6 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             size=(24, 9),
         ),
     ]
-
-
-def _opened() -> str:
-    return increase_by("breaker", names.CIRCUIT_BREAKER_TRANSITIONS, 'to="open"', window=SHOWN)
 
 
 def _past(at: Thresholds) -> list[AnyPanel]:

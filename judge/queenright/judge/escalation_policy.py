@@ -94,7 +94,7 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
     decision, why = _by_table(escalation, summary)
     if decision == "more_time" and _exhausted(escalation):
         decision, why = "hand_off", f"It has had {_extra_time(escalation)}, and the fault persists."
-    if decision not in _options(escalation):
+    if decision not in (escalation.get("options") or OPTIONS):
         decision, why = "hand_off", f"{why} The option {decision!r} is not offered."
     return Answer(decision=decision, reason=f"{_cause(summary)} {why}")
 
@@ -199,7 +199,3 @@ def _usual(escalation: Mapping[str, Any]) -> float:
 
 def _most(escalation: Mapping[str, Any]) -> float:
     return max(MOST_MORE_MINUTES, _usual(escalation))
-
-
-def _options(escalation: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(escalation.get("options") or OPTIONS)

@@ -7,7 +7,6 @@ https://github.com/PagerDuty/developer-docs, docs/webhooks/01-Overview.md and 02
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -98,12 +97,8 @@ def read_event(body: bytes) -> IncidentEvent:
         event_id=event.id,
         event_type=event.event_type,
         change=IncidentChange(event.event_type) if event.event_type in handled else None,
-        at=_epoch(event.occurred_at),
+        at=event.occurred_at.timestamp(),
         by=display_name(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
         by_person=agent.type == "user_reference",
         dedup_key=data.incident_key or "",
     )
-
-
-def _epoch(at: datetime) -> float:
-    return at.timestamp()

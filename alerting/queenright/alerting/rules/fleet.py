@@ -68,17 +68,13 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity=settings.alerting.circuit_breaker_open.severity,
         summary="A circuit breaker stays open.",
         description=f"Breaker {{{{ $labels.breaker }}}} was closed for {{{{ $value | humanizePercentage }}}} "
-        f"of the last {_minutes(5 * timeout)}: what it protects fails, and calls are rejected. For the "
+        f"of the last {5 * timeout / 60:g} minutes: what it protects fails, and calls are rejected. For the "
         "reason, run queenright breakers list --open.",
         threshold=f"not closed for half of {window}, and for {duration(3 * timeout)} more: five and three "
         "times `health_monitoring.circuit_breaker.default.recovery_timeout_seconds`",
         reason="a breaker that recovers at its first probes needs no attention; this one did not",
         dashboard="queenright-breakers",
     )
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:g} minutes"
 
 
 def _given_up(selectors: Selectors) -> Alert:

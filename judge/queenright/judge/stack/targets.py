@@ -99,7 +99,7 @@ async def query_targets(
     # A job may contain a slash, so the start of the instance is ambiguous.
     instances = sorted({part for target in targets for part in _ends(target)})
     batches = [instances[at : at + _BATCH] for at in range(0, len(instances), _BATCH)]
-    where = _relax(selector)
+    where = _MATCHER.sub(_relax_matcher, matchers_of(selector))
     answer = []
     for batch in batches:
         matchers = (
@@ -127,12 +127,8 @@ def _ends(target: str) -> list[str]:
     return ["/".join(parts[at:]) for at in range(1, len(parts))]
 
 
-def _relax(selector: str) -> str:
-    """Return a selector's matchers, extended to any agent and to series without their labels."""
-    return _MATCHER.sub(_relax_matcher, matchers_of(selector))
-
-
 def _relax_matcher(matcher: re.Match[str]) -> str:
+    """Extend a selector's matcher to any agent and to series without its label."""
     name, operator, quoted = matcher.groups()
     quote, body = quoted[0], quoted[1:-1]
     if name in _OWN:

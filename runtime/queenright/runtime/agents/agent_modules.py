@@ -53,7 +53,8 @@ class AgentModules:
             try:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
-                if not isinstance(error, Exception | SystemExit) and _is_main_thread():
+                is_main = threading.current_thread() is threading.main_thread()
+                if is_main and not isinstance(error, Exception | SystemExit):
                     raise  # KeyboardInterrupt: the user pressed Ctrl-C
                 raise self._to_load_error(path, error) from error
 
@@ -146,10 +147,6 @@ class _Alias(Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         # The import system has overwritten both with those of the plain name.
         module.__spec__, module.__loader__ = self._original
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _is_in_package(name: str, package: str) -> bool:

@@ -39,14 +39,7 @@ class AgentRunner:
     """
     One agent: created with ``load``, run on its own runtime or as a secondary graph on another's.
 
-    Args:
-        model: Overrides the agent's model: a name or a provider.
-        interactive: Whether a user is at a terminal.
-        guards: Creates the loop guards of its nodes on its own runtime; None disables them. On another's
-            runtime, that runtime's guards apply.
-        breakers: Provides circuit breakers on its own runtime; None disables them.
-        bus: The event bus of its own runtime; None creates one.
-        offered_tools: Tools from outside the agent that its nodes may use.
+    On another's runtime, that runtime's loop guards, circuit breakers and event bus apply.
     """
 
     def __init__(
