@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -575,7 +576,7 @@ def test_repeated_arguments_without_results_are_weak_evidence() -> None:
     [("click", {}), ("fetch_url", {}), ("bash", {}), ("bash", {"effect": "reads"}), ("execute_sql", {})],
 )
 def test_same_call_many_times_in_a_row_is_a_loop_whatever_its_results(
-    tool: str, data: dict[str, str]
+    tool: str, data: dict[str, Any]
 ) -> None:
     script = worker()
     for n in range(14):
@@ -611,7 +612,7 @@ def test_same_call_many_times_in_a_row_is_a_loop_whatever_its_results(
         ("click", {"after": 70.0}),
     ],
 )
-def test_call_that_moves_on_or_polls_may_be_made_many_times(tool: str, data: dict[str, str]) -> None:
+def test_call_that_moves_on_or_polls_may_be_made_many_times(tool: str, data: dict[str, Any]) -> None:
     script = worker()
     for n in range(40):
         script.call(tool, result=f"part {n}", **data)
