@@ -571,65 +571,6 @@ def test_repeated_arguments_without_results_are_weak_evidence() -> None:
     assert mixed.finding(LOOP) is None
 
 
-@pytest.mark.parametrize(
-    ("tool", "data"),
-    [("click", {}), ("fetch_url", {}), ("bash", {}), ("bash", {"effect": "reads"}), ("execute_sql", {})],
-)
-def test_same_call_many_times_in_a_row_is_a_loop_whatever_its_results(
-    tool: str, data: dict[str, Any]
-) -> None:
-    script = worker()
-    for n in range(14):
-        script.call(tool, result=f"at {n} o'clock", **data)
-    assert script.finding(LOOP) is None
-    script.call(tool, result="at 14 o'clock", **data)
-
-    finding = script.finding(LOOP)
-    assert finding is not None
-    assert finding.severity is Severity.MEDIUM
-    assert "15 times in a row" in finding.evidence
-    for n in range(15):
-        script.call(tool, result=f"at {n + 15} o'clock", **data)
-    finding = script.finding(LOOP)
-    assert finding is not None
-    assert finding.severity is Severity.HIGH
-
-
-@pytest.mark.parametrize(
-    ("tool", "data"),
-    [
-        ("get_job_status", {}),
-        ("wait", {}),
-        ("scroll", {}),
-        ("next_page", {}),
-        ("read_next_chunk", {}),
-        ("press_key", {}),
-        ("play_move", {}),
-        ("run_tests", {}),
-        ("bash", {"effect": "polls"}),
-        ("add_page", {"args": fingerprint({})}),
-        ("read_inbox", {"after": 20.0}),
-        ("click", {"after": 70.0}),
-    ],
-)
-def test_call_that_moves_on_or_polls_may_be_made_many_times(tool: str, data: dict[str, Any]) -> None:
-    script = worker()
-    for n in range(40):
-        script.call(tool, result=f"part {n}", **data)
-
-    assert script.finding(LOOP) is None
-
-
-def test_another_call_between_equal_calls_ends_their_row() -> None:
-    script = worker()
-    for n in range(30):
-        script.call("click", result=f"at {n} o'clock")
-        if n % 14 == 13:
-            script.call("fetch_url", args=f"{n}", result=f"page {n}")
-
-    assert script.finding(LOOP) is None
-
-
 def test_calls_without_new_information_are_zero_progress() -> None:
     script = calls(worker(), "ABCDE")
     calls(script, "ACE")

@@ -83,7 +83,6 @@ class RecentCalls:
         "_live",
         "_pairs",
         "_repeats",
-        "_row_call",
         "_since_change",
         "_since_perhaps",
         "_tools",
@@ -91,9 +90,6 @@ class RecentCalls:
         "_turn_size",
         "_unchanged",
         "_window",
-        "row",
-        "row_since",
-        "row_tool",
     )
 
     def __init__(self, window: int) -> None:
@@ -110,9 +106,6 @@ class RecentCalls:
         self._since_change = self._since_perhaps = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
-        self.row, self.row_since, self.row_tool = 0, 0.0, ""
-        """How often the newest call was made in a row, whatever its results."""
-        self._row_call = b""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -138,7 +131,6 @@ class RecentCalls:
         failed: bool = False,
         is_check: bool = False,
         is_look: bool = False,
-        moves_on: bool = False,
     ) -> Seen:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
@@ -151,7 +143,6 @@ class RecentCalls:
             failed: Whether it failed.
             is_check: Whether it may be a check of what was done before, as nothing tells what it does.
             is_look: Whether it reads what an unknown call before may have changed.
-            moves_on: Whether the same call is meant to give another result each time.
         """
         pair = _pair_of(tool, args, result, failed=failed)
         pairs = self._pairs
@@ -163,7 +154,6 @@ class RecentCalls:
             self._turn = turn
             self._turn_size = 1
         self._repeats = None
-        self._count_in_row(tool, args, at, moves_on=moves_on)
         last = self._find(pair, 0)
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
@@ -198,19 +188,6 @@ class RecentCalls:
         """Return whether the newest call was this one, with this result, and no failure."""
         return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, failed=False)
 
-    def _count_in_row(self, tool: str, args: str, at: float, *, moves_on: bool) -> None:
-        call = digest(tool, args)
-        if moves_on:
-            self.end_row()
-        elif self.row and call == self._row_call:
-            self.row += 1
-        else:
-            self.row, self.row_since, self.row_tool, self._row_call = 1, at, tool, call
-
-    def end_row(self) -> None:
-        """Note a call that is not kept here: what follows it is not in a row with what was before."""
-        self.row = 0
-
     def changed(self) -> None:
         """Note that the newest call changed something: what is called again from here on is not the same."""
         self._since_change = 0
@@ -222,7 +199,6 @@ class RecentCalls:
     def rest(self) -> None:
         """End the current repeats but remember them: repeating one later continues its count."""
         self._live = 0
-        self.row = 0
         self._repeats = None
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from queenright.health.calls import RecentCalls, Repeat
+from queenright.health.calls import Repeat
 from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
@@ -128,12 +128,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (
             v.calls is not None
-            and (
-                (peak := v.calls.peak) >= loops.consecutive
-                or peak >= loops.cycles
-                or peak >= loops.repeats
-                or v.calls.row >= half_more(loops.blind_repeats)
-            )
+            and ((peak := v.calls.peak) >= loops.consecutive or peak >= loops.cycles or peak >= loops.repeats)
         )
     )
 
@@ -234,24 +229,18 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
 
 
 def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """
-    Find the same call coming back: with the same result in a row, in a cycle, or with others between; or
-    many times in a row, whatever its results.
-    """
+    """Find the same call with the same result coming back: in a row, in a cycle, or with others between."""
     loops = settings.loops
-    if v.calls is None:
+    if v.calls is None or v.calls.peak < min(loops.consecutive, loops.cycles, loops.repeats):
         return None
-    in_row = _detect_row(v.calls, settings) if v.calls.row >= half_more(loops.blind_repeats) else None
-    if v.calls.peak < min(loops.consecutive, loops.cycles, loops.repeats):
-        return in_row
     worst: Repeat | None = None
     severity = Severity.LOW
     for repeat in v.calls.repeats():
         of_this = _severity_of(repeat, settings)
         if of_this is not None and (worst is None or of_this.rank > severity.rank):
             worst, severity = repeat, of_this
-    if worst is None or (in_row is not None and in_row.severity.rank > severity.rank):
-        return in_row
+    if worst is None:
+        return None
     is_loop = _is_loop(worst, settings)
     return Finding(
         kind=FindingKind.DOOM_LOOP,
@@ -259,17 +248,6 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
         evidence=_describe_loop(worst, settings) if is_loop else _describe_repeat_after_changes(worst),
         since=worst.since,
         ticket=severity is not Severity.LOW,
-    )
-
-
-def _detect_row(calls: RecentCalls, settings: HealthSettings) -> Finding:
-    """Find the same call in a row whatever its results: a page with a clock differs each time."""
-    is_high = calls.row >= 2 * half_more(settings.loops.blind_repeats)
-    return Finding(
-        kind=FindingKind.DOOM_LOOP,
-        severity=Severity.HIGH if is_high else Severity.MEDIUM,
-        evidence=f"{calls.row_tool} was called {calls.row} times in a row with the same arguments",
-        since=calls.row_since,
     )
 
 

@@ -204,7 +204,7 @@ class Loops(_Block):
     cycles: Count = 3
     """Rounds of a cycle of two to four calls."""
     blind_repeats: Count = 10
-    """Equal calls in a row whose results are unknown; half as many again if they differ."""
+    """Equal calls in a row whose results are unknown."""
     error_streak: Count = 5
     """Turns in a row in which one tool failed with one class of error."""
     provider_failures: Count = 3

@@ -35,7 +35,6 @@ from queenright.instrumentation.effects import (
     effect_of_tool,
     is_note,
     is_shell,
-    may_move_on,
     speaks,
 )
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
@@ -72,9 +71,6 @@ _NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprin
 
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """Effects whose error means that the tool rejected the change: edits and submissions."""
-
-_REPEATABLE: Final = frozenset({Effect.POLLS, Effect.CHECKS, Effect.SUBMITS})
-"""Effects whose same call with another result each time is work: a state, or a check that is unreliable."""
 
 # Comparing with a module constant is faster than looking up an enum member.
 _EDITS: Final = Effect.EDITS
@@ -394,8 +390,6 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     v._tool_ended = v.active_for
     _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _FASTEST_REPLY)
     if tool in v._loops.exempt_tools:
-        if v.calls is not None:
-            v.calls.end_row()
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
@@ -474,7 +468,6 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
     v._has_waited = True
     if v.calls is not None:
         v.calls.changed()
-        v.calls.end_row()
     if not failed:
         _count_poll(v, result, at)
 
@@ -542,26 +535,14 @@ def _record_call(
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
-                v.calls.end_row()
                 _count_poll(v, result, at)
                 v.rereads += 1
             return _Failure.POLL if failed else _Failure.TROUBLE
         v._has_waited = False
-        is_slow = pause >= _shortest_poll(v, effect)
         is_check = effect in (_RUNS, _CHECKS)
         # Without arguments, an unknown tool may tell what has become of the work.
         is_look = not failed and (effect in READING or (effect is None and not tells_all))
-        seen = v.calls.add(
-            tool,
-            args,
-            compared,
-            turn,
-            at,
-            failed=failed,
-            is_check=is_check,
-            is_look=is_look,
-            moves_on=not tells_all or effect in _REPEATABLE or may_move_on(tool, effect) or is_slow,
-        )
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
         # A check by a shell may build or generate something.
         may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
             effect is None and not is_note(tool)
@@ -621,14 +602,11 @@ def _is_poll(
     is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
     if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
-    # A slow model pauses before every call: only consecutive equal calls are polls.
-    return not failed and pause >= _shortest_poll(v, effect) and calls.is_last(tool, args, result)
-
-
-def _shortest_poll(v: VitalState, effect: str | None) -> float:
-    """Return after what pause an equal call may poll. What a search finds seldom changes by itself."""
+    # A slow model pauses before every call: only consecutive equal calls are polls. What a search
+    # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
-    return v._loops.poll_seconds if is_read else v._loops.pause_seconds
+    least = loops.poll_seconds if is_read else loops.pause_seconds
+    return not failed and pause >= least and calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:

@@ -108,13 +108,6 @@ _CHECKS: Final = words_in(
     test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
     """
 )
-_MOVES: Final = words_in(
-    """
-    next previous more continue resume scroll swipe advance step forward back key keys press chunk batch
-    stream random roll draw increment move turn
-    """
-)
-"""Tools whose same call is meant to give another result each time: the next page, another key press."""
 _CODE: Final = words_in(
     """
     code cell python ipython notebook script javascript repl
@@ -167,8 +160,6 @@ class _Tool(NamedTuple):
     asks_user: bool = False
     speaks: bool = False
     is_note: bool = False
-    moves_on: bool = False
-    is_sql: bool = False
 
 
 @lru_cache(4096)
@@ -191,12 +182,7 @@ def _tool(name: str) -> _Tool:
         return _Tool(Effect.EDITS)
     if not _NOTES.isdisjoint(words):
         return _Tool(None, is_note=True)
-    return _Tool(
-        _effect_of_name(words),
-        speaks=not _SPEAKS.isdisjoint(words[:1]),
-        moves_on=not _MOVES.isdisjoint(words),
-        is_sql="sql" in words,
-    )
+    return _Tool(_effect_of_name(words), speaks=not _SPEAKS.isdisjoint(words[:1]))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -235,13 +221,6 @@ def speaks(name: str) -> bool:
 def is_note(name: str) -> bool:
     """Return whether an agent takes notes for itself with a tool."""
     return _tool(name).is_note
-
-
-def may_move_on(name: str, effect: str | None) -> bool:
-    """Return whether the same call may be meant to give another result, or nothing tells what it does."""
-    traits = _tool(name)
-    is_known = effect is not None or bool(traits.command_in) or traits.is_sql
-    return traits.moves_on or traits.is_note or not is_known
 
 
 def is_shell(name: str) -> bool:
