@@ -48,6 +48,8 @@ _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
 _FASTEST_REPLY: Final = 5.0
 """Seconds. A person needs longer to read an answer and write the next message, time after time."""
+_SLOWEST_ANSWER: Final = 60.0
+"""Seconds that a model may take, where it is not known how long it took."""
 _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
 """The class of a failure without a recognizable cause. Two of them may be different failures."""
@@ -199,7 +201,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     duration = seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
     is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
-    is_unprompted = _is_unprompted(v, data, duration or 0.0)
+    is_unprompted = _is_unprompted(v, data, duration)
     v._answered = v.active_for
     if not v.open_tools and not is_parallel:
         v.add_idle_turn(at, is_unprompted=is_unprompted)
@@ -213,13 +215,14 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         _update_token_spike(v, received)
 
 
-def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float) -> bool:
+def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | None) -> bool:
     """Return whether an answer repeats the last one, or began before a person could have asked for it."""
     before, v._answer = v._answer, str(data.get("answer_hash") or "")
     if before and before == v._answer:
         return True
     ended = max(v._answered or 0.0, v._tool_ended or 0.0)
-    return data.get("has_time") is not False and v.active_for - duration - ended < _FASTEST_REPLY
+    pause = v.active_for - ended
+    return pause < _SLOWEST_ANSWER if duration is None else pause - duration < _FASTEST_REPLY
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -388,7 +391,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _FASTEST_REPLY)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)

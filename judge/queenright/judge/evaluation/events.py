@@ -88,7 +88,7 @@ class Steps:
         """Return the event of a step."""
         step, kind = self._steps[index], self._kinds[index]
         if kind == "llm":
-            return _llm_event(step, at, has_time=self._timed)
+            return _llm_event(step, at)
         if kind == "tool":
             return self._tool_event(step, self._turns[index], at)
         if kind in _USER_KINDS:
@@ -135,10 +135,10 @@ class Steps:
         if not isinstance(value, str):
             return value is not None
         told = _word(recorded)
-        return bool(value) and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts))
+        return not told or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
 
 
-def _llm_event(step: Mapping[str, Any], at: float, *, has_time: bool) -> AgentEvent:
+def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
     tokens = step.get("tokens")
     counted = tokens if isinstance(tokens, Mapping) else {}
     data: dict[str, Any] = {
@@ -147,8 +147,6 @@ def _llm_event(step: Mapping[str, Any], at: float, *, has_time: bool) -> AgentEv
         "output_tokens": counted.get("out"),
     }
     told, text = step.get("is_error"), _text(step.get("result_excerpt"))
-    if not has_time:
-        data["has_time"] = False
     if words := _WORDS.findall(text.lower()):
         data["answer_hash"] = fingerprint(" ".join(words))
     answer = text or _text(step.get("args"))
