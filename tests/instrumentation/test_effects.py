@@ -169,6 +169,14 @@ def test_action_determines_effect_if_the_name_does_not(
     assert effect_of(tool, arguments) is effect
 
 
+@pytest.mark.parametrize("shell", ["zsh", "fish", "nu", "pwsh", "powershell", "ksh", "dash"])
+def test_shells_of_all_names_have_effects(shell: str) -> None:
+    assert effect_of(shell, {"command": "cat a.txt"}) is Effect.READS
+    assert effect_of(shell, {"command": "Get-Content a.txt"}) is Effect.READS
+    assert effect_of(shell, {"command": "bat a.txt"}) is Effect.READS
+    assert effect_of(shell, {"command": "Start-Sleep 30"}) is Effect.WAITS
+
+
 def test_editor_view_is_a_read_and_empty_input_a_wait() -> None:
     assert effect_of("str_replace_editor", {"command": "view"}) is Effect.READS
     assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.EDITS

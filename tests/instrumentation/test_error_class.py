@@ -115,6 +115,7 @@ def test_specific_error_type_is_the_class() -> None:
             "apply_patch verification failed: no such line",
         ),
         ("old_string was not found in the file", Effect.EDITS, "old_string was not found in the file"),
+        ("Rejected: tests still fail", Effect.SUBMITS, "Rejected: tests still fail"),
         ("File did not exist; created a.py", Effect.EDITS, ""),
         ("Replaced 3 lines. 2 hunks failed", Effect.EDITS, ""),
         ("Updated a.py, which could not be parsed before", Effect.EDITS, ""),

@@ -92,7 +92,13 @@ def checked(*command: str | Path) -> None:
 
 
 def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
-    commands = subprocess.run(["make", "-n", "compose"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = subprocess.run(
+        ["make", "--no-print-directory", "-n", "compose"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
     assert commands.stdout.startswith("docker compose version")
 

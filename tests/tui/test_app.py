@@ -198,7 +198,9 @@ async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
-        app.app_state.fleet.set_workers(AgentRow.of(one) for one in [*many, worker("zebra", "stuck")])
+        app.app_state.fleet.set_workers(
+            AgentRow.model_validate(one) for one in [*many, worker("zebra", "stuck")]
+        )
         app.app_state.fleet.stale.clear()
         await app.redraw()
 

@@ -51,9 +51,9 @@ def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
 
 def fleet() -> FleetState:
     known = FleetState()
-    known.set_workers(AgentRow.of(one) for one in WORKERS)
-    known.set_tickets(Ticket.of(one) for one in TICKETS)
-    known.set_breakers(Breaker.of(one) for one in BREAKERS)
+    known.set_workers(AgentRow.model_validate(one) for one in WORKERS)
+    known.set_tickets(Ticket.model_validate(one) for one in TICKETS)
+    known.set_breakers(Breaker.model_validate(one) for one in BREAKERS)
     return known
 
 
@@ -142,7 +142,7 @@ def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
 
 def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
     history = WorkerHistory("deep_research_agent")
-    history.load_history(HistoryRow.of(one) for one in HISTORY)
+    history.load_history(HistoryRow.model_validate(one) for one in HISTORY)
     for one in STREAM:
         history.handle_event(FleetEvent.of(one))
 
@@ -242,7 +242,11 @@ def test_chat_history_includes_the_pending_question() -> None:
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
     asks = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = build_transcript(map(MessageRow.of, [asks, *CHAT_EVENTS]), list(map(NodeRow.of, waiting)), "ada")
+    known = build_transcript(
+        map(MessageRow.model_validate, [asks, *CHAT_EVENTS]),
+        list(map(NodeRow.model_validate, waiting)),
+        "ada",
+    )
 
     assert [(one.by, one.text) for one in known.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),

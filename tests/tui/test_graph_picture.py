@@ -9,10 +9,11 @@ from tests.tui.canned import row
 
 def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user: int = 0) -> NodeDetail:
     edges_out = [
-        Edge.of(row(Edge, target=target, when=when, expression="n > 3", route="")) for target, when in edges
+        Edge.model_validate(row(Edge, target=target, when=when, expression="n > 3", route=""))
+        for target, when in edges
     ]
     state = {"node_id": name, "running": running, "waiting_for_user": waiting_for_user}
-    return NodeDetail.of(row(NodeDetail, **state, edges_out=edges_out))
+    return NodeDetail.model_validate(row(NodeDetail, **state, edges_out=edges_out))
 
 
 def test_graph_line_has_state_and_edges() -> None:

@@ -31,7 +31,7 @@ _READS: Final = words_in(
 )
 _SEARCHES: Final = words_in(
     """
-    search grep rg glob find locate
+    search websearch grep rg glob find locate
     """
 )
 _STATES: Final = words_in(
@@ -127,7 +127,8 @@ _ASKS: Final = words_in(
 )
 _SHELLS: Final = words_in(
     """
-    bash shell sh terminal execute_bash exec_command shell_command run_shell_command local_shell
+    bash shell sh zsh fish ksh dash nu pwsh
+    terminal execute_bash exec_command shell_command run_shell_command local_shell
     run_command run_terminal_cmd run_in_terminal execute_command unified_exec container_exec
     powershell cmd
     """

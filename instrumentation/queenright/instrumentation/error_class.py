@@ -76,7 +76,9 @@ _NOT_ACCEPTED: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSES_EDIT: Final = re.compile(
-    r"\W*(?:error\b|failed\b|failure\b|invalid\b|no match|(?:could|can|did) ?not\b|unable to\b"
+    r"\W*(?:error\b|failed\b|failure\b|invalid\b|rejected\b|refused\b|denied\b|no match"
+    r"|not (?:yet )?accepted\b"
+    r"|(?:could|can|did) ?not\b|unable to\b"
     r"|[^.!:;,\n]{1,120}\b(?:failed(?=\W*[.!:\n]|\W*$)|failed to \w|unable to \w"
     r"|(?:could|can|did|does|was|were) ?n[o']t (?:be )?(?:appl|match|found\b|edit|chang|updat|replac|writ"
     r"|modif|accept|unique\b|valid\b|pars|locat|sav)))",

@@ -60,16 +60,16 @@ _WRAPPERS: Final = {
 
 _READS: Final = words_in(
     """
-    ls cat grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
+    ls cat bat eza exa grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
     type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
     od hexdump readlink basename dirname realpath printenv id whoami date uname hostname test [
     true false for done fi git-read jq yq column pgrep lsof netstat ss nproc free uptime
-    history man help ping dig nslookup
+    history man help ping dig nslookup get-content gc select-string sls get-childitem gci dir
     """
 )
 _SEARCHES: Final = words_in(
     """
-    grep egrep fgrep rg ag find locate
+    grep egrep fgrep rg ag find fd locate select-string sls
     """
 )
 _POLLS: Final = words_in(
@@ -253,6 +253,7 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if not words:
         return Effect.READS
     name = words[0].rsplit("/", 1)[-1]
+    name = name.lower() if "-" in name else name  # PowerShell's `Get-Content`
     if name in _CLIENTS:
         return _effect_of_client(name, words)
     if name in ("tail", "journalctl") and any(_FOLLOWS.fullmatch(word) for word in words[1:]):
@@ -270,7 +271,7 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.READS
     if name in ("sleep", "wait"):
         return Effect.WAITS if name == "wait" or _slept(words[1:]) >= SHORTEST_WAIT else Effect.READS
-    if name.lower() == "start-sleep":
+    if name == "start-sleep":
         seconds = _POWERSHELL_SECONDS.search(" ".join(words))
         return Effect.WAITS if seconds and float(seconds[1]) >= SHORTEST_WAIT else Effect.READS
     if name == "sed":

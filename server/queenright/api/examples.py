@@ -147,7 +147,7 @@ def _value(name: str, kind: Any, marks: Any = ()) -> Any:
         return [_value(name, arguments[0])]
     for mark in marks:
         if isinstance(mark, Words):
-            return known if known in (*mark.words, "") else next(filter(None, mark.words))
+            return known if known in mark.words else next(filter(None, mark.words))
     base = origin or kind
     if isinstance(known, base):
         return known
