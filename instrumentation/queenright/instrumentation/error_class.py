@@ -92,6 +92,8 @@ _REFUSES_CALL: Final = re.compile(
     re.IGNORECASE,
 )
 _FAILED_STATUS: Final = frozenset({"error", "failed", "failure"})
+_FAILURE_KEY: Final = re.compile(r'"(?:error|success|ok|isError|is_error|status)"')
+"""Keys of an object that can tell a failure: text without any of them is not parsed."""
 _END: Final = 60
 _LONGEST_REFUSAL: Final = 400
 """Characters: a longer result that reports no failure is output, whatever it quotes."""
@@ -113,6 +115,8 @@ def unreported_failure(result: object, effect: str | None, arguments: object = N
     if effect in READING:
         return ""
     if isinstance(result, str) and result[:1] == "{" and len(result) <= _TAIL:
+        if _FAILURE_KEY.search(result) is None:
+            return ""
         try:
             result = json.loads(result)
         except (ValueError, RecursionError):
