@@ -17,7 +17,7 @@ LABELS = {"agent": "bee"}
 BEGAN = 1000.0
 
 
-def taken(at: float, *, ended: bool = False, began: float = BEGAN) -> ForwardedPost:
+def forwarded_post(at: float, *, ended: bool = False, began: float = BEGAN) -> ForwardedPost:
     ends = at - 0.1 if ended else at + 3600
     stamps = {"startsAt": began, "endsAt": ends}
     return ForwardedPost(
@@ -39,12 +39,12 @@ def excused(at_a: list[ForwardedPost], at_b: list[ForwardedPost], before: Messag
     return is_allowed_repeat(fire, before, message, {alert_key(LABELS)})
 
 
-BEGINNING, END = taken(1001), taken(1010, ended=True)
+BEGINNING, END = forwarded_post(1001), forwarded_post(1010, ended=True)
 
 
 @pytest.mark.parametrize(
     ("end_at_b", "is_excused"),
-    [([], True), ([taken(1028, ended=True)], True), ([taken(1011, ended=True)], False)],
+    [([], True), ([forwarded_post(1028, ended=True)], True), ([forwarded_post(1011, ended=True)], False)],
     ids=["it never heard of the end", "it heard while its look waited", "it had long heard"],
 )
 def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost], is_excused: bool) -> None:
@@ -54,7 +54,7 @@ def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost]
 
 
 def test_condition_starting_after_an_end_is_a_separate_page() -> None:
-    anew = taken(1025, began=1024)
+    anew = forwarded_post(1025, began=1024)
 
     assert not excused(
         [BEGINNING, END, anew],
