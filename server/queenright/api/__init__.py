@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from queenright.instrumentation.lazily import lazily
 
+# A type checker reads all names of the modules; at runtime only those of `_MODELS` are public.
 if TYPE_CHECKING:
     from queenright.api.acting import *  # noqa: F403
     from queenright.api.agents import *  # noqa: F403
