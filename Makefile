@@ -77,6 +77,9 @@ requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml;
 	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
 	$(COMPILE) --extra server --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
 
+console: .venv/.dev ## Build the console (needs Node); what it builds is committed
+	@$(BIN)/python -m tools.console
+
 clean: ## Remove everything that was made here
 	rm -rf .venv .tools .queenright build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,6 +18,15 @@ class Version(Wire):
     started_at: float = Field(description="Seconds since the epoch.")
 
 
+class CurrentCaller(Wire):
+    """The caller of a request."""
+
+    name: str = Field(description="The token's name; empty without a token.")
+    role: str = Field(description="The token's role; empty without one.")
+    may_act: bool = Field(description="Whether the caller may act on workers and tickets.")
+    may_manage: bool = Field(description="Whether the caller may load agents and read the settings.")
+
+
 class CurrentSettings(Wire):
     """All settings, nested as in `queenright.yaml`; secrets are masked."""
 

@@ -11,6 +11,7 @@ from queenright.server.access.guard import Guard
 from queenright.server.access.login import add_login, refusal_page
 from queenright.server.access.openapi import add_access
 from queenright.server.agents import agents_api, execution_api, graphs_api, logs_api, sessions_api
+from queenright.server.console.browser_app import add_console
 from queenright.server.console.pages import add_pages
 from queenright.server.middleware.etags import ETagMiddleware
 from queenright.server.middleware.gate import Gate, names_of
@@ -104,6 +105,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         app.include_router(router)
     add_login(app, access)
     app.include_router(api_page.router)
+    add_console(app)
     add_pages(app, service)
     describe(app, describe_keys, add_access)
     return app

@@ -6,12 +6,14 @@ import platform
 from importlib.metadata import version
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from queenright import api
 from queenright.health.audit_page import read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
+from queenright.server.access.caller import caller_of
+from queenright.server.access.roles import AccessLevel, is_allowed
 from queenright.server.middleware.etags import set_etag
 from queenright.server.ops.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
@@ -47,6 +49,22 @@ async def get_version(service: ServiceDep) -> api.Version:
         schema_revision=SCHEMA_REVISION,
         python=platform.python_version(),
         started_at=service.started_at,
+    )
+
+
+@router.get("/api/caller")
+async def get_caller(request: Request) -> api.CurrentCaller:
+    """Return who sends this request, and what that caller may do."""
+    caller = caller_of(request)
+
+    def may(level: AccessLevel) -> bool:
+        return caller.role is not None and is_allowed(caller.role, level)
+
+    return api.CurrentCaller(
+        name=caller.name,
+        role=caller.role or "",
+        may_act=may(AccessLevel.OPERATOR),
+        may_manage=may(AccessLevel.ADMIN),
     )
 
 

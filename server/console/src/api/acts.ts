@@ -1,0 +1,22 @@
+import { by } from '../shell/name'
+import { say } from '../ui/act'
+import { data, POST } from './client'
+
+/** A worker as a person saw it: the service refuses an action if another session or process has taken its place. */
+export interface Target {
+  agentId: string
+  session_id: string
+  incarnation_id: string
+}
+
+/** Ask a worker to stop, and say what happened. */
+export async function stopWorker({ agentId, reason, ...seen }: Target & { reason: string }): Promise<void> {
+  const result = await data(POST('/api/agents/{agent_id}/terminate', { params: { path: { agent_id: agentId } }, body: { reason, ...seen, ...by() } }))
+  say(result.detail || `Stop of ${agentId}: ${result.outcome}.`)
+}
+
+/** Send a hint to a worker, and say what happened. An empty message is written by Queenright. */
+export async function nudgeWorker({ agentId, message, ...seen }: Target & { message: string }): Promise<void> {
+  const result = await data(POST('/api/agents/{agent_id}/nudge', { params: { path: { agent_id: agentId } }, body: { ...(message ? { message } : {}), ...seen, ...by() } }))
+  say(result.detail || `Nudge of ${agentId}: ${result.outcome}.`)
+}

@@ -1,0 +1,30 @@
+import { queryOptions } from '@tanstack/react-query'
+import { data, GET } from './client'
+
+// One place for keys: `watch.ts` marks them stale by their first part.
+
+export const attentionQuery = queryOptions({
+  queryKey: ['attention'],
+  queryFn: () => data(GET('/api/attention')),
+})
+
+export const statusQuery = queryOptions({
+  queryKey: ['status'],
+  queryFn: () => data(GET('/api/status')),
+})
+
+export const callerQuery = queryOptions({
+  queryKey: ['caller'],
+  queryFn: () => data(GET('/api/caller')),
+  staleTime: Infinity,
+})
+
+export const providersQuery = queryOptions({
+  queryKey: ['providers'],
+  queryFn: () => data(GET('/api/providers')),
+})
+
+export const incidentsQuery = queryOptions({
+  queryKey: ['incidents'],
+  queryFn: () => data(GET('/api/incidents')),
+})

@@ -1,0 +1,166 @@
+import type { QueryClient } from '@tanstack/react-query'
+import { useSyncExternalStore } from 'react'
+
+/*
+ * List, then watch: pages read lists, and one stream of events says which of them are stale. After an
+ * interruption the browser sends the id of the last event that it received, so that none is missed; if the
+ * log no longer has that event, the service says `reset` and everything is read again.
+ */
+
+/** What an event makes stale: first parts of query keys. */
+type Topic = 'agents' | 'attention' | 'tickets' | 'status' | 'incidents' | 'providers' | 'acting' | 'loaded'
+
+const TOPICS: Record<string, readonly Topic[]> = {
+  execution_started: ['agents', 'status', 'attention'],
+  execution_completed: ['agents', 'status', 'attention'],
+  execution_failed: ['agents', 'status', 'attention'],
+  execution_paused: ['agents', 'status', 'attention'],
+  execution_resumed: ['agents', 'status', 'attention'],
+  agent_renamed: ['agents', 'status', 'attention'],
+  agent_terminated: ['agents', 'status', 'attention'],
+  agent_heartbeat: [],
+  client_input_requested: ['agents', 'attention'],
+  client_input_received: ['agents', 'attention'],
+  worker_waiting: ['agents', 'attention'],
+  step_started: ['agents'],
+  step_completed: ['agents'],
+  llm_call_started: ['agents'],
+  llm_call_completed: ['agents', 'providers'],
+  tool_call_started: ['agents'],
+  tool_call_completed: ['agents'],
+  checkpoint_saved: ['agents'],
+  node_loop_started: ['agents'],
+  node_loop_completed: ['agents'],
+  edge_traversed: ['agents'],
+  goal_progress: ['agents'],
+  finding_opened: ['agents', 'status', 'attention'],
+  finding_cleared: ['agents', 'status', 'attention'],
+  health_state_changed: ['agents', 'status', 'attention'],
+  judge_checked: [],
+  worker_escalation_ticket: ['tickets', 'status', 'attention', 'incidents'],
+  queen_intervention_requested: ['tickets', 'status', 'attention', 'incidents'],
+  ticket_triaged: ['tickets', 'status', 'attention'],
+  ticket_acknowledged: ['tickets', 'attention'],
+  ticket_unacknowledged: ['tickets', 'attention'],
+  ticket_reescalated: ['tickets', 'attention'],
+  ticket_resolved: ['tickets', 'status', 'attention', 'incidents'],
+  operator_asked: ['tickets'],
+  queen_answered: ['tickets'],
+  notification_delivered: ['tickets', 'status'],
+  notification_failed: ['tickets', 'status'],
+  agent_operated: ['agents', 'loaded', 'status'],
+  nudge_sent: ['agents', 'acting', 'status'],
+  escalation_triggered: ['attention', 'acting', 'status'],
+  escalation_decided: ['attention', 'acting', 'status'],
+  termination_requested: ['attention', 'acting', 'status'],
+  termination_decided: ['attention', 'acting', 'status'],
+  recovery_initiated: ['acting', 'status'],
+  recovery_completed: ['acting', 'status'],
+  recovery_failed: ['acting', 'status', 'attention'],
+  circuit_breaker_state_changed: ['acting', 'status'],
+  intervention_recorded: ['acting', 'attention', 'agents', 'status'],
+  emergency_stop_changed: ['acting', 'status'],
+}
+
+/** Milliseconds between two readings of what changes all the time, and of what a person waits for. */
+const PACE = { busy: 1000, prompt: 250 } as const
+const BUSY: ReadonlySet<Topic> = new Set(['agents', 'providers'])
+
+/** Seconds without a connection after which it is said to be lost. */
+const PATIENCE = 2
+
+export interface Connection {
+  state: 'connecting' | 'live' | 'lost'
+  /** When the connection was lost, Unix seconds: clocks stand at this time. */
+  lostAt: number | null
+}
+
+let connection: Connection = { state: 'connecting', lostAt: null }
+const listeners = new Set<() => void>()
+const eventListeners = new Set<(event: WatchedEvent) => void>()
+
+function setConnection(next: Connection): void {
+  connection = next
+  for (const listener of listeners) listener()
+}
+
+/** The connection to the service. */
+export function useConnection(): Connection {
+  return useSyncExternalStore(subscribe, () => connection)
+}
+
+export const currentConnection = (): Connection => connection
+
+export function subscribe(listener: () => void): () => void {
+  listeners.add(listener)
+  return () => listeners.delete(listener)
+}
+
+/** An event of the stream. */
+export interface WatchedEvent {
+  type: string
+  agent_id: string
+  session_id: string
+  data: Record<string, unknown>
+}
+
+/** Call `listener` for each event of the stream; return what ends it. */
+export function onEvent(listener: (event: WatchedEvent) => void): () => void {
+  eventListeners.add(listener)
+  return () => eventListeners.delete(listener)
+}
+
+/** Watch the service and mark queries stale. */
+export function watch(queries: QueryClient): void {
+  const stale = new Map<string, readonly unknown[]>()
+  const timers: Partial<Record<keyof typeof PACE, ReturnType<typeof setTimeout>>> = {}
+  let lost: ReturnType<typeof setTimeout> | undefined
+  let lastId = ''
+
+  function refresh(pace: keyof typeof PACE): void {
+    delete timers[pace]
+    for (const [id, key] of [...stale]) {
+      if (BUSY.has(key[0] as Topic) === (pace === 'busy')) {
+        stale.delete(id)
+        void queries.invalidateQueries({ queryKey: key })
+      }
+    }
+  }
+
+  function mark(key: readonly unknown[]): void {
+    stale.set(JSON.stringify(key), key)
+    const pace = BUSY.has(key[0] as Topic) ? 'busy' : 'prompt'
+    timers[pace] ??= setTimeout(() => refresh(pace), PACE[pace])
+  }
+
+  function receive(message: MessageEvent<string>): void {
+    lastId = message.lastEventId
+    for (const topic of TOPICS[message.type] ?? []) mark([topic])
+    const event = JSON.parse(message.data) as WatchedEvent
+    if (event.agent_id) mark(['agent', event.agent_id])
+    for (const listener of eventListeners) listener(event)
+  }
+
+  function open(): void {
+    const types = Object.keys(TOPICS)
+    const after = lastId && `&after=${encodeURIComponent(lastId)}`
+    const source = new EventSource(`/api/events?types=${types.join(',')}${after}`)
+    for (const type of types) source.addEventListener(type, receive)
+    source.addEventListener('reset', () => void queries.invalidateQueries())
+    source.onopen = () => {
+      clearTimeout(lost)
+      lost = undefined
+      setConnection({ state: 'live', lostAt: null })
+      // What was read before the stream was open may have missed an event.
+      void queries.invalidateQueries({ predicate: (query) => query.state.fetchStatus !== 'idle' || query.state.dataUpdatedAt > 0 })
+    }
+    source.onerror = () => {
+      const at = Date.now() / 1000
+      lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), PATIENCE * 1000)
+      // A browser does not reconnect after an answer that is not a stream, as a proxy's error.
+      if (source.readyState === EventSource.CLOSED) setTimeout(open, 3000)
+    }
+  }
+
+  open()
+}

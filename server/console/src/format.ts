@@ -1,0 +1,64 @@
+// Times are Unix seconds, durations are seconds. Only views format them.
+
+const UNITS: readonly [number, string][] = [
+  [86_400, 'd'],
+  [3_600, 'h'],
+  [60, 'min'],
+  [1, 's'],
+]
+
+/** A duration with at most two units: `42 s`, `3 min`, `2 h 5 min`, `1 d 4 h`. */
+export function duration(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds))
+  if (whole < 1) return '0 s'
+  const first = UNITS.findIndex(([size]) => whole >= size)
+  const [size, unit] = UNITS[first]!
+  const count = Math.floor(whole / size)
+  const next = UNITS[first + 1]
+  // Seconds are shown below ten minutes only: a list whose numbers all change each second is restless.
+  if (!next || (unit === 'min' && count >= 10)) return `${count} ${unit}`
+  const rest = Math.floor((whole % size) / next[0])
+  return rest ? `${count} ${unit} ${rest} ${next[1]}` : `${count} ${unit}`
+}
+
+/** How long ago: `now`, `42 s ago`, `3 min ago`. */
+export function ago(at: number, now: number): string {
+  const seconds = now - at
+  if (seconds < 5) return 'now'
+  return `${shortDuration(seconds)} ago`
+}
+
+/** A duration with one unit: `42 s`, `3 min`, `2 h`, `4 d`. */
+export function shortDuration(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds))
+  const [size, unit] = UNITS.find(([size]) => whole >= size) ?? UNITS[3]!
+  return `${Math.floor(whole / size)} ${unit}`
+}
+
+const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })
+const dayFormat = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' })
+
+/** The time of day, `14:03:22`. */
+export const timeOfDay = (at: number): string => clockFormat.format(at * 1000)
+
+/** Date and time, `26 Nov 2026, 14:03:22`. */
+export const dateTime = (at: number): string => dayFormat.format(at * 1000)
+
+const plain = new Intl.NumberFormat('en-US')
+const compact = new Intl.NumberFormat('en-US', { notation: 'compact', maximumFractionDigits: 1 })
+
+/** `950`, `12.4K`, `3.1M`. */
+export const count = (value: number): string => (value < 10_000 ? plain.format(value) : compact.format(value))
+
+/** `$0.0031`, `$1.24`, `$1,240`; unknown is an em dash, never zero. */
+export function money(value: number | null | undefined): string {
+  if (value === null || value === undefined) return '—'
+  const digits = value === 0 || value >= 100 ? 0 : value >= 0.01 ? 2 : 4
+  return `$${value.toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits })}`
+}
+
+/** `user_input` to `user input`. */
+export const words = (name: string): string => name.replaceAll('_', ' ')
+
+/** `1 worker`, `3 workers`. */
+export const counted = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? '' : 's'}`

@@ -1,0 +1,103 @@
+import type { QueryClient } from '@tanstack/react-query'
+import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router'
+import { Home } from './routes/home'
+import { NotFound, RouteError } from './shell/errors'
+import { Shell } from './shell/shell'
+
+interface Context {
+  queries: QueryClient
+}
+
+const root = createRootRouteWithContext<Context>()({ component: Shell, notFoundComponent: NotFound })
+
+/** Text parameters of an address; empty ones are left out of it. */
+function texts<Name extends string>(...names: Name[]) {
+  return (search: Record<string, unknown>): Partial<Record<Name, string>> => {
+    const found: Partial<Record<Name, string>> = {}
+    for (const name of names) {
+      const value = search[name]
+      if (value !== undefined && value !== null && value !== '') found[name] = String(value)
+    }
+    return found
+  }
+}
+
+export const homeRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/',
+  validateSearch: texts('search', 'health', 'activity', 'owner', 'repository', 'sort'),
+  component: Home,
+})
+
+export const sessionRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/agents/$agentId',
+  validateSearch: texts('session', 'at', 'view'),
+  component: lazyRouteComponent(() => import('./routes/session'), 'SessionPage'),
+})
+
+export const ticketsRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/tickets',
+  validateSearch: texts('status', 'severity', 'agent'),
+  component: lazyRouteComponent(() => import('./routes/tickets'), 'TicketsPage'),
+})
+
+export const ticketRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/tickets/$ticketId',
+  component: lazyRouteComponent(() => import('./routes/ticket'), 'TicketPage'),
+})
+
+export const incidentsRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/incidents',
+  component: lazyRouteComponent(() => import('./routes/incidents'), 'IncidentsPage'),
+})
+
+export const talkRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/talk',
+  validateSearch: texts('agent', 'session', 'ticket', 'graph'),
+  component: lazyRouteComponent(() => import('./routes/talk'), 'TalkPage'),
+})
+
+export const operateRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/operate/$section',
+  validateSearch: texts('search', 'state', 'agent', 'type'),
+  component: lazyRouteComponent(() => import('./routes/operate'), 'OperatePage'),
+})
+
+export const connectRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/connect',
+  component: lazyRouteComponent(() => import('./routes/connect'), 'ConnectPage'),
+})
+
+const tree = root.addChildren([
+  homeRoute,
+  sessionRoute,
+  ticketsRoute,
+  ticketRoute,
+  incidentsRoute,
+  talkRoute,
+  operateRoute,
+  connectRoute,
+])
+
+export const makeRouter = (queries: QueryClient) =>
+  createRouter({
+    routeTree: tree,
+    basepath: '/console',
+    context: { queries },
+    defaultPreload: 'intent',
+    defaultErrorComponent: RouteError,
+    scrollRestoration: true,
+  })
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: ReturnType<typeof makeRouter>
+  }
+}

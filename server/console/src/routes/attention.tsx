@@ -1,0 +1,203 @@
+import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { lazy, Suspense, useState } from 'react'
+import { data, POST } from '../api/client'
+import { callerQuery } from '../api/queries'
+import type { AttentionItem } from '../api/schema'
+import { useNow } from '../clock'
+import { counted, duration, words } from '../format'
+import { by } from '../shell/name'
+import { useAct } from '../ui/act'
+import { Ago, Button, Shape, toneOf } from '../ui/basics'
+import { stopWorker } from '../api/acts'
+
+const Ask = lazy(() => import('../ui/dialog').then((module) => ({ default: module.Ask })))
+
+const KINDS: Record<AttentionItem['kind'], string> = {
+  permission: 'asks for permission',
+  question: 'asks you',
+  approval: 'approval of a stop',
+  escalation: 'decision needed',
+  ticket: 'ticket',
+  incident: 'incident',
+}
+
+export function AttentionList({ items, total }: { items: readonly AttentionItem[]; total: number }) {
+  if (!items.length)
+    return (
+      <p className="calm">
+        <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
+          <circle cx="11" cy="11" r="9.5" />
+          <path d="m6.5 11.5 3 3 6-6.5" />
+        </svg>
+        Nothing needs you.
+      </p>
+    )
+  return (
+    <ul className="attention">
+      {items.map((item) => (
+        <Item key={item.item_id} item={item} />
+      ))}
+      {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
+    </ul>
+  )
+}
+
+function Item({ item }: { item: AttentionItem }) {
+  const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const tone = item.severity ? toneOf(item.severity) : 'queen'
+  return (
+    <li>
+      <span className="mark">
+        <Shape tone={tone} />
+      </span>
+      <div>
+        <h3>
+          {item.agent_id ? (
+            <Link to="/agents/$agentId" params={{ agentId: item.agent_id }} search={{ session: item.session_id }}>
+              {item.agent_id}
+            </Link>
+          ) : (
+            <Link to="/incidents">{counted(item.workers, 'worker')}</Link>
+          )}
+          <span className="kind">
+            {item.severity ? `${item.severity} ` : ''}
+            {KINDS[item.kind]}
+            {item.tool ? `: ${item.tool}` : ''}
+          </span>
+          <span className="muted" style={{ fontWeight: 400 }}>
+            <Ago at={item.since} />
+          </span>
+        </h3>
+        {item.ticket_id ? (
+          <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
+            {item.title}
+          </Link>
+        ) : (
+          <p>{item.title}</p>
+        )}
+        {item.text && item.text !== item.title && <p className="muted">{item.text}</p>}
+        {item.deadline && <Deadline at={item.deadline} kind={item.kind} />}
+      </div>
+      {mayAct ? <Answers item={item} /> : <span className="muted">You may view only.</span>}
+    </li>
+  )
+}
+
+function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
+  const left = at - useNow()
+  if (left <= 0) return null
+  const what = { permission: 'The agent asks in its own terminal', approval: 'Expires', escalation: 'Decided without you' }[kind as string] ?? 'Expires'
+  return (
+    <p className="muted number">
+      {what} in {duration(left)}
+    </p>
+  )
+}
+
+function Answers({ item }: { item: AttentionItem }) {
+  const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
+  const [asking, setAsking] = useState<'stop' | 'dismiss' | null>(null)
+  const permission = useAct(async (decision: 'allow' | 'deny') => {
+    await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
+    return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
+  })
+  const approval = useAct(async (decision: 'approve' | 'deny') => {
+    await data(POST(decision === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny', { params: { path: { approval_id: item.item_id } }, body: { ...seen, ...by() } }))
+    return decision === 'approve' ? `Approved: ${item.agent_id} is being stopped.` : `Denied: ${item.agent_id} goes on.`
+  })
+  const decision = useAct(async (choice: 'more_time' | 'hand_off' | 'terminate') => {
+    await data(POST('/api/escalations/{escalation_id}/decision', { params: { path: { escalation_id: item.item_id } }, body: { decision: choice, ...seen, ...by() } }))
+    return `Decided for ${item.agent_id}: ${words(choice)}.`
+  })
+  const acknowledge = useAct(async () => {
+    await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
+    return `Acknowledged the ticket of ${item.agent_id}.`
+  })
+  if (item.kind === 'question') return <Reply item={item} />
+  const busy = permission.isPending || approval.isPending || decision.isPending || acknowledge.isPending
+  return (
+    <div className="acts">
+      {item.kind === 'permission' && (
+        <>
+          <Button small look="primary" isDisabled={busy} onPress={() => permission.mutate('allow')}>
+            Allow
+          </Button>
+          <Button small isDisabled={busy} onPress={() => permission.mutate('deny')}>
+            Deny
+          </Button>
+        </>
+      )}
+      {item.kind === 'approval' && (
+        <>
+          <Button small look="danger" isDisabled={busy} onPress={() => approval.mutate('approve')}>
+            Approve stop
+          </Button>
+          <Button small isDisabled={busy} onPress={() => approval.mutate('deny')}>
+            Deny
+          </Button>
+        </>
+      )}
+      {item.kind === 'escalation' &&
+        item.options.map((option) => (
+          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} isDisabled={busy} onPress={() => decision.mutate(option as 'more_time')}>
+            {{ more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop' }[option] ?? words(option)}
+          </Button>
+        ))}
+      {item.kind === 'ticket' && (
+        <>
+          {!item.acknowledged && (
+            <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
+              Acknowledge
+            </Button>
+          )}
+          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
+            Stop…
+          </Button>
+        </>
+      )}
+      {item.kind === 'incident' && (
+        <Link to="/incidents" className="button small">
+          Open
+        </Link>
+      )}
+      <Suspense>
+        {asking === 'stop' && (
+          <Ask
+            title={`Stop ${item.agent_id}?`}
+            lead={`Session ${item.session_id}. The agent is told to stop; its last checkpoint is kept.`}
+            fields={[{ name: 'reason', label: 'Reason', required: true }]}
+            confirm="Stop"
+            danger
+            run={({ reason = '' }) => stopWorker({ agentId: item.agent_id, ...seen, reason })}
+            onClose={() => setAsking(null)}
+          />
+        )}
+      </Suspense>
+    </div>
+  )
+}
+
+function Reply({ item }: { item: AttentionItem }) {
+  const [text, setText] = useState('')
+  const reply = useAct(async () => {
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content: text, session_id: item.session_id } }))
+    setText('')
+    return `Sent your reply to ${item.agent_id}.`
+  })
+  if (!item.can_answer) return <span className="muted">Answer it where it runs.</span>
+  return (
+    <form
+      className="reply"
+      onSubmit={(event) => {
+        event.preventDefault()
+        if (text.trim()) reply.mutate()
+      }}
+    >
+      <input className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} onChange={(event) => setText(event.target.value)} />
+      <Button small type="submit" look="primary" isDisabled={reply.isPending || !text.trim()}>
+        Reply
+      </Button>
+    </form>
+  )
+}

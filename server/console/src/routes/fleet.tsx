@@ -1,0 +1,237 @@
+import { useInfiniteQuery } from '@tanstack/react-query'
+import { Link, useNavigate, useSearch } from '@tanstack/react-router'
+import { useVirtualizer } from '@tanstack/react-virtual'
+import { useEffect, useRef, useState } from 'react'
+import { data, GET } from '../api/client'
+import type { AgentRow } from '../api/schema'
+import { count, money, words } from '../format'
+import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
+
+const PAGE = 60
+const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
+const ACTIVITY = ['working', 'waiting', 'paused', 'queued', 'idle'] as const
+
+/** Filters of the fleet, as the address has them. */
+interface Filters {
+  search?: string
+  health?: string
+  activity?: string
+  owner?: string
+  repository?: string
+  sort?: string
+}
+
+export function Fleet() {
+  const filters = useSearch({ from: '/' }) as Filters
+  const navigate = useNavigate()
+  const change = (next: Partial<Filters>): void => {
+    const search = Object.fromEntries(Object.entries({ ...filters, ...next }).filter(([, value]) => value))
+    void navigate({ to: '/', search, replace: true, resetScroll: false })
+  }
+  const fleet = useInfiniteQuery({
+    queryKey: ['agents', filters],
+    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam ? { cursor: pageParam } : {}) } } })),
+    initialPageParam: '',
+    getNextPageParam: (last) => last.next ?? undefined,
+    placeholderData: (before) => before,
+  })
+  const first = fleet.data?.pages[0]
+  const rows = fleet.data?.pages.flatMap((page) => page.agents) ?? []
+  const chosen = new Set(filters.health?.split(',').filter(Boolean))
+  const isFiltered = Object.entries(filters).some(([name, value]) => name !== 'sort' && value)
+
+  function toggle(name: string): void {
+    const next = new Set(chosen)
+    if (!next.delete(name)) next.add(name)
+    change({ health: [...next].join(',') })
+  }
+
+  return (
+    <section className="panel fleet" aria-labelledby="fleet">
+      <header>
+        <h2 id="fleet">Fleet{first && <span className="muted number"> {count(first.total)}</span>}</h2>
+      </header>
+      <div className="fleet-tools" role="group" aria-label="Filters">
+        <div className="tiles">
+          {HEALTH.map((name) => (
+            <button key={name} className="tile" aria-pressed={chosen.has(name)} onClick={() => toggle(name)}>
+              <Shape tone={toneOf(name)} />
+              {name} <span className="number">{count(first?.counts.health?.[name] ?? 0)}</span>
+            </button>
+          ))}
+        </div>
+        <SearchInput value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0])} onChange={(activity) => change({ activity })} />
+        <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
+        <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
+        {isFiltered && (
+          <button className="button plain small" onClick={() => change({ search: '', health: '', activity: '', owner: '', repository: '' })}>
+            Clear
+          </button>
+        )}
+      </div>
+      {fleet.error && !first ? (
+        <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
+      ) : !first ? (
+        <Loading rows={6} />
+      ) : rows.length === 0 ? (
+        isFiltered ? (
+          <Empty title="No session matches these filters" />
+        ) : (
+          <Empty title="No agent has reported yet">
+            <p>Send its telemetry here, or install the hooks of your coding agent.</p>
+            <Link to="/connect" className="button primary">
+              Connect an agent
+            </Link>
+          </Empty>
+        )
+      ) : (
+        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
+      )}
+    </section>
+  )
+}
+
+function SearchInput({ value, onChange }: { value: string; onChange: (value: string) => void }) {
+  const [text, setText] = useState(value)
+  const sent = useRef(value)
+  useEffect(() => {
+    // The address changed by other means, as by Back.
+    if (value !== sent.current) setText((sent.current = value))
+  }, [value])
+  useEffect(() => {
+    if (text === sent.current) return
+    const timer = setTimeout(() => onChange((sent.current = text)), 200)
+    return () => clearTimeout(timer)
+  })
+  return <input type="search" className="input" aria-label="Filter by name, session or reason" placeholder="Filter by name, session or reason" value={text} onChange={(event) => setText(event.target.value)} />
+}
+
+function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {
+  if (!options.length && !value) return null
+  return (
+    <select className="input" aria-label={label} value={value ?? ''} onChange={(event) => onChange(event.target.value)}>
+      <option value="">{label}: any</option>
+      {value && !options.some(([name]) => name === value) && <option value={value}>{value}</option>}
+      {options.map(([name, total]) => (
+        <option key={name} value={name}>
+          {name} ({count(total)})
+        </option>
+      ))}
+    </select>
+  )
+}
+
+const COLUMNS: readonly { label: string; sort?: string; className?: string }[] = [
+  { label: 'Agent', sort: 'agent' },
+  { label: 'Health', sort: 'attention' },
+  { label: 'Activity', sort: 'activity', className: 'hides' },
+  { label: 'Reason' },
+  { label: 'Verdicts', className: 'hides' },
+  { label: 'Progress', sort: 'progress', className: 'number' },
+  { label: 'Tokens', sort: '-tokens', className: 'number hides' },
+  { label: 'Cost', sort: '-cost', className: 'number' },
+]
+
+function Rows({ rows, total, sort, onSort, more }: { rows: readonly AgentRow[]; total: number; sort: string; onSort: (sort: string) => void; more: () => void }) {
+  const scroll = useRef<HTMLDivElement>(null)
+  const small = useMatches('(max-width: 640px)')
+  const height = small ? 64 : 48
+  const virtual = useVirtualizer({
+    count: rows.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => height,
+    overscan: 6,
+    getItemKey: (index) => `${rows[index]!.agent_id}\n${rows[index]!.session_id}`,
+  })
+  useEffect(() => virtual.measure(), [height, virtual])
+  const items = virtual.getVirtualItems()
+  const last = items.at(-1)?.index ?? 0
+  useEffect(() => {
+    if (last >= rows.length - 10) more()
+  })
+  return (
+    <div role="table" aria-label="Sessions" aria-rowcount={total}>
+      <div role="rowgroup">
+        <div role="row" className="fleet-head">
+          {COLUMNS.map(({ label, sort: by, className = '' }) => {
+            const active = by && (sort || 'attention').replace(/^-/, '') === by.replace(/^-/, '')
+            const isDescending = sort.startsWith('-')
+            return (
+              <span role="columnheader" key={label} className={className} {...(active ? { 'aria-sort': isDescending ? ('descending' as const) : ('ascending' as const) } : {})}>
+                {by ? (
+                  <button onClick={() => onSort(active && sort ? (isDescending ? sort.slice(1) : `-${sort}`) : by)}>
+                    {label}
+                    {active ? (isDescending ? ' ↓' : ' ↑') : ''}
+                  </button>
+                ) : (
+                  label
+                )}
+              </span>
+            )
+          })}
+        </div>
+      </div>
+      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${rows.length * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
+        <div style={{ height: virtual.getTotalSize(), position: 'relative' }} role="presentation">
+          {items.map((item) => {
+            const row = rows[item.index]!
+            return <Row key={item.key} row={row} index={item.index} top={item.start} />
+          })}
+        </div>
+      </div>
+    </div>
+  )
+}
+
+function Row({ row, index, top }: { row: AgentRow; index: number; top: number }) {
+  const navigate = useNavigate()
+  const state = row.ended ? row.outcome || 'ended' : row.health || 'healthy'
+  const open = { to: '/agents/$agentId', params: { agentId: row.agent_id }, search: { session: row.session_id } } as const
+  return (
+    <div role="row" aria-rowindex={index + 2} className="fleet-row" style={{ transform: `translateY(${top}px)` }} onClick={(event) => !(event.target as Element).closest('a') && !getSelection()?.toString() && void navigate(open)}>
+      <span role="cell" className="name">
+        <Link {...open} className="clip" style={{ display: 'block' }}>
+          {row.agent_id}
+        </Link>
+        <small className="clip">{[row.repository, row.owner, row.session_id].filter(Boolean).join(' · ')}</small>
+      </span>
+      <span role="cell">
+        <Pill tone={toneOf(state)}>{state}</Pill>
+      </span>
+      <span role="cell" className="clip hides hides-small" title={row.activity}>
+        {words(row.activity) || '—'}
+      </span>
+      <span role="cell" className="clip why" title={row.reason || row.question}>
+        {row.question || row.reason || <span className="muted">{row.ended ? 'over' : 'no finding'}</span>}
+      </span>
+      <span role="cell" className="hides hides-small">
+        <span className="bars" role="img" aria-label={row.verdicts.length ? `Last verdicts: ${row.verdicts.slice(-12).map(words).join(', ')}` : 'No verdicts'}>
+          {row.verdicts.slice(-12).map((verdict, at) => (
+            <i key={at} className={verdict.toLowerCase()} />
+          ))}
+        </span>
+      </span>
+      <span role="cell" className="number hides-small">
+        <Ago at={row.last_progress} />
+      </span>
+      <span role="cell" className="number hides hides-small">
+        {count(row.tokens)}
+      </span>
+      <span role="cell" className="number hides-small">
+        {money(row.cost_usd)}
+      </span>
+    </div>
+  )
+}
+
+function useMatches(query: string): boolean {
+  const [matches, setMatches] = useState(() => matchMedia(query).matches)
+  useEffect(() => {
+    const list = matchMedia(query)
+    const change = (): void => setMatches(list.matches)
+    list.addEventListener('change', change)
+    return () => list.removeEventListener('change', change)
+  }, [query])
+  return matches
+}

@@ -1,0 +1,5 @@
+import { Empty } from '../ui/basics'
+
+export function TicketsPage() {
+  return <Empty title="tickets" />
+}

@@ -1,0 +1,89 @@
+import { useQuery } from '@tanstack/react-query'
+import { useNavigate } from '@tanstack/react-router'
+import { useState } from 'react'
+import { Autocomplete } from 'react-aria-components/Autocomplete'
+import { Dialog } from 'react-aria-components/Dialog'
+import { ListBox, ListBoxItem } from 'react-aria-components/ListBox'
+import { Modal, ModalOverlay } from 'react-aria-components/Modal'
+import { Input, SearchField } from 'react-aria-components/SearchField'
+import { data, GET } from '../api/client'
+import { Shape, toneOf } from '../ui/basics'
+
+interface Entry {
+  id: string
+  label: string
+  note: string
+  to: string
+  search?: Record<string, string>
+  tone?: string
+}
+
+const PLACES: readonly Entry[] = [
+  { id: 'p-fleet', label: 'Fleet', note: 'page', to: '/' },
+  { id: 'p-tickets', label: 'Tickets', note: 'page', to: '/tickets' },
+  { id: 'p-incidents', label: 'Incidents', note: 'page', to: '/incidents' },
+  { id: 'p-talk', label: 'Talk with agents', note: 'page', to: '/talk' },
+  { id: 'p-acting', label: 'What Queenright does', note: 'page', to: '/operate/acting' },
+  { id: 'p-breakers', label: 'Circuit breakers', note: 'page', to: '/operate/breakers' },
+  { id: 'p-recoveries', label: 'Recoveries', note: 'page', to: '/operate/recoveries' },
+  { id: 'p-telemetry', label: 'Telemetry', note: 'page', to: '/operate/telemetry' },
+  { id: 'p-audit', label: 'Audit trail', note: 'page', to: '/operate/audit' },
+  { id: 'p-settings', label: 'Settings', note: 'page', to: '/operate/settings' },
+  { id: 'p-connect', label: 'Connect an agent', note: 'page', to: '/connect' },
+]
+
+/** Search for agents, sessions, tickets and pages: Ctrl-K. */
+export default function Palette({ onClose }: { onClose: () => void }) {
+  const [text, setText] = useState('')
+  const navigate = useNavigate()
+  const wanted = text.trim()
+  const agents = useQuery({
+    queryKey: ['agents', 'palette', wanted],
+    queryFn: () => data(GET('/api/agents', { params: { query: { search: wanted, limit: 12 } } })),
+    enabled: wanted !== '',
+    placeholderData: (before) => before,
+  })
+  const entries: Entry[] = [
+    ...(wanted
+      ? (agents.data?.agents ?? []).map((row) => ({
+          id: `a-${row.agent_id}/${row.session_id}`,
+          label: row.agent_id,
+          note: row.session_id,
+          to: '/agents/$agentId',
+          search: { session: row.session_id },
+          tone: row.health || row.outcome,
+        }))
+      : []),
+    ...PLACES.filter((place) => place.label.toLowerCase().includes(wanted.toLowerCase())),
+    ...(/^[0-9a-f-]{6,}$/i.test(wanted) ? [{ id: `t-${wanted}`, label: `Ticket ${wanted}`, note: 'ticket', to: `/tickets/${wanted}` }] : []),
+  ]
+  function go(id: string): void {
+    const entry = entries.find((one) => one.id === id)
+    if (!entry) return
+    onClose()
+    if (entry.to.includes('$')) void navigate({ to: '/agents/$agentId', params: { agentId: entry.label }, search: entry.search ?? {} })
+    else void navigate({ to: entry.to as '/' })
+  }
+  return (
+    <ModalOverlay className="overlay" isOpen isDismissable onOpenChange={(open) => !open && onClose()}>
+      <Modal className="modal palette">
+        <Dialog aria-label="Search">
+          <Autocomplete inputValue={text} onInputChange={setText}>
+            <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus>
+              <Input className="input" placeholder="Agent, session, ticket or page" />
+            </SearchField>
+            <ListBox aria-label="Found" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing found</p>}>
+              {(entry) => (
+                <ListBoxItem id={entry.id} textValue={entry.label} className="palette-item">
+                  {entry.tone !== undefined && <Shape tone={toneOf(entry.tone)} />}
+                  <span className="clip">{entry.label}</span>
+                  <span className="muted clip">{entry.note}</span>
+                </ListBoxItem>
+              )}
+            </ListBox>
+          </Autocomplete>
+        </Dialog>
+      </Modal>
+    </ModalOverlay>
+  )
+}

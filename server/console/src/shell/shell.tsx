@@ -1,0 +1,132 @@
+import './shell.css'
+import { useQuery } from '@tanstack/react-query'
+import { Link, Outlet, useRouterState } from '@tanstack/react-router'
+import { lazy, Suspense, useEffect, useRef, useState } from 'react'
+import { attentionQuery } from '../api/queries'
+import { useConnection } from '../api/watch'
+import { timeOfDay } from '../format'
+import { Toasts } from '../ui/act'
+import { Button } from '../ui/basics'
+
+const Palette = lazy(() => import('./palette'))
+const Preferences = lazy(() => import('./preferences'))
+
+const PAGES = [
+  { to: '/', label: 'Fleet' },
+  { to: '/tickets', label: 'Tickets' },
+  { to: '/incidents', label: 'Incidents' },
+  { to: '/talk', label: 'Talk' },
+  { to: '/operate/acting', label: 'Operate' },
+  { to: '/connect', label: 'Connect' },
+] as const
+
+export function Shell() {
+  const [open, setOpen] = useState<'palette' | 'preferences' | null>(null)
+  const path = useRouterState({ select: (state) => state.location.pathname })
+  const main = useRef<HTMLElement>(null)
+  const shown = useRef(path)
+
+  useEffect(() => {
+    const press = (event: KeyboardEvent): void => {
+      if (event.key.toLowerCase() === 'k' && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault()
+        setOpen('palette')
+      }
+    }
+    addEventListener('keydown', press)
+    return () => removeEventListener('keydown', press)
+  }, [])
+
+  // A screen reader hears the new page, and Tab starts at its content.
+  useEffect(() => {
+    if (shown.current !== path) main.current?.focus({ preventScroll: true })
+    shown.current = path
+  }, [path])
+
+  return (
+    <>
+      <a className="skip" href="#content" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
+        Skip to the content
+      </a>
+      <header className="top">
+        <Link to="/" className="brand">
+          <svg width="20" height="20" viewBox="0 0 16 16" aria-hidden="true">
+            <path d="M8 0l7 4v8l-7 4-7-4V4z" />
+          </svg>
+          Queenright
+        </Link>
+        <span className="spacer" />
+        <nav aria-label="Pages">
+          {PAGES.map(({ to, label }) => {
+            const here = to === '/' ? path === '/' || path.startsWith('/agents/') : path.startsWith(`/${to.split('/')[1]}`)
+            return (
+              <Link key={to} to={to as '/'} aria-current={here ? 'page' : undefined}>
+                {label}
+                {to === '/' && <NeedsYouCount />}
+              </Link>
+            )
+          })}
+        </nav>
+        <ConnectionState />
+        <Button look="plain" className="find" aria-label="Search" onPress={() => setOpen('palette')}>
+          <svg width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" strokeWidth="1.6" aria-hidden="true">
+            <circle cx="6" cy="6" r="4.5" />
+            <path d="m9.5 9.5 3.5 3.5" />
+          </svg>
+          <span>Search</span>
+          <kbd>Ctrl K</kbd>
+        </Button>
+        <Button look="plain" aria-label="Preferences" onPress={() => setOpen('preferences')}>
+          <svg width="16" height="16" viewBox="0 0 16 16" fill="currentColor" aria-hidden="true">
+            <circle cx="8" cy="5" r="3" />
+            <path d="M2 15c0-3.5 2.7-5.5 6-5.5s6 2 6 5.5z" />
+          </svg>
+        </Button>
+      </header>
+      <LostBanner />
+      <main id="content" tabIndex={-1} ref={main}>
+        <Outlet />
+      </main>
+      <Toasts />
+      <Suspense>
+        {open === 'palette' && <Palette onClose={() => setOpen(null)} />}
+        {open === 'preferences' && <Preferences onClose={() => setOpen(null)} />}
+      </Suspense>
+    </>
+  )
+}
+
+function NeedsYouCount() {
+  const total = useQuery(attentionQuery).data?.total
+  useEffect(() => {
+    document.title = total ? `(${total}) Queenright` : 'Queenright'
+  }, [total])
+  if (!total) return null
+  return (
+    <span className="count" aria-label={`${total} need you`}>
+      {total > 99 ? '99+' : total}
+    </span>
+  )
+}
+
+function ConnectionState() {
+  const { state } = useConnection()
+  const text = { connecting: 'Connecting', live: 'Live', lost: 'Not connected' }[state]
+  return (
+    <span className={`connection ${state}`} role="status">
+      <i aria-hidden="true" />
+      <span>{text}</span>
+    </span>
+  )
+}
+
+function LostBanner() {
+  const { state, lostAt } = useConnection()
+  if (state !== 'lost') return null
+  return (
+    <div className="banner" role="alert">
+      <strong>No connection to the service</strong> since {timeOfDay(lostAt ?? 0)}. What you see is from then; it is
+      brought up to date when the connection is back.
+    </div>
+  )
+}

@@ -1,0 +1,118 @@
+import './basics.css'
+import type { ReactNode } from 'react'
+import { Button as AriaButton } from 'react-aria-components/Button'
+import type { ButtonProps } from 'react-aria-components/Button'
+import { ago, dateTime } from '../format'
+import { useNow } from '../clock'
+
+type Look = 'plain' | 'primary' | 'danger' | 'normal'
+
+export function Button({ look = 'normal', small, className = '', ...rest }: Omit<ButtonProps, 'className'> & { look?: Look; small?: boolean; className?: string }) {
+  return <AriaButton {...rest} className={`button ${look} ${small ? 'small' : ''} ${className}`} />
+}
+
+export type Tone = 'healthy' | 'degraded' | 'stuck' | 'failing' | 'quiet' | 'queen'
+
+const TONES: Record<string, Tone> = {
+  healthy: 'healthy', ok: 'healthy', completed: 'healthy', done: 'healthy', closed: 'healthy', resolved: 'healthy', approved: 'healthy', succeeded: 'healthy',
+  degraded: 'degraded', medium: 'degraded', low: 'quiet', limited: 'degraded', half_open: 'degraded', warning: 'degraded',
+  stuck: 'stuck', high: 'stuck',
+  failing: 'failing', failed: 'failing', critical: 'failing', open: 'failing', refused: 'failing', bad: 'failing',
+}
+
+export const toneOf = (name: string): Tone => TONES[name] ?? 'quiet'
+
+// A shape for each tone: colour alone says nothing to many people.
+const SHAPES: Record<Tone, ReactNode> = {
+  healthy: <circle cx="5" cy="5" r="4" />,
+  degraded: <path d="M5 .8 9.6 9H.4z" />,
+  stuck: <rect x="1" y="1" width="8" height="8" rx="1" />,
+  failing: <path d="M3 .5h4L9.5 3v4L7 9.5H3L.5 7V3z" />,
+  quiet: <circle cx="5" cy="5" r="3.2" fill="none" stroke="currentColor" strokeWidth="1.6" />,
+  queen: <path d="M1 9 .3 2.7l2.6 2L5 1l2.1 3.7 2.6-2L9 9z" />,
+}
+
+export function Shape({ tone }: { tone: Tone }) {
+  return (
+    <svg className={`tone-${tone}`} width="10" height="10" viewBox="0 0 10 10" fill="currentColor" aria-hidden="true">
+      {SHAPES[tone]}
+    </svg>
+  )
+}
+
+export function Pill({ tone, children }: { tone: Tone; children: ReactNode }) {
+  return (
+    <span className={`pill tone-${tone}`}>
+      <Shape tone={tone} />
+      {children}
+    </span>
+  )
+}
+
+/** A time as its age, absolute on hover and for screen readers. */
+export function Ago({ at }: { at: number | null | undefined }) {
+  const now = useNow()
+  if (!at) return <span className="muted">—</span>
+  return (
+    <time dateTime={new Date(at * 1000).toISOString()} title={dateTime(at)} className="number">
+      {ago(at, now)}
+    </time>
+  )
+}
+
+export function Panel({ title, aside, children, id }: { title: ReactNode; aside?: ReactNode; children: ReactNode; id?: string }) {
+  return (
+    <section className="panel" id={id}>
+      <header>
+        <h2>{title}</h2>
+        {aside}
+      </header>
+      {children}
+    </section>
+  )
+}
+
+export function Empty({ title, children }: { title: string; children?: ReactNode }) {
+  return (
+    <div className="empty">
+      <h2>{title}</h2>
+      {children}
+    </div>
+  )
+}
+
+export function Loading({ rows = 3 }: { rows?: number }) {
+  return (
+    <div className="stack body" style={{ padding: 14 }} role="status" aria-label="Loading">
+      {Array.from({ length: rows }, (_, index) => (
+        <div key={index} className="skeleton" style={{ width: `${90 - ((index * 23) % 45)}%` }} />
+      ))}
+    </div>
+  )
+}
+
+/** What a refused or failed reading says, and a way to try again. */
+export function ReadError({ error, retry }: { error: Error; retry?: () => void }) {
+  return (
+    <div className="problem row spread" role="alert" style={{ margin: 12 }}>
+      <span>{error.message}</span>
+      {retry && (
+        <Button small onPress={retry}>
+          Try again
+        </Button>
+      )}
+    </div>
+  )
+}
+
+/** A copyable text. */
+export function Copyable({ text }: { text: string }) {
+  return (
+    <div className="copyable">
+      <pre>{text}</pre>
+      <Button small onPress={() => void navigator.clipboard.writeText(text)}>
+        Copy
+      </Button>
+    </div>
+  )
+}

@@ -1,0 +1,49 @@
+"""The console: a browser application that uses the API only. ``make console`` builds its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import FileResponse, Response
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.staticfiles import StaticFiles
+
+FILES: Final = Path(__file__).parents[1] / "pages" / "console"
+_HEADERS: Final = {
+    # Nothing is loaded from another host. React sets style attributes by script, which this allows.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+class _Assets(StaticFiles):
+    """Files whose names have a hash of their content: a browser keeps them."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        return response
+
+
+def add_console(app: FastAPI) -> None:
+    """Add the console to an app."""
+    app.mount("/console/assets", GZipMiddleware(_Assets(directory=FILES / "assets"), minimum_size=1000))
+    app.include_router(router)
+
+
+@router.get("/console/icon.svg")
+async def get_icon() -> FileResponse:
+    """Return the icon."""
+    return FileResponse(FILES / "icon.svg", media_type="image/svg+xml")
+
+
+@router.get("/console")
+@router.get("/console/{place:path}")
+async def get_console(place: str = "") -> FileResponse:
+    """Return the document of the console, which has a page for each address below ``/console``."""
+    return FileResponse(FILES / "index.html", headers=_HEADERS)

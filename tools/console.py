@@ -1,0 +1,52 @@
+"""
+Build the console: ``make console``. Needs Node; what it builds is committed, so that running it does not.
+
+1. Write the API's OpenAPI document.
+2. Install the packages of ``server/console/package-lock.json``, unless they are.
+3. Make types of the document, check the code against them, test it, and build it into the package's pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from queenright.server.app import create_app
+from queenright.server.build import build
+from queenright.server.settings import Settings
+
+SOURCE: Final = Path(__file__).parents[1] / "server" / "console"
+
+
+async def openapi() -> str:
+    """Return the API's OpenAPI document as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = await build(Settings(storage=Path(folder)))
+        try:
+            return json.dumps(create_app(service, bound="127.0.0.1").openapi(), indent=1)
+        finally:
+            await service.store.close()
+
+
+def main() -> int:
+    """Build the console; return the exit status."""
+    if (npm := shutil.which("npm")) is None:
+        print("npm was not found: install Node 20.19 or newer and run this again.", file=sys.stderr)
+        return 1
+    (SOURCE / "openapi.json").write_text(asyncio.run(openapi()))
+    commands = [["run", "types"], ["test"], ["run", "build"]]
+    if not (SOURCE / "node_modules" / ".package-lock.json").exists():
+        commands.insert(0, ["ci"])
+    for command in commands:
+        subprocess.run([npm, "--silent", *command], cwd=SOURCE, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
