@@ -9,6 +9,7 @@ Build the console: ``make console``. Needs Node; what it builds is committed, so
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import shutil
 import subprocess
@@ -22,10 +23,26 @@ from queenright.server.build import build
 from queenright.server.settings import Settings
 
 SOURCE: Final = Path(__file__).parents[1] / "server" / "console"
+BUILT: Final = Path(__file__).parents[1] / "server" / "queenright" / "server" / "pages" / "console"
+_GENERATED: Final = {"node_modules", "openapi.json", "schema.d.ts"}
 
 
-async def openapi() -> str:
+def source_digest(folder: Path = SOURCE) -> str:
+    """Return a hash of what the console is built from, except the API's types."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and path.suffix != ".md" and not _GENERATED.intersection(place.parts):
+            digest.update(f"{place.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def openapi() -> str:
     """Return the API's OpenAPI document as JSON."""
+    return asyncio.run(_openapi())
+
+
+async def _openapi() -> str:
     with tempfile.TemporaryDirectory() as folder:
         service = await build(Settings(storage=Path(folder)))
         try:
@@ -39,12 +56,13 @@ def main() -> int:
     if (npm := shutil.which("npm")) is None:
         print("npm was not found: install Node 20.19 or newer and run this again.", file=sys.stderr)
         return 1
-    (SOURCE / "openapi.json").write_text(asyncio.run(openapi()))
+    (SOURCE / "openapi.json").write_text(openapi())
     commands = [["run", "types"], ["test"], ["run", "build"]]
     if not (SOURCE / "node_modules" / ".package-lock.json").exists():
         commands.insert(0, ["ci"])
     for command in commands:
         subprocess.run([npm, "--silent", *command], cwd=SOURCE, check=True)
+    (BUILT / "source.txt").write_text(source_digest() + "\n")
     return 0
 
 

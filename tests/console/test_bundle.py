@@ -1,0 +1,103 @@
+"""The built console: small, current, and without anything from another host."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tools import console
+
+FIRST_LOAD: Final = 200_000
+LAZY_ROUTE: Final = 60_000
+# Names of namespaces and of documents in error messages, which are never requested.
+NAMES: Final = ("http://www.w3.org/", "https://react.dev/errors/", "https://tanstack.com/")
+
+Manifest = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    found: Manifest = json.loads((console.BUILT / "manifest.json").read_text())
+    return found
+
+
+def needed(manifest: Manifest, name: str) -> set[str]:
+    """The files that a browser loads for an entry of the manifest."""
+    entry = manifest[name]
+    files = {entry["file"], *entry.get("css", ())}
+    for part in entry.get("imports", ()):
+        files |= needed(manifest, part)
+    return files
+
+
+def size(files: set[str]) -> int:
+    """Bytes of files as they are sent, compressed."""
+    return sum(len(gzip.compress((console.BUILT / name).read_bytes(), 9)) for name in files)
+
+
+def test_first_load_and_lazy_routes_are_within_their_budgets(manifest: Manifest) -> None:
+    first = needed(manifest, "index.html")
+    assert size(first) <= FIRST_LOAD
+    routes = {
+        name: size(needed(manifest, name) - first) for name in manifest if name.startswith("src/routes/")
+    }
+    assert routes
+    assert {name: total for name, total in routes.items() if total > LAZY_ROUTE} == {}
+
+
+def test_nothing_is_loaded_from_another_host() -> None:
+    """B115: no file that is built names another host, except in names that are never requested."""
+    found = {
+        url
+        for path in console.BUILT.rglob("*.*")
+        for url in re.findall(r"(?:https?:)?//[\w.-]+\.\w+/[^\s\"'`)]*", path.read_text("utf-8"))
+        if url.startswith("http") and not url.startswith(NAMES)
+    }
+    assert found == set()
+
+
+def test_build_is_of_these_sources() -> None:
+    built_from = (console.BUILT / "source.txt").read_text().strip()
+    assert built_from == console.source_digest(), "run `make console`, and commit what it builds"
+
+
+def test_lock_file_has_hashes_and_no_addresses() -> None:
+    lock = json.loads((console.SOURCE / "package-lock.json").read_text())
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert [name for name, package in packages.items() if "integrity" not in package] == []
+    assert [name for name, package in packages.items() if "resolved" in package] == []
+
+
+def test_build_can_be_repeated(tmp_path: Path) -> None:
+    """The same sources give the same files."""
+    if (npm := shutil.which("npm")) is None:
+        pytest.skip("npm is not installed: the build is not repeated")
+    source = tmp_path / "server" / "console"
+    shutil.copytree(console.SOURCE, source, ignore=shutil.ignore_patterns("node_modules"))
+    installed = subprocess.run(
+        [npm, "ci", "--silent"], cwd=source, capture_output=True, text=True, check=False
+    )
+    if installed.returncode:
+        pytest.skip(f"npm cannot install the packages here: {installed.stderr[-200:]}")
+    (source / "openapi.json").write_text(console.openapi())
+    for command in ("types", "test", "build"):
+        subprocess.run([npm, "--silent", "run", command], cwd=source, check=True)
+    again = tmp_path / "server" / "queenright" / "server" / "pages" / "console"
+
+    def content(folder: Path) -> dict[str, bytes]:
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and path.name != "source.txt"
+        }
+
+    ours, theirs = content(console.BUILT), content(again)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
