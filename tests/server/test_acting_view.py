@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
 
 from queenright.api.event_text import has_feed_line
 from queenright.health.interventions.ladder import Ladder, Step
@@ -21,11 +20,6 @@ from queenright.server.up import Running
 from queenright.server.views.acting import acting_view
 from queenright.server.views.view import event_line, status
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_status_page import page
-
-expect.set_options(timeout=60_000)  # a busy machine may need it
-
-__all__ = ["page"]
 
 SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
     (
@@ -201,30 +195,6 @@ def test_intervention_record_without_an_event_has_a_line(outcome: Outcome) -> No
     assert has_feed_line(event.type, event.data) is (outcome not in (Outcome.DONE, Outcome.QUEUED))
 
 
-async def test_page_shows_interventions_in_progress(running: Running, page: Page) -> None:
-    """002 §11: the page shows interventions, escalations and breakers as they are now."""
-    service = running.service
-    breaker = service.breakers.get("tool_execution", "looper", "search")
-    await page.goto(running.url)
-    await expect(page.get_by_role("heading", name="Interventions")).to_be_visible()
-
-    await service.ingest(list(looping(service.clock(), times=3)))
-    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-    for _ in range(10):
-        try:
-            breaker.call(lambda: 1 // 0)
-        except Exception:
-            continue
-
-    await expect(page.get_by_text("it looks odd").first).to_be_visible()
-    # The command is in the feed, too, as soon as the queen asks a person.
-    await expect(page.locator("code", has_text="queenright escalations decide").first).to_be_visible()
-    await expect(page.get_by_text("orchestrator asked").first).to_be_visible()
-    tripped = page.locator("article").filter(has_text="tool_execution:looper:search")
-    await expect(tripped).to_contain_text("open")
-    await expect(tripped).to_contain_text("half-open in")
-
-
 def test_feed_line_is_one_sentence_with_its_ticket() -> None:
     analysis = "looper (node search) goes in circles. Nothing new comes of it.\nStop the run. " * 9
     event = AgentEvent(
@@ -314,14 +284,6 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
 
     assert pending_requests.escalations[0].when == "waits its turn"
     assert pending_requests.ladders[0].when == "waits its turn"
-
-
-async def test_page_shows_the_emergency_stop_first(running: Running, page: Page) -> None:
-    await page.goto(running.url)
-
-    await running.service.health.emergency_stop(True, by="ada", reason="the <provider> is down")
-
-    await expect(page.locator("p.fault")).to_contain_text("by ada: the <provider> is down")
 
 
 @pytest.mark.parametrize(

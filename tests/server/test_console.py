@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queenright.server.console.forms import agent_page
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.isolation import ROOT
@@ -18,7 +19,6 @@ from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
 from tests.server.test_approvals import request_for_looper
 from tests.server.test_cli_acting import WORKER
-from tests.waiting import until
 
 NAMES = [
     "\"><script>alert(1)</script>'../..",
@@ -121,15 +121,14 @@ async def test_a_worker_may_be_called_anything(running: Running, browser: httpx.
     for name in NAMES:
         await running.service.ingest(list(looping(running.service.clock(), agent=name, times=2)))
 
-    fleet = await browser.get("/")
-    links = set(re.findall(r'href="(/agents/[^"]*)"', fleet.text))
+    links = {agent_page(name) for name in NAMES}
     found = []
     for link in links:
-        page = await browser.get(unescape(link))
+        page = await browser.get(link)
         [nudge] = re.findall(r'href="(/act/nudge[^"]*)"', page.text)
         question = await browser.get(unescape(nudge))
         found.append(heading(page).rsplit(" ", 1)[0])
-        for one in (fleet, page, question):
+        for one in (page, question):
             assert one.status_code == 200
             assert "<script>alert" not in one.text
         assert heading(question) == f"Nudge {found[-1]}"
@@ -194,15 +193,26 @@ async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(htt
         assert refusal(page).lower() == program.json()["title"].lower()
 
 
-async def test_index_addresses_lead_to_the_part_of_the_page_that_lists_them(http: httpx.AsyncClient) -> None:
-    pages = (ROOT / "server/queenright/server/pages/live.html").read_text(encoding="utf-8")
-    for name in ("agents", "tickets", "incidents", "interventions", "notifications", "providers", "events"):
-        answer = await http.get(f"/{name}")
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("/", "/console/"),
+        ("/agents", "/console/"),
+        ("/sessions", "/console/"),
+        ("/tickets", "/console/tickets"),
+        ("/incidents", "/console/incidents"),
+        ("/interventions", "/console/operate/acting"),
+        ("/notifications", "/console/tickets"),
+        ("/events", "/console/operate/audit"),
+        ("/api", "/docs"),
+    ],
+)
+async def test_index_addresses_lead_to_the_page_that_lists_them(
+    http: httpx.AsyncClient, address: str, place: str
+) -> None:
+    answer = await http.get(address)
 
-        assert (answer.status_code, answer.headers["location"]) == (307, f"/#{name}")
-        assert f'id="{name}"' in pages
-    assert (await http.get("/sessions")).headers["location"] == "/#agents"
-    assert (await http.get("/api")).headers["location"] == "/docs"
+    assert (answer.status_code, answer.headers["location"]) == (307, place)
 
 
 async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.AsyncClient) -> None:
@@ -213,7 +223,7 @@ async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.As
     assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
 
 
-@pytest.mark.parametrize("page", ["live", "agent", "telemetry", "recoveries", "breakers"])
+@pytest.mark.parametrize("page", ["agent", "telemetry", "recoveries", "breakers"])
 def test_headings_of_numbers_are_aligned_with_them(page: str) -> None:
     text = (ROOT / f"server/queenright/server/pages/{page}.html").read_text(encoding="utf-8")
     for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
@@ -298,9 +308,9 @@ async def test_flash_message_is_shown_once_and_cannot_be_forged_by_a_link(
     browser: httpx.AsyncClient,
 ) -> None:
     first = await browser.post("/you", data={"by": "ada"})
-    second = await browser.get("/")
+    second = await browser.get("/you")
     browser.cookies.set("queenright_said", "no message of ours")
-    third = await browser.get("/?said=hello")
+    third = await browser.get("/you?said=hello")
 
     assert [flash_message(page).count("ada") for page in (first, second, third)] == [1, 0, 0]
 
@@ -430,14 +440,14 @@ async def test_a_question_to_the_orchestrator_is_decided(
     await browser.post("/act/escalate", data=asked_for)
     [pending] = running.service.interventions.ledger.pending.values()
     path = f"/escalations/{pending.escalation_id}"
-    fleet = await browser.get("/")
+    attention = await browser.get("/api/attention")
     question = await browser.get(path)
     wrong = await browser.post(path, data={"answer": "more_time", "minutes": "many"})
     endless = await browser.post(path, data={"answer": "more_time", "minutes": "1e999"})
     done = await browser.post(path, data={"answer": "more_time", "minutes": "30"})
     over = await browser.post(path, data={"answer": "terminate"})
 
-    assert path in fleet.text
+    assert pending.escalation_id in attention.text
     assert heading(question) == "Decide about looper"
     assert [page.status_code for page in (wrong, endless, over)] == [422, 422, 404]
     assert "enter a number" in refusal(wrong)
@@ -582,12 +592,3 @@ async def test_text_has_enough_contrast(browser: httpx.AsyncClient) -> None:
         for front, back in text + pills:
             light, dark = sorted((luminance(front), luminance(back)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (front, back)
-
-
-async def test_ended_workers_are_listed(running: Running, browser: httpx.AsyncClient) -> None:
-    await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
-    await until(lambda: running.service.monitor.get("looper"), "it is known")
-
-    fleet = await browser.get("/")
-
-    assert 'href="/agents/looper?session=looper-session"' in fleet.text

@@ -9,14 +9,13 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from queenright.server.console.forms import agent_page
 from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
-from tests.server.conftest import looping
+from tests.browser import FLAGS
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
-from tests.server.test_cli_acting import WORKER
 from tests.server.test_console import obey_until_stopped, settings
-from tests.server.test_status_page import FLAGS
 from tests.waiting import until
 
 __all__ = ["settings"]
@@ -57,11 +56,10 @@ async def test_everything_works_without_javascript_and_by_keyboard(
     approval = await request_for_looper(running)
     page = await (await chromium.new_context(java_script_enabled=False)).new_page()
 
-    # From the fleet to the ticket, and take it on.
-    await page.goto(running.url)
+    # A message's link leads to the ticket: take it on.
+    await page.goto(f"{running.url}/tickets/{approval.ticket_id}")
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
-    await page.locator(f'a[href="/tickets/{approval.ticket_id}"]').first.press("Enter")
     await page.get_by_role("link", name="Acknowledge").press("Enter")
     name = page.get_by_label("Your name")
     await name.focus()
@@ -132,7 +130,6 @@ async def test_a_long_name_runs_over_nothing(running: Running, chromium: Browser
     page = await (await chromium.new_context(viewport={"width": 1300, "height": 900})).new_page()
 
     for path in (
-        "/",
         f"/agents/{WORST}",
         f"/act/nudge?agent={WORST}",
         f"/act/terminate?agent={WORST}",
@@ -167,11 +164,9 @@ async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(
     page.on("console", lambda message: faults.append(message.text))
     [name] = {worker.vitals.agent_id for worker in service.monitor.workers()}
 
-    await page.goto(running.url)
-    await page.get_by_role("table").get_by_role("link").first.click()
+    await page.goto(running.url + agent_page(name))
     await expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x")
     for path in (
-        "",
         "/breakers",
         "/recoveries",
         "/telemetry",
@@ -186,20 +181,6 @@ async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(
 
     assert name.startswith("<img")
     assert [fault for fault in faults if "404" not in fault] == []
-
-
-async def test_fleet_page_update_keeps_the_keyboard_focus(running: Running, chromium: Browser) -> None:
-    page = await chromium.new_page()
-    await running.service.ingest(list(looping(running.service.clock(), times=1)))
-    await page.goto(running.url)
-    link = page.locator('a[href^="/agents/looper"]')
-    await link.focus()
-
-    await running.service.ingest(list(looping(running.service.clock(), agent="another", times=1)))
-    await expect(page.locator('a[href^="/agents/another"]')).to_be_visible()
-
-    await expect(link).to_be_focused()
-    assert WORKER["session_id"] in (await link.get_attribute("href") or "")
 
 
 async def test_long_name_of_a_sender_stays_in_its_column(running: Running, chromium: Browser) -> None:

@@ -210,7 +210,7 @@ async def test_request_is_masked_quoted_and_shown_on_page_and_command_line(
         request = await open_request(http)
         page = (await http.get(f"/permissions/{request['request_id']}", headers={"Accept": "text/html"})).text
         agent = (await http.get(f"/agents/{AGENT}", headers={"Accept": "text/html"})).text
-        fleet = (await http.get("/", headers={"Accept": "text/html"})).text
+        fleet = (await http.get("/api/attention")).text
         listed = await queenright(running, "permissions")
         agents = await queenright(running, "list", "--wide")
 

@@ -50,7 +50,9 @@ _MODELS: Final = {
         "NodePage NodeRow Progress RunTotals SessionDetail SessionPage SessionRow SessionRun "
         "Started Stopped ToolUse"
     ),
-    "operations": "AuditPage AuditedEvent CurrentCaller CurrentSettings Reloaded Timeline TimelineEntry Version",
+    "operations": (
+        "AuditPage AuditedEvent CurrentCaller CurrentSettings Reloaded Timeline TimelineEntry Version"
+    ),
     "problem": "Problem",
     "recoveries": "RecoveriesPage Recovery RecoveryResult RecoveryStatus",
     "shared": "Incident Incidents Provider ProviderError Providers",

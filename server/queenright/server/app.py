@@ -106,6 +106,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     add_login(app, access)
     app.include_router(api_page.router)
     add_console(app)
-    add_pages(app, service)
+    add_pages(app)
     describe(app, describe_keys, add_access)
     return app

@@ -106,7 +106,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/live", "/nowhere"]
+    "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/console/", "/nowhere"]
 )
 def test_request_without_a_token_is_denied(service: Guarded, path: str) -> None:
     with service.client() as http:
@@ -222,9 +222,12 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
     monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
     headers = {"Authorization": f"Bearer {words}"}
-    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=headers) as stream:
+    with (
+        service.client(timeout=30) as http,
+        http.stream("GET", "/api/events?types=all", headers=headers) as stream,
+    ):
         lines = stream.iter_lines()
-        assert next(lines).startswith("data: ")
+        assert next(lines).startswith("retry: ")
         revoke(service.settings, "watcher")
         service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
         assert len(list(lines)) < 50  # and no end that never comes
@@ -374,8 +377,8 @@ def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded
 def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
     ours = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
-        home = http.get("/", headers=PAGE)
-        assert "<bdi>operator</bdi>" in home.text
+        page = http.get("/breakers", headers=PAGE)
+        assert "<bdi>operator</bdi>" in page.text
         form = http.get("/act/nudge?agent=looper", headers=PAGE)
         assert "Your name" not in form.text
         done = http.post(

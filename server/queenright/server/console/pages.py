@@ -7,14 +7,12 @@ own pages only; the gate enforces that.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from markdown_it import MarkdownIt
 from starlette.staticfiles import StaticFiles
 
@@ -29,7 +27,7 @@ from queenright.server.console import forms
 from queenright.server.console.actions import WORKER_ACTS
 from queenright.server.console.answers import ANSWER_ACTS
 from queenright.server.console.forms import Act, Given, IncompleteFormError, Question
-from queenright.server.console.templates import PAGES, render, render_fragment
+from queenright.server.console.templates import PAGES, render
 from queenright.server.console.tickets import TICKET_ACTS, can_be_acknowledged, can_be_silenced
 from queenright.server.console.view import agent_values, breakers_values, recoveries_values
 from queenright.server.routes.dependencies import ServiceDep
@@ -40,69 +38,28 @@ from queenright.server.routes.tickets import find_ticket, read_ticket
 from queenright.server.service import Service
 from queenright.server.views.formatting import without_repeats
 from queenright.server.views.telemetry import telemetry_view
-from queenright.server.views.view import event_line, status
+from queenright.server.views.view import event_line
 
 router = APIRouter(include_in_schema=False)
 
-_REFRESH: Final = 0.5
-"""Seconds between two renderings of the status page."""
 _RECOVERIES: Final = 50
 _markdown: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def add_pages(app: FastAPI, service: Service) -> None:
+def add_pages(app: FastAPI) -> None:
     """Add the pages, and the files that they load, to an app."""
-    app.state.status_fragment = StatusFragment(service)
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=PAGES / "static"))
 
 
-class StatusFragment:
-    """
-    The content of the status page as HTML, rendered once for all browsers.
-
-    Args:
-        service: The service.
-    """
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._html = ""
-        self._rendered_at = 0.0
-
-    def render(self) -> str:
-        """Return the current content."""
-        now = asyncio.get_running_loop().time()
-        if not self._html or now - self._rendered_at >= _REFRESH / 2:
-            self._html = render_fragment("live.html", status=status(self._service))
-            self._rendered_at = now
-        return self._html
-
-
 @router.get("/")
-async def get_home(request: Request, service: ServiceDep) -> HTMLResponse:
-    """Return the status page."""
-    return render(request, "status.html", status=status(service))
-
-
-@router.get("/live", response_class=EventSourceResponse)
-async def stream_status(request: Request, service: ServiceDep) -> AsyncIterable[ServerSentEvent]:
-    """Send the content of the status page whenever it changes."""
-    fragment: StatusFragment = request.app.state.status_fragment
-    sent = ""
-    while not service.stopping.is_set():
-        html = fragment.render()
-        if html != sent:
-            sent = html
-            yield ServerSentEvent(data=html)
-        try:
-            await asyncio.wait_for(service.stopping.wait(), _REFRESH)
-        except TimeoutError:
-            continue
+async def get_home() -> RedirectResponse:
+    """Send the browser to the console."""
+    return RedirectResponse("/console/")
 
 
 def _add_index(name: str, place: str) -> None:
-    """Add an address that people try: the part of another page that lists it."""
+    """Add an address that people try: the page of the console that lists it."""
 
     async def redirect() -> RedirectResponse:
         return RedirectResponse(place)
@@ -110,12 +67,14 @@ def _add_index(name: str, place: str) -> None:
     router.add_api_route(f"/{name}", redirect, methods=["GET"])
 
 
-for index in (
-    *("agents", "approvals", "escalations", "events", "incidents", "interventions"),
-    *("notifications", "providers", "tickets"),
-):
-    _add_index(index, f"/#{index}")
-_add_index("sessions", "/#agents")
+for index in ("agents", "sessions", "providers"):
+    _add_index(index, "/console/")
+for index in ("tickets", "incidents"):
+    _add_index(index, f"/console/{index}")
+for index in ("approvals", "escalations", "interventions"):
+    _add_index(index, "/console/operate/acting")
+_add_index("notifications", "/console/tickets")
+_add_index("events", "/console/operate/audit")
 _add_index("api", "/docs")
 
 
@@ -238,7 +197,7 @@ async def _ask_name(service: Service, given: Given) -> Question:
 
 
 async def _save_name(service: Service, form: Given, by: str) -> forms.Done:
-    return forms.Done(place="/", words=f"Your name is {by}.")
+    return forms.Done(place="/you", words=f"Your name is {by}.")
 
 
 for one in (*WORKER_ACTS, *TICKET_ACTS, *ANSWER_ACTS, Act(path="/you", ask=_ask_name, do=_save_name)):

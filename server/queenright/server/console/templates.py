@@ -28,16 +28,10 @@ _environment.globals |= {"agent_page": forms.agent_page, "count": format_count, 
 _environment.filters |= {"part": forms.part, "moment": moment, "number": "{:,}".format}
 
 
-def render_fragment(template: str, **values: Any) -> str:
-    """Return a template as HTML."""
-    return _environment.get_template(template).render(**values)
-
-
 def render(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
     """Return a page, with the message that the form before it left."""
     message = forms.previous_message(request)
-    html = render_fragment(
-        template,
+    html = _environment.get_template(template).render(
         here=request.url.path,
         you=forms.known_name(request),
         token=caller_of(request).name,

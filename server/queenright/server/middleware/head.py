@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_STREAMS = ("/events", "/live")
-"""Endings of the paths of streams, which have no HEAD."""
+_STREAM = "/events"
+"""Ending of the paths of streams, which have no HEAD."""
 
 
 class HeadMiddleware:
@@ -21,7 +21,7 @@ class HeadMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a HEAD, or pass a request on."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith(_STREAMS):
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith(_STREAM):
             await self._app(scope, receive, send)
             return
 

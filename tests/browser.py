@@ -1,0 +1,14 @@
+"""Arguments of the browser that tests run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FLAGS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+)
