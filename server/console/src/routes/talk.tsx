@@ -142,7 +142,9 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
     return result.status === 'queued' ? 'Queued: the agent is busy with other runs.' : `Sent to ${agentId}.`
   })
   const count = messages.data?.messages.length ?? 0
-  useEffect(() => end.current?.scrollIntoView({ block: 'nearest' }), [count, typing])
+  useEffect(() => {
+    end.current?.scrollIntoView({ block: 'nearest' })
+  }, [count, typing])
   return (
     <Panel title={<span className="wrap">{agentId}</span>} aside={session && <RunControls slot={slot} session={session} />}>
       <div className="chat">
