@@ -1,4 +1,4 @@
-"""Models that the API and the pages share: workers, tickets, notifications, events and the status page."""
+"""Models that the API and the pages share: workers, tickets, notifications, events and the console."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAME_LIMIT: Final = 60
 """Characters of a name in such a line."""
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 WORKERS_SHOWN: Final = 200
-"""Workers on the status page, the worst ones; each costs time to render."""
+"""Workers in the console, the worst ones; each costs time to render."""
 _ENDED_SHOWN: Final = 10
 _WORST_FIRST = [
     HealthState.FAILING,
@@ -251,7 +251,7 @@ def _ticket_of(event: AgentEvent) -> str:
 
 
 def status(service: Service) -> api.Status:
-    """Return the status page's content: the worst workers and tickets, and the latest events."""
+    """Return the console's content: the worst workers and tickets, and the latest events."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
     ended: list[WorkerHealth] = []
