@@ -78,10 +78,9 @@ async def read(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
     return found
 
 
-async def walk(http: httpx.AsyncClient, *limits: int, **params: Any) -> list[dict[str, Any]]:
-    """Read all pages; the last of ``limits`` is that of the rest."""
+async def walk(http: httpx.AsyncClient, limit: int, **params: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for limit in itertools.chain(limits, itertools.repeat(limits[-1])):
+    while True:
         page = await read(http, limit=limit, **params)
         assert len(page["agents"]) <= limit
         rows += page["agents"]
@@ -89,7 +88,6 @@ async def walk(http: httpx.AsyncClient, *limits: int, **params: Any) -> list[dic
             assert page["total"] == len(rows)
             return rows
         params["cursor"] = page["next"]
-    raise AssertionError("there is always another page")
 
 
 def rank(row: dict[str, Any]) -> int:
@@ -109,15 +107,30 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
 
     monkeypatch.setattr("queenright.server.routes.health.agent_row", make_row)
 
-    rows = await walk(http, *[PAGE] * 10, 1000)
+    rows: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"limit": PAGE}
+    for _ in range(10):
+        page = await read(http, **params)
+        rows += page["agents"]
+        params["cursor"] = page["next"]
+    last = (await read(http, limit=PAGE, sort="-attention"))["agents"]
 
-    assert len({(row["agent_id"], row["session_id"]) for row in rows}) == len(rows) == AGENTS
-    running_rows = [row for row in rows if rank(row) < 4]
-    places = [(rank(row), row["last_progress"], row["agent_id"]) for row in running_rows]
-    assert places == sorted(places)
-    assert [rank(row) for row in rows] == sorted(rank(row) for row in rows)
+    assert page["total"] == AGENTS
+    assert made["rows"] == 11 * PAGE
+    expected = sorted(running.service.monitor.workers(), key=attention)
+    assert [row["session_id"] for row in rows] == [one.vitals.session_id for one in expected[: 10 * PAGE]]
+    assert [row["session_id"] for row in last] == [
+        one.vitals.session_id for one in expected[: -PAGE - 1 : -1]
+    ]
     assert {row["state"] for row in rows[:200]} == {"failing"}
-    assert made["rows"] == AGENTS
+
+
+def attention(worker: WorkerHealth) -> tuple[int, float, str]:
+    """The worst health first, then the longest time without progress; last what ended last."""
+    v = worker.vitals
+    if v.ended:
+        return 4, -(v.ended_at or 0.0), v.agent_id
+    return RANKS[worker.state.value], v.last_progress or 0.0, v.agent_id
 
 
 async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http: httpx.AsyncClient) -> None:
