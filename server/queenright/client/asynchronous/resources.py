@@ -348,6 +348,10 @@ class AsyncService(AsyncResource):
         """Return the content of the console."""
         return await self._transport.get_model(api.Status, "/api/status")
 
+    async def attention(self) -> api.AttentionList:
+        """Return what needs a person now, most urgent first."""
+        return await self._transport.get_model(api.AttentionList, "/api/attention")
+
     async def version(self) -> api.Version:
         """Return the version of the service."""
         return await self._transport.get_model(api.Version, "/api/version")
