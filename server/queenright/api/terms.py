@@ -54,6 +54,25 @@ LadderLevel = Annotated[
     ),
 ]
 """The level of a ladder."""
+StepKind = Annotated[
+    str,
+    Words(
+        "turn",
+        "tool",
+        "wait",
+        "checkpoint",
+        "finding",
+        "state",
+        "ticket",
+        "intervention",
+        "notification",
+        "started",
+        "ended",
+        "other",
+    ),
+]
+"""The kind of a step of a session."""
+StepPhase = Annotated[str, Words("open", "done", "failed", "instant")]
 ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover", "answer")]
 Outcome = Annotated[
     str,

@@ -154,6 +154,7 @@ class Agents(_Resource):
     health = _call(agents.AsyncAgents.health)
     all_health = _list(agents.AsyncAgents.all_health)
     history = _list(agents.AsyncAgents.history)
+    steps = _call(agents.AsyncAgents.steps)
     heartbeat = _call(agents.AsyncAgents.heartbeat)
     send_heartbeat = _call(agents.AsyncAgents.send_heartbeat)
     nudge = _call(agents.AsyncAgents.nudge)

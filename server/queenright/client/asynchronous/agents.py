@@ -45,6 +45,29 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
             api.HistoryRow, agent_path(agent_id, "history"), "history", limit, seconds=seconds
         )
 
+    async def steps(
+        self,
+        agent_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> api.Steps:
+        """
+        Return steps of a session and its open work; the newest steps by default, oldest first.
+
+        ``after`` and ``before`` are ``last`` and ``first`` of another page.
+        """
+        return await self._transport.get_model(
+            api.Steps,
+            agent_path(agent_id, "steps"),
+            session_id=session_id,
+            after=after,
+            before=before,
+            limit=limit,
+        )
+
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
         """Return the last heartbeat of a worker."""
         return await self._transport.get_model(api.Heartbeat, agent_path(agent_id, "heartbeat"))

@@ -233,7 +233,7 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
         kind=kind,
         text=text,
         id=event.id,
-        ticket=_ticket_of(event),
+        ticket=ticket_of(event),
     )
 
 
@@ -242,7 +242,7 @@ def _first_sentence(text: object) -> str:
     return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
 
 
-def _ticket_of(event: AgentEvent) -> str:
+def ticket_of(event: AgentEvent) -> str:
     """Return the id of the ticket that an event is about, or an empty string."""
     found = event.data.get("ticket_id")
     if not found and isinstance(ticket := event.data.get("ticket"), Mapping):
