@@ -1,86 +1,71 @@
 import { queryOptions } from '@tanstack/react-query'
-import { data, GET, POST } from './client'
-import type { Evaluation, Step, Steps } from './schema'
+import { data, GET, POST, RequestError } from './client'
+import type { DetectorClock, Evaluation, Step, Steps } from './schema'
 
-/** Steps that one request returns. */
 const PAGE = 200
-/** Steps that are read again when something has happened. */
-const RECENT = 60
+/** Pages that are read to catch up; if more is missing, the newest page is read alone. */
+const CATCH_UP = 5
 
-/** The newest steps of a session, oldest first, without a gap. */
+/** The newest steps of a session in the order in which they ended, without a gap. */
 export interface Log {
   steps: readonly Step[]
-  /** There are older ones. */
+  /** There are older ones, before `first`. */
   more: boolean
-  /** Work that is not done, with its clock. */
+  first: string | null
+  last: string | null
+  /** What the worker does now, and the detectors that fire if nothing happens. */
   open: readonly Step[]
-  sessionId: string
+  clocks: readonly DetectorClock[]
 }
 
-/** Add the newest page to what is known; null if steps between the two are missing. */
-export function addNewest(known: Log, page: Steps): Log | null {
-  const log = { open: page.open, sessionId: page.session_id }
-  if (!page.more || page.session_id !== known.sessionId) return { ...log, steps: page.items, more: page.more }
-  const first = page.items[0]?.step_id
-  const from = known.steps.findIndex((step) => step.step_id === first)
-  if (from < 0) return null
-  return { ...log, steps: [...known.steps.slice(0, from), ...page.items], more: known.more }
+/** A log that has one page. */
+export const logOf = ({ items, more, first, last, open, clocks }: Steps): Log => ({ steps: items, more, first, last, open, clocks })
+
+/** Add a page that was read after the last known step. A step that has ended since takes its new place. */
+export function addNewer(known: Log, page: Steps): Log {
+  const { open, clocks } = page
+  if (!page.items.length) return { ...known, open, clocks }
+  const ids = new Set(page.items.map((step) => step.step_id))
+  return { ...known, steps: [...known.steps.filter((step) => !ids.has(step.step_id)), ...page.items], last: page.last ?? known.last, open, clocks }
 }
 
-/** Add the page before what is known. */
+/** Add the page before the first known step. */
 export function addOlder(known: Log, page: Steps): Log {
   const ids = new Set(known.steps.map((step) => step.step_id))
-  return { ...known, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...known.steps], more: page.more }
+  return { ...known, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...known.steps], first: page.first ?? known.first, more: page.more }
 }
 
-/** Replace steps by what is known of them now. */
-export function replaceSteps(known: Log, changed: readonly Step[]): Log {
-  const byId = new Map(changed.map((step) => [step.step_id, step]))
-  return { ...known, steps: known.steps.map((step) => byId.get(step.step_id) ?? step) }
+function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}): Promise<Steps> {
+  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit: PAGE, ...place } } }))
 }
-
-/** Steps that were open when they were read, are not in the newest page, and may be over. */
-export function unsettled(log: Log, page: Steps): readonly Step[] {
-  const current = new Set([...log.open, ...page.items].map((step) => step.step_id))
-  return log.steps.filter((step) => step.phase === 'open' && !current.has(step.step_id)).slice(-4)
-}
-
-function readSteps(agentId: string, query: { session_id: string; limit: number; before?: string }): Promise<Steps> {
-  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query } }))
-}
-
-export const stepsKey = (agentId: string, sessionId: string) => ['agent', agentId, 'steps', sessionId] as const
 
 export const stepsQuery = (agentId: string, sessionId: string) =>
   queryOptions({
-    queryKey: stepsKey(agentId, sessionId),
+    queryKey: ['agent', agentId, 'steps', sessionId],
     structuralSharing: false,
     queryFn: async ({ client, queryKey }): Promise<Log> => {
-      const known = (): Log | undefined => client.getQueryData<Log>(queryKey)
-      let page = await readSteps(agentId, { session_id: sessionId, limit: known() ? RECENT : PAGE })
-      const before = known()
-      let log = before && addNewest(before, page)
-      if (before && !log) {
-        page = await readSteps(agentId, { session_id: sessionId, limit: PAGE })
-        log = addNewest(known()!, page)
+      const before = client.getQueryData<Log>(queryKey)
+      if (!before?.last) return logOf(await readSteps(agentId, sessionId))
+      const pages: Steps[] = []
+      try {
+        for (let after = before.last; pages.length < CATCH_UP; ) {
+          const page = await readSteps(agentId, sessionId, { after })
+          pages.push(page)
+          // Older steps may have been added meanwhile.
+          if (!page.more || !page.last) return pages.reduce(addNewer, client.getQueryData<Log>(queryKey) ?? before)
+          after = page.last
+        }
+      } catch (error) {
+        // The log no longer has the last known step.
+        if (!(error instanceof RequestError && error.status === 404)) throw error
       }
-      // The page alone is shown if more than a page is missing; older steps are read again when they are looked at.
-      if (!log) return { steps: page.items, more: page.more, open: page.open, sessionId: page.session_id }
-      const isChanged = page.items.some((step) => step.kind !== 'turn' && !before!.steps.includes(step))
-      const late = isChanged ? unsettled(log, page) : []
-      const changed = await Promise.all(late.map((step) => readAgain(agentId, log.steps, step, sessionId)))
-      return replaceSteps(log, changed.flat())
+      return logOf(await readSteps(agentId, sessionId))
     },
   })
 
-async function readAgain(agentId: string, steps: readonly Step[], step: Step, sessionId: string): Promise<readonly Step[]> {
-  const next = steps[steps.indexOf(step) + 1]
-  return next ? (await readSteps(agentId, { session_id: sessionId, limit: 1, before: next.step_id })).items : []
-}
-
 /** Read the steps before those that are known. */
-export const readOlder = (agentId: string, log: Log): Promise<Steps> =>
-  readSteps(agentId, { session_id: log.sessionId, limit: PAGE, before: log.steps[0]!.step_id })
+export const readOlder = (agentId: string, sessionId: string, log: Log): Promise<Steps> =>
+  readSteps(agentId, sessionId, log.first ? { before: log.first } : {})
 
 /** What each detector held at each moment of a session, with the given thresholds instead of those in force. */
 export const evaluationQuery = (agentId: string, sessionId: string, settings: Readonly<Record<string, number>>) =>

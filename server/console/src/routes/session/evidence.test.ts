@@ -20,17 +20,17 @@ describe('repeats', () => {
 })
 
 describe('windows', () => {
-  const finding = (id: string, at: number, more: Partial<Step>): Step => step(id, at, { kind: 'finding', name: 'doom_loop', ...more })
+  const finding = (id: string, at: number, type: string, severity: string): Step => step(id, at, { kind: 'finding', name: 'doom_loop', type, severity })
 
-  it('joins a finding that became more severe', () => {
-    const windows = windowsOf([finding('1', 10, { phase: 'open', severity: 'medium', started_at: 8 }), finding('2', 12, { severity: 'critical', started_at: 8, ended_at: 20 })], null)
-    expect(windows).toMatchObject([{ from: 8, to: 20, severity: 'critical' }])
+  it('joins a finding that became more severe, until it is cleared', () => {
+    const windows = windowsOf([finding('1', 10, 'finding_opened', 'medium'), finding('2', 12, 'finding_opened', 'critical'), finding('3', 20, 'finding_cleared', 'critical')], null)
+    expect(windows).toMatchObject([{ from: 10, to: 20, severity: 'critical', stepId: '1' }])
     expect(windowAt(windows, 15)?.kind).toBe('doom_loop')
     expect(windowAt(windows, 21)).toBeUndefined()
   })
 
   it('ends with the session', () => {
-    expect(windowsOf([finding('1', 10, { phase: 'open', severity: 'high' })], 30)[0]?.to).toBe(30)
+    expect(windowsOf([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
   })
 })
 

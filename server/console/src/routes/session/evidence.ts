@@ -56,18 +56,19 @@ export const rankOf = (severity: string): number => RANK[severity] ?? 0
 export function windowsOf(steps: readonly Step[], ended: number | null): readonly Window[] {
   const windows: Window[] = []
   const open = new Map<string, Window>()
-  for (const step of steps) {
-    if (step.kind !== 'finding') continue
-    const before = open.get(step.name)
-    const to = step.phase === 'open' ? ended : (step.ended_at ?? step.at)
-    if (before && (before.to === ended || before.to === null || before.to >= step.started_at)) {
-      before.to = to
-      before.text = step.text || before.text
-      if (rankOf(step.severity) > rankOf(before.severity)) before.severity = step.severity
+  for (const { kind, type, name, severity, at, text, step_id: stepId } of steps) {
+    if (kind !== 'finding') continue
+    let window = open.get(name)
+    if (type === 'finding_cleared') {
+      if (window) window.to = at
+      open.delete(name)
+    } else if (window) {
+      window.text = text || window.text
+      if (rankOf(severity) > rankOf(window.severity)) window.severity = severity
     } else {
-      const window = { kind: step.name, severity: step.severity, from: step.started_at, to, text: step.text, stepId: step.step_id }
+      window = { kind: name, severity, from: at, to: ended, text, stepId }
       windows.push(window)
-      open.set(step.name, window)
+      open.set(name, window)
     }
   }
   return windows

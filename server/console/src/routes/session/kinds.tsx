@@ -47,15 +47,34 @@ export function KindIcon({ step }: { step: Step }) {
   )
 }
 
+const TYPES: Record<string, string> = {
+  worker_escalation_ticket: 'Ticket', queen_intervention_requested: 'Queen asks for an intervention', ticket_triaged: 'Queen decides',
+  ticket_acknowledged: 'Ticket acknowledged', ticket_unacknowledged: 'Acknowledgement withdrawn', ticket_reescalated: 'Ticket raised again',
+  ticket_resolved: 'Ticket closed', notification_delivered: 'Notification sent', notification_failed: 'Notification not sent', nudge_sent: 'Nudge',
+  escalation_triggered: 'Operator asked', escalation_decided: 'Operator decided', termination_requested: 'Stop requested',
+  termination_decided: 'Stop decided', agent_terminated: 'Stopped', recovery_initiated: 'Recovery started', recovery_completed: 'Recovered',
+  recovery_failed: 'Recovery failed', intervention_recorded: 'Intervention', checkpoint_saved: 'Checkpoint',
+}
+
 /** The name of a step as a person reads it. */
 export function stepName(step: Step): string {
-  if (step.kind === 'state') return `${step.name || 'state'}`
-  if (step.kind === 'ticket' || step.kind === 'notification' || step.kind === 'intervention') return `${NAMES[step.kind]} ${words(step.name)}`.trim()
-  if (step.kind === 'finding') return words(step.name)
-  if (step.kind === 'wait') return `waits for ${words(step.name) || 'input'}`
-  if (step.kind === 'started') return 'Session started'
-  if (step.kind === 'ended') return `Session ${words(step.name) || 'ended'}`
-  return step.name || NAMES[step.kind].toLowerCase()
+  switch (step.kind) {
+    case 'finding':
+      return words(step.name) + (step.type === 'finding_cleared' ? ' cleared' : '')
+    case 'state':
+      return step.name || 'state'
+    case 'wait':
+      return `waits for ${words(step.name) || 'input'}`
+    case 'started':
+      return step.type === 'execution_resumed' ? 'Session resumed' : 'Session started'
+    case 'ended':
+      return `Session ${words(step.name) || 'ended'}`
+    case 'turn':
+    case 'tool':
+      return step.name || NAMES[step.kind].toLowerCase()
+    default:
+      return TYPES[step.type] ?? words(step.name || step.type)
+  }
 }
 
 const MARKS: readonly ReactNode[] = [

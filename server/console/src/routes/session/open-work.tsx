@@ -8,7 +8,7 @@ import { KindIcon, kindName, stepName } from './kinds'
 
 /** What the worker is doing now, for how long, and when a detector fires. */
 export function OpenWork({ worker }: { worker: AgentHealth }) {
-  const open = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data?.open ?? []
+  const { open = [], clocks = [] } = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data ?? {}
   const now = useNow()
   if (worker.ended) {
     const outcome = worker.outcome || 'unknown'
@@ -41,6 +41,18 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
           <span className="number">Last activity {duration(now - worker.last_activity)} ago</span>
         </p>
       )}
+      {clocks.length > 0 && (
+        <ul className="clocks" aria-label="Detectors that fire if nothing happens">
+          {clocks.slice(0, 4).map((clock) => (
+            <li key={clock.detector} title={`Since ${dateTime(clock.since)}, limit ${duration(clock.limit_seconds)}`}>
+              <strong>{words(clock.detector)}</strong>{' '}
+              <span className="muted number">
+                {clock.fires_at > now ? `in ${duration(clock.fires_at - now)}` : 'due'}, limit {duration(clock.limit_seconds)}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
     </Panel>
   )
 }
@@ -66,19 +78,19 @@ function OpenStep({ step, now }: { step: Step; now: number }) {
             <i style={{ width: `${(share ?? 0) * 100}%` }} />
           </span>
           <span className="open-fires muted number">
-            {step.reason ? <strong>{words(step.reason)}</strong> : 'The detector'}{' '}
             {firesAt !== null && firesAt > now ? (
               <>
-                fires in {duration(firesAt - now)} <span title={dateTime(firesAt)}>({timeOfDay(firesAt)})</span>
+                Stalled in <strong>{duration(firesAt - now)}</strong>, <span title={dateTime(firesAt)}>at {timeOfDay(firesAt)}</span>
               </>
             ) : (
-              'is due'
+              <strong>Stalled</strong>
             )}
-            , limit {duration(step.limit_seconds)}
+            . Limit {duration(step.limit_seconds)}
+            {step.reason && <span className="wrap"> ({step.reason})</span>}
           </span>
         </>
       ) : (
-        step.reason && <span className="open-fires muted">{words(step.reason)}</span>
+        step.reason && <span className="open-fires muted">{step.reason}</span>
       )}
     </li>
   )

@@ -17,7 +17,7 @@ const GAP = 4
 
 /** The axis of the steps: their starts, their ends, and now if something is open. */
 export function stepAxis(steps: readonly Step[], now: number | null): Axis {
-  const times = steps.flatMap((step) => (step.kind === 'finding' ? [step.at] : step.ended_at === null ? [step.started_at] : [step.started_at, step.ended_at]))
+  const times = steps.flatMap((step) => (step.ended_at === null ? [step.started_at] : [step.started_at, step.ended_at]))
   if (now !== null) times.push(now)
   return axisOf(times.sort((a, b) => a - b))
 }
@@ -101,7 +101,7 @@ function drawBars(steps: readonly Step[], repeated: ReadonlyMap<string, { glyph:
   for (const step of steps) {
     const lane = LANES.findIndex(({ kinds }) => (kinds as readonly string[]).includes(step.kind))
     if (lane < 0) continue
-    const instant = step.kind === 'finding' || step.phase === 'instant'
+    const instant = step.phase === 'instant'
     const x = axis.place(instant ? step.at : step.started_at) * WIDTH
     const to = instant ? x : axis.place(step.ended_at ?? (step.phase === 'open' ? end : step.at)) * WIDTH
     const width = Math.max(2.2, to - x)

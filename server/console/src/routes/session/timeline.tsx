@@ -3,11 +3,11 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import type { KeyboardEvent } from 'react'
 import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
-import { addOlder, readOlder, stepsKey, stepsQuery } from '../../api/steps'
+import { addOlder, readOlder, stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
-import { count, dateTime, duration, money, timeOfDay, words } from '../../format'
+import { count, dateTime, duration, money, timeOfDay } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
@@ -38,8 +38,8 @@ function useOlder(worker: AgentHealth, log: Log | undefined) {
     isReading.current = true
     setState('reading')
     try {
-      const page = await readOlder(worker.agent_id, log)
-      queries.setQueryData<Log>(stepsKey(worker.agent_id, worker.session_id), (known) => known && addOlder(known, page))
+      const page = await readOlder(worker.agent_id, worker.session_id, log)
+      queries.setQueryData<Log>(stepsQuery(worker.agent_id, worker.session_id).queryKey, (known) => known && addOlder(known, page))
       setState('idle')
     } catch (error) {
       setState('failed')
@@ -219,7 +219,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
                   previous={steps[item.index + 1]}
                   repeat={repeats.get(step.signature)}
                   ordinal={ordinals.get(step.step_id)}
-                  window={windowAt(windows, step.kind === 'finding' ? step.at : step.started_at)}
+                  window={windowAt(windows, step.at)}
                   isOpen={isOpen}
                   tabIndex={item.index === tabStop ? 0 : -1}
                   onOpen={onOpen}
@@ -247,7 +247,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
   onOpen: (id: string) => void
 }) {
   const isEvent = !['turn', 'tool', 'wait'].includes(step.kind)
-  const seconds = step.kind === 'finding' || step.ended_at === null ? null : step.ended_at - step.started_at
+  const seconds = step.phase === 'instant' || step.ended_at === null ? null : step.ended_at - step.started_at
   const tone = step.kind === 'finding' ? `severity-${step.severity}` : ''
   return (
     <button
@@ -267,7 +267,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
         {step.severity && <span className={`step-severity severity-${step.severity}`}>{step.severity}</span>}
         {(step.text || step.detail) && (
           <span className="step-text" title={step.text || step.detail}>
-            {step.detail && step.text && step.kind !== 'finding' ? `${step.detail} · ` : ''}
+            {step.detail && step.text && !isEvent ? `${step.detail} · ` : ''}
             {step.text || step.detail}
           </span>
         )}
@@ -303,7 +303,7 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
   const facts: [string, string][] = [
     ['Kind', `${kindName(step.kind)}${step.phase === 'instant' ? '' : `, ${step.phase}`}`],
     ['At', dateTime(step.started_at)],
-    ['Took', step.ended_at === null ? '' : took(step.ended_at - step.started_at)],
+    ['Took', step.phase === 'instant' || step.ended_at === null ? '' : took(step.ended_at - step.started_at)],
     ['Repeats', repeat ? `call ${ordinal} of ${repeat.count} with the same arguments and result` : ''],
     ['Tokens', step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} in, ${count(step.tokens_out)} out` : ''],
     ['Cost', step.cost_usd === null ? '' : money(step.cost_usd)],
@@ -330,7 +330,6 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
             Open the ticket
           </Link>
         )}
-        {step.kind === 'finding' && <span className="muted">{words(step.name)} since {timeOfDay(step.started_at)}</span>}
       </div>
     </div>
   )
