@@ -16,6 +16,9 @@ import { Timeline } from './session/timeline'
 
 const Recorder = lazy(() => import('./session/recorder').then((module) => ({ default: module.Recorder })))
 
+// A link is not the current page because another view of the same session is.
+const EXACT = { exact: true, includeSearch: true }
+
 export function SessionPage() {
   const { agentId } = useParams({ from: '/agents/$agentId' })
   const { session = '', view } = useSearch({ from: '/agents/$agentId' })
@@ -96,10 +99,10 @@ function Head({ worker }: { worker: AgentHealth }) {
       )}
       <div className="session-bar">
         <nav className="tabs" aria-label="Views of the session">
-          <Link {...to} search={{ session: sessionId }} aria-current={view === 'recorder' ? undefined : 'page'}>
+          <Link {...to} activeOptions={EXACT} search={{ session: sessionId }} aria-current={view === 'recorder' ? undefined : 'page'}>
             Timeline
           </Link>
-          <Link {...to} search={{ session: sessionId, view: 'recorder' }} aria-current={view === 'recorder' ? 'page' : undefined}>
+          <Link {...to} activeOptions={EXACT} search={{ session: sessionId, view: 'recorder' }} aria-current={view === 'recorder' ? 'page' : undefined}>
             Flight recorder
           </Link>
         </nav>
