@@ -137,7 +137,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         />
         <div className="playback-tools">
           <Button small aria-label="Previous detector that fired" isDisabled={previous === undefined} onPress={() => go(previous!)}>
-            « fired
+            «<span className="hides-small"> fired</span>
           </Button>
           <Button small aria-label="Previous moment" isDisabled={current === 0} onPress={() => go(current - 1)}>
             ‹
@@ -149,7 +149,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
             ›
           </Button>
           <Button small aria-label="Next detector that fired" isDisabled={next === undefined} onPress={() => go(next!)}>
-            fired »
+            <span className="hides-small">fired </span>»
           </Button>
           <span className="playback-time number" title={dateTime(moment.at)}>
             {timeOfDay(moment.at)} <span className="muted">+{duration(moment.at - moments[0]!.at)}</span>

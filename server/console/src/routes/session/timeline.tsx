@@ -11,7 +11,7 @@ import { count, dateTime, duration, money, timeOfDay } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
 import type { Repeat, Window } from './evidence'
-import { GROUPS, groupOf, KindIcon, kindName, Mark, stepName, took } from './kinds'
+import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, stepName, took } from './kinds'
 import { FindingHeld } from './holds'
 import { useOlder } from './older'
 import { Overview } from './overview'
@@ -225,7 +225,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
   const tone = step.kind === 'finding' ? `severity-${step.severity}` : ''
   return (
     <button
-      className={`step-open ${step.kind} ${step.phase} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
+      className={`step-open ${step.kind} ${step.phase} ${isOwnStep(step) ? 'step' : ''} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
       aria-expanded={isOpen}
       tabIndex={tabIndex}
       onClick={() => onOpen(isOpen ? '' : step.step_id)}
@@ -240,7 +240,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
         <span className="step-name">{stepName(step)}</span>
         {step.severity && <span className={`step-severity severity-${step.severity}`}>{step.severity}</span>}
         {(step.text || step.detail) && (
-          <span className={`step-text ${step.type === 'step_completed' ? `verdict-${step.detail.toLowerCase()}` : ''}`} title={step.text || step.detail}>
+          <span className={`step-text ${isOwnStep(step) ? `verdict-${step.detail.toLowerCase()}` : ''}`} title={step.text || step.detail}>
             {step.detail && step.text && !isEvent ? `${step.detail} · ` : ''}
             {step.text || step.detail}
           </span>
@@ -289,7 +289,7 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
           </div>
         ))}
       </dl>
-      {step.kind === 'finding' && <FindingHeld step={step} worker={worker} />}
+      {step.type === 'finding_opened' && <FindingHeld step={step} worker={worker} />}
       <div className="row wraps">
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', at: step.step_id }} className="button small">
           Open in the flight recorder
