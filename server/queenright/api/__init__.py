@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from queenright.api.acting import *  # noqa: F403
     from queenright.api.agents import *  # noqa: F403
     from queenright.api.alerts import *  # noqa: F403
+    from queenright.api.attention import *  # noqa: F403
     from queenright.api.breakers import *  # noqa: F403
     from queenright.api.events import *  # noqa: F403
     from queenright.api.judge import *  # noqa: F403
@@ -33,7 +34,7 @@ _MODELS: Final = {
         "PermissionResult PermissionsPage TerminationResult"
     ),
     "agents": (
-        "AgentHealth AgentHealthPage AgentRow AgentsPage Finding HealthMetrics Heartbeat "
+        "AgentCounts AgentHealth AgentHealthPage AgentRow AgentsPage Finding HealthMetrics Heartbeat "
         "HeartbeatReceipt HistoryPage HistoryRow Ladder Signal"
     ),
     "alerts": (
@@ -41,6 +42,7 @@ _MODELS: Final = {
         "OutboxPeer RefusedAlert Silence SilencePeer SilenceResult Silences SlackReply "
         "SymptomsReceipt"
     ),
+    "attention": "AttentionItem AttentionList",
     "breakers": "Breaker BreakersPage",
     "events": "Event",
     "judge": "JudgeCheck JudgeChecksPage",

@@ -273,6 +273,7 @@ class Service(_Resource):
     """State of the service, and settings for all workers."""
 
     status = _call(resources.AsyncService.status)
+    attention = _call(resources.AsyncService.attention)
     version = _call(resources.AsyncService.version)
     ready = _call(resources.AsyncService.ready)
     settings = _call(resources.AsyncService.settings)
