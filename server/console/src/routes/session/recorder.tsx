@@ -27,7 +27,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data
   const firstAt = real.data?.moments[0]?.at ?? Infinity
   // A moment is shown with its step.
-  useOlder(worker, log, (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0)
+  const older = useOlder(worker, log, (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0)
   const steps = log?.steps
 
   function change(next: { at?: string; set?: string }): void {
@@ -48,7 +48,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   return (
     <div className="session-columns">
       <div className="stack">
-        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
+        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
         <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
@@ -57,12 +57,13 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   )
 }
 
-function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRefresh }: {
+function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, onMove, onRefresh }: {
   worker: AgentHealth
   evaluation: Evaluation
   real: Evaluation
   isChanged: boolean
   steps: readonly Step[] | undefined
+  isReading: boolean
   at: string | undefined
   onMove: (stepId: string) => void
   onRefresh: () => void
@@ -157,7 +158,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         </div>
         {evaluation.truncated && <p className="muted">The session is longer than what is evaluated at once: its later moments are missing.</p>}
       </div>
-      <MomentView moment={moment} step={shownStep} worker={worker} />
+      <MomentView moment={moment} step={shownStep} isReading={isReading} worker={worker} />
     </section>
   )
 }
@@ -205,7 +206,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
 
 const counted = (value: number, noun: string): string => `${value} ${noun}${value === 1 ? '' : 's'}`
 
-function MomentView({ moment, step, worker }: { moment: Moment; step: Step | undefined; worker: AgentHealth }) {
+function MomentView({ moment, step, isReading, worker }: { moment: Moment; step: Step | undefined; isReading: boolean; worker: AgentHealth }) {
   const holds = useDeferredValue(moment.holds)
   const firing = new Map(moment.findings.map((finding) => [finding.kind, finding]))
   const sorted = [...holds].sort((a, b) => share(b) - share(a))
@@ -221,7 +222,7 @@ function MomentView({ moment, step, worker }: { moment: Moment; step: Step | und
             </span>
           </>
         ) : (
-          <span className="grow muted">A step that is not loaded</span>
+          <span className="grow muted">{isReading ? 'Loading its step' : 'Between two steps'}</span>
         )}
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, at: moment.step_id }} className="link muted">
           Show in the timeline
