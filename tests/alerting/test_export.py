@@ -362,7 +362,7 @@ def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) 
     assert "1 templates" in checked.stdout
 
 
-# The dead man's receiver
+# The dead man's switch
 
 
 def deadman(files: dict[str, str], name: str) -> str:

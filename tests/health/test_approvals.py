@@ -178,7 +178,7 @@ async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
     assert void_reason(request, hive.worker()) is None
     another = request.model_copy(update={"incarnation_id": "i0"})
 
-    assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
+    assert void_reason(another, hive.worker()) == "the worker was restarted in the meantime"
 
 
 async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> None:
@@ -195,7 +195,7 @@ async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> Non
     latest = await hive.latest()
     assert (latest.status, latest.decision_reason) == (
         ApprovalStatus.VOID,
-        "it was restarted in the meantime",
+        "the worker was restarted in the meantime",
     )
 
 
@@ -482,7 +482,7 @@ async def test_old_approval_is_void(hive: Asking) -> None:
     await hive.look()
 
     assert hive.hands.stopped == []
-    assert (await hive.latest()).decision_reason == "it could not be done in time"
+    assert (await hive.latest()).decision_reason == "the worker could not be terminated in time"
 
 
 async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking) -> None:

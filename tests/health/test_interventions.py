@@ -1282,7 +1282,7 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
     one = await acting.service.ledger.find_intervention(done.intervention_id)
     assert one is not None
     assert one.outcome is Outcome.UNCONFIRMED
-    assert "it works on" in one.detail
+    assert "it is still working" in one.detail
     assert acting.service.ledger.ladders["bee", "bee-1"].level is Level.HUMAN
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 

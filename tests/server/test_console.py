@@ -364,7 +364,7 @@ async def test_worker_is_terminated_with_a_reason_and_only_in_the_viewed_incarna
 
     assert (silent.status_code, "Why" in refusal(silent)) == (422, True)
     assert other.status_code == 409
-    assert "it was restarted in the meantime" in refusal(other)
+    assert "the worker was restarted in the meantime" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
     assert "checkpoint cp-7" in flash_message(done)
 

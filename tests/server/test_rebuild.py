@@ -70,9 +70,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
 
     As it was then: the session is over, and nobody nudges or terminates a life that never began.
     """
-    failed = event(
-        EventType.RECOVERY_FAILED, 1800, "second", reason="nothing was heard of it", exhausted=False
-    )
+    failed = event(EventType.RECOVERY_FAILED, 1800, "second", reason="it sent no events", exhausted=False)
     await store.append([*LIFE, ended, BROUGHT_BACK, failed])
 
     monitor = rebuilt(store, since=600, now=600 + DAY)

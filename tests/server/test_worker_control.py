@@ -129,7 +129,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
         [row] = (await http.get("/api/interventions")).json()["interventions"]
 
     assert (row["kind"], row["outcome"]) == ("terminate", "unconfirmed")
-    assert "it works on" in row["detail"]
+    assert "it is still working" in row["detail"]
 
 
 async def test_agent_polling_manually_is_terminated_when_its_run_ends(

@@ -52,7 +52,7 @@ class Post:
 
 @dataclass(slots=True)
 class Plan:
-    """What to send to one peer, and when to look again."""
+    """What to send to one peer, and when to plan again."""
 
     posts: list[Post] = field(default_factory=list)
     silent: list[Notification] = field(default_factory=list)
@@ -195,7 +195,7 @@ def _repeat_end(
 
 
 def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
-    """Return whether a peer accepted an end so long ago that it is not repeated any more."""
+    """Return whether a peer accepted an end so long ago that it is never sent again."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 

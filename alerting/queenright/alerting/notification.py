@@ -210,8 +210,8 @@ def _holds(ends_at: float | None, updated_at: float, now: float) -> bool:
     """
     Return whether a notification has not ended yet.
 
-    After the clock was set back, a past end lies in the future. It still counts as past if it was when it was
-    written, and an alert that is held open for the next ticket is not held longer.
+    If the clock is set back, an end in the past is in the future. It still counts as past if it was in the
+    past when it was written. An alert that is held open for the next ticket is not held longer.
     """
     return ends_at is None or updated_at - (ends_at - updated_at) <= now < ends_at
 
@@ -237,7 +237,7 @@ def enqueue(
     A ticket that waits for triage enqueues nothing. The call is idempotent.
 
     Args:
-        requests: What the reader is asked to decide or do.
+        requests: Decisions or actions that the message asks for.
         follows: Tickets of the same agent and cause whose sessions ended before this one's began, latest
             first. A new ticket joins the first of their alerts that still fires, without a new notification:
             an agent that crashes repeatedly is one incident.
@@ -307,7 +307,7 @@ def _may_be_joined(ticket: EscalationTicket) -> bool:
 
 
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
-    """End the alerts held open for a next ticket, because the incident, or all of the agent's, are over."""
+    """End the alerts that are held open for the next ticket, because the incident is resolved."""
     which = OUTBOX.c.alert_key == key
     if ticket.kind is FindingKind.RUNS_FAILED:
         of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
@@ -655,6 +655,6 @@ def _close(conn: Connection, done: Collection[int], now: float) -> None:
 
 
 def _parts(values: Collection[T]) -> Iterator[list[T]]:
-    every = list(values)
-    for first in range(0, len(every), _AT_ONCE):
-        yield every[first : first + _AT_ONCE]
+    items = list(values)
+    for first in range(0, len(items), _AT_ONCE):
+        yield items[first : first + _AT_ONCE]

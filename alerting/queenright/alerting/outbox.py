@@ -171,11 +171,11 @@ class Outbox:
                 due = await self._deliver(line, self._clock())
             except StoreError as error:
                 self._read_at = None
-                _log.error("Cannot read or write the outbox; it is retried: %s", error)
+                _log.error("Cannot read or write the outbox; retrying: %s", error)
                 due = self._clock() + _STORE_FAILED
             except Exception:
                 self._read_at = None
-                _log.exception("Delivery failed unexpectedly; it is retried")
+                _log.exception("Delivery failed unexpectedly; retrying")
                 due = self._clock() + _STORE_FAILED
             await asyncio.sleep(len(self._known) * _REST_PER_ROW)
             pause = min(max(due - self._clock(), 0.005), next(delays, _IDLE))

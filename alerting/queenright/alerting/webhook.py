@@ -1,4 +1,4 @@
-"""Parse Alertmanager's webhook (version 4) with symptoms of agents."""
+"""Parse Alertmanager's webhook (version 4) that reports symptoms of agents."""
 
 from __future__ import annotations
 

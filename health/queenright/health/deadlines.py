@@ -150,12 +150,12 @@ def sends_heartbeats(v: VitalSigns) -> bool:
 
 def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | None:
     """
-    Return when a silent worker is over for good; None as ``silent_from``.
+    Return when a silent worker counts as ended; None in the same cases as ``silent_from``.
 
-    A worker that waits for a person, without heartbeats, is over after the time of a dead worker: a laptop
-    may have been closed for good. For a foreign run, ``sign`` tells whether its process lives. A process that
-    reported open work and stopped is gone. One that sends anything lives, and its hanging calls go on
-    hanging. Otherwise open work has the time of a dead worker, and a run without any counts as abandoned.
+    A worker that waits for a person and sends no heartbeats counts as ended after ``dead_worker_seconds``:
+    the laptop may be closed. For a foreign run, ``sign`` shows whether its process is alive. A process that
+    stopped reporting open work is gone. A process that sends anything is alive, so its open calls still hang.
+    Otherwise a run with open work ends after ``dead_worker_seconds``, and one without counts as abandoned.
     """
     silent = silent_from(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):

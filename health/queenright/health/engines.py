@@ -46,7 +46,7 @@ def parse_address(url: str) -> URL:
     Return the address with the driver that is used.
 
     Raises:
-        StoreError: It is none that there is a store for; says what one looks like, and repeats nothing.
+        StoreError: The URL has no supported database scheme. The message shows a valid URL, not this one.
     """
     try:
         address = make_url(url)

@@ -2,9 +2,8 @@
 The monitor: every worker's vital signs, and when each must be checked next.
 
 It does no I/O and reads no clock: events go in, health events come out. A heap holds, for each worker, the
-earliest moment at which silence alone could change its health. Activity nearly always defers that moment, so
-the entry stays until it comes up and is recomputed then: an event costs next to nothing, and an idle worker
-nothing at all.
+earliest time at which silence alone could change its health. Activity usually defers that time, so the
+entry is recomputed only when it comes up: events are cheap, and an idle worker costs nothing.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ _SILENCE: Final = frozenset(
 INTRODUCES: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
-"""Events that add an unknown worker, because it is over or begins; other events about one are ignored."""
+"""Health events that add an unknown worker. Others about an unknown worker are ignored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +116,7 @@ class WorkerHealth:
     incarnation_number: int = 1
     """The incarnation (``VitalSigns.incarnation_count``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
-    """Findings of detectors on trial; nothing follows from them."""
+    """Findings of shadow detectors; they have no consequences."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
     key: WorkerKey = field(init=False)
@@ -132,7 +131,7 @@ class WorkerHealth:
         The state that counts in fleet totals, or None once the run is over.
 
         An ended worker counts as failing if its recovery was given up, until a person settles that, or if it
-        stands for too many failed runs of its agent, until a run completes.
+        represents too many failed runs of its agent, until a run completes.
         """
         if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
@@ -148,7 +147,7 @@ class FailedRuns:
     since: float = 0.0
     """When the first of them failed."""
     session_id: str = ""
-    """The session that stands for them, the one with which there were too many; empty below the limit."""
+    """The session whose failure exceeded the limit; it represents all of them. Empty below the limit."""
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
@@ -166,7 +165,7 @@ class SweepPart:
     """Whether this was the last part."""
     events: list[AgentEvent]
     faults: list[str]
-    """A line for each worker whose check failed; the rest were checked all the same."""
+    """A line for each worker whose check failed. The other workers were checked."""
 
 
 class HealthMonitor:
@@ -196,7 +195,7 @@ class HealthMonitor:
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
-        """Return whether an incarnation is being terminated: any end that it reports is that."""
+        """Return whether an incarnation is being terminated; its end then counts as a termination."""
         self.listening_since = 0.0
         """When calls of ``note_alive`` began: earlier activity is unknown."""
 
@@ -220,7 +219,7 @@ class HealthMonitor:
         """
         Replace the thresholds; the next sweep applies them.
 
-        The memory of a known worker keeps its size.
+        Buffer sizes of known workers do not change.
         """
         self.settings = settings
         self._shortest = shortest_limit(settings)
@@ -361,15 +360,16 @@ class HealthMonitor:
 
     @staticmethod
     def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends an incarnation that had worked on after its termination."""
+        """Return whether an event ends an incarnation that had continued after its termination."""
         return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
 
     def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
-        Return whether an event shows that a worker works on after its termination.
+        Return whether an event shows that a worker continues after its termination.
 
-        That is work of the same incarnation that began after the end, by its author's clock and by ours,
-        beyond the clock tolerance. Neither a call that was running at the end counts, nor a new execution.
+        That is work of the same incarnation that began after the end, by the sender's clock and by the
+        service's, beyond the clock tolerance. Calls that were running at the end and new executions do not
+        count.
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
@@ -397,7 +397,7 @@ class HealthMonitor:
 
     def sweep_part(self, now: float, limit: int) -> SweepPart:
         """
-        Check the next ``limit`` workers: the safety net below the deadlines.
+        Check the next ``limit`` workers, in case a deadline was missed.
 
         A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
         event loop runs other work in between.
@@ -444,7 +444,7 @@ class HealthMonitor:
         Restart every silence: the host slept or its clock was set, so ages mean nothing.
 
         A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
-        too: what is due some time after its beginning is neither late nor early.
+        too, so that actions scheduled after its start are not moved.
         """
         by = now - self._now
         for worker in self._workers.values():
@@ -507,7 +507,7 @@ class HealthMonitor:
         return self._signs.get(v.incarnation_id) or Sign(self.listening_since)
 
     def _over_from(self, v: VitalSigns) -> float | None:
-        """Return when an unheard worker is over for good, or None."""
+        """Return when a silent worker counts as ended, or None."""
         over = over_from(v, self.settings, self._sign_of(v))
         if over is None or not v.is_foreign or v.open_tools or v.llm_open:
             return over
@@ -544,7 +544,7 @@ class HealthMonitor:
         """
         Return one worker, or None if it is unknown.
 
-        Without a session: one that has not ended is preferred, then the one last heard of.
+        Without a session: one that has not ended is preferred, then the most recently active.
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
@@ -677,7 +677,7 @@ class HealthMonitor:
     # -- actions on workers -------------------------------------------------------------------------
 
     def _apply_action(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
-        """Apply an event of the health layer: it is not activity of the worker, so it moves no clock."""
+        """Apply an event of the health layer. It is not activity of the worker and resets no clock."""
         events: list[AgentEvent] = []
         for worker in self._affected_workers(event, at):
             was_over = worker.vitals.ended_at
@@ -786,7 +786,7 @@ class HealthMonitor:
         return events
 
     def _hear_children(self, v: VitalSigns, at: float) -> None:
-        """Note when its children last did something: a worker waits for them, and they have clocks."""
+        """Record when the worker's children, which have their own limits, were last active."""
         clock = stall_clock(v, self.settings)
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
@@ -799,7 +799,7 @@ class HealthMonitor:
     def _join_parents(
         self, worker: WorkerHealth, event: AgentEvent, at: float, now: float
     ) -> list[AgentEvent]:
-        """Add a worker to those that it works for; check those that seemed to be stalled."""
+        """Register a worker with its parents, and check parents that have findings."""
         self._children.join(worker.key, event)
         events: list[AgentEvent] = []
         for key in list(self._children.parents(worker.vitals)):
@@ -843,10 +843,10 @@ class HealthMonitor:
             events = self._differences(v, before, findings, now, delay)
         has_restarted = v.incarnation_count != worker.incarnation_number
         if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
-            lead = worst(findings)
+            worst_finding = worst(findings)
             reason = end_reason(v) or "no findings"
-            if lead is not None and (v.ended_at is None or state is _FAILING):
-                reason = lead.evidence
+            if worst_finding is not None and (v.ended_at is None or state is _FAILING):
+                reason = worst_finding.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
             change = {
@@ -906,7 +906,7 @@ END_REASONS: Final = {
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",
     "terminated": "the worker was terminated",
-    "unknown": "not heard of again; how it ended is unknown",
+    "unknown": "no further events; the outcome is unknown",
 }
 
 

@@ -109,7 +109,7 @@ class AgentHealth:
     """The result of each check, with its evidence."""
     findings: tuple[Finding, ...]
     shadow_findings: tuple[Finding, ...]
-    """Findings of detectors on trial; nothing follows from them."""
+    """Findings of shadow detectors; they have no consequences."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
     """The current interventions; None if there are none."""
@@ -148,7 +148,9 @@ class HealthMonitoringService:
 
     async def get_agent_health(self, agent_id: str, session_id: str | None = None) -> AgentHealth:
         """
-        Return the health of a worker. Without a session: of one that has not ended, else the last heard of.
+        Return the health of a worker.
+
+        Without a session, prefer one that has not ended, then the most recently active.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -210,10 +212,10 @@ class HealthMonitoringService:
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
     ) -> list[HealthSnapshot]:
         """
-        Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
+        Return the newest ``limit`` entries of a worker's history in the last ``seconds``, oldest first.
 
         Args:
-            seconds: How far back.
+            seconds: Length of the period, up to now.
             before: Only entries with a smaller ``seq``, for paging.
 
         Raises:
@@ -266,10 +268,10 @@ class HealthMonitoringService:
 
     async def record_heartbeat(self, heartbeat: Heartbeat) -> None:
         """
-        Take in a heartbeat; it is durable on return.
+        Record a heartbeat. It is durable on return.
 
-        One that names no session is of the session that the worker has. Of a worker that is unknown, or over,
-        it is the first sign of a new one, called by the task, or ``default``.
+        A heartbeat without a session belongs to the worker's current session. If the worker is unknown or has
+        ended, the heartbeat starts a new session, named after the task, or ``default``.
 
         Raises:
             StoreError: It could not be stored.
@@ -296,14 +298,14 @@ class HealthMonitoringService:
         v = worker.vitals
         if v.ended_at is None:
             # A session that began with such heartbeats continues, even if the worker has a newer one.
-            begun = [
+            heartbeat_sessions = [
                 one.vitals
                 for one in self._monitor.of_agent(beat.agent_id)
                 if f"{one.vitals.session_id}-".startswith(f"{default}-")
                 and one.vitals.only_heartbeats
                 and not one.vitals.ended
             ]
-            return {one.session_id: one.incarnation_id for one in (v, *begun)}
+            return {one.session_id: one.incarnation_id for one in (v, *heartbeat_sessions)}
         if beat.incarnation_id not in ("", v.incarnation_id):
             return {v.session_id: v.incarnation_id}  # it names its incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
@@ -415,7 +417,7 @@ class HealthMonitoringService:
         outcome: Outcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
-        """Return interventions, newest first; ``before`` pages."""
+        """Return interventions, newest first; ``before`` is the cursor of the next page."""
         return await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
@@ -425,7 +427,7 @@ class HealthMonitoringService:
     async def escalations(
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
-        """Return escalations, newest first; ``before`` pages."""
+        """Return escalations, newest first; ``before`` is the cursor of the next page."""
         return list(
             await self._store.read(
                 lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
@@ -442,7 +444,7 @@ class HealthMonitoringService:
         Stop all actions, or release the stop. Detection, judging and notifications continue.
 
         Raises:
-            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
+            StoreError: It could not be stored. A stop still takes effect, until the next restart.
         """
         await self._interventions.emergency_stop(on, by=by, reason=reason)
         return self._stop.state
@@ -511,7 +513,7 @@ class HealthMonitoringService:
     async def recoveries(
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
-        """Return recoveries, newest first; ``before`` pages."""
+        """Return recoveries, newest first; ``before`` is the cursor of the next page."""
         return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
 
 

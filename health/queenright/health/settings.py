@@ -317,7 +317,7 @@ class Termination(_Block):
 
 
 class Storm(_Block):
-    """Limits for many workers that get worse at once, which is rarely their own fault."""
+    """Limits for many workers whose health gets worse at the same time, which is rarely their own fault."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
     """Workers that get worse within 30 s and then share one notification."""

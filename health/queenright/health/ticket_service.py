@@ -228,7 +228,11 @@ class TicketService:
         since: float | None = None,
         before: Place | None = None,
     ) -> list[EscalationTicket]:
-        """Return tickets, newest first, including closed and dismissed ones; ``before`` pages."""
+        """
+        Return tickets, newest first, including closed and dismissed ones.
+
+        ``before`` is the cursor of the next page.
+        """
         return await self._store.read(
             lambda conn: table.ticket_history(
                 conn,
@@ -360,7 +364,7 @@ class TicketService:
         now = self._clock()
         findings = rules.reasons(health)
         unknown = health.vitals.status is SessionStatus.UNKNOWN
-        reason = "the worker was not heard of again" if unknown else "the worker ended"
+        reason = "the worker sent nothing more" if unknown else "the worker ended"
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)
@@ -737,7 +741,7 @@ class TicketService:
         """
         Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
-        A dead worker is over with it, until it is heard of again.
+        Resolving the ticket of a dead worker ends the worker, until its next event.
 
         Raises:
             TicketRejectedError: ``reason`` or ``by`` is empty.

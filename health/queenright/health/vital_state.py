@@ -29,9 +29,9 @@ from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent
 
 ERROR_WINDOW: Final = 20
-"""Calls and steps of which the share that failed is taken: one failure more or less is 5 %."""
+"""Window of calls and steps for the error rate; one failure is 5 %."""
 _ERROR_MINIMUM: Final = 8
-"""Of fewer calls and steps, one failure more or less would pass any limit."""
+"""Minimum calls and steps for the error rate; with fewer, a single failure could exceed any limit."""
 _ERROR_RATE_CLEARS: Final = 0.8
 """The finding clears below this part of its limit, so that a share at the limit does not flap."""
 _ALL_WELL: Final = 1 << ERROR_WINDOW
@@ -92,7 +92,7 @@ TOKENS_COUNTED_AS: Final = 1_000
 
 @lru_cache(4096)
 def timed_as(phase: Phase, what: str = "") -> str:
-    """Return as what the time of a phase is learned: of one tool, one model, or of a pause."""
+    """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
     return f"{phase.value}:{what}"
 
 
@@ -107,7 +107,7 @@ class VitalState:
     Args:
         agent_id: The worker.
         session_id: Its run.
-        at: When it was first heard of.
+        at: When the first event arrived.
         loops: What is counted, and how far back.
         settings: The borders with two sides: error rate and late heartbeats. The defaults if left out.
     """
@@ -288,7 +288,7 @@ class VitalState:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """This incarnation worked on after it was reported as terminated."""
+        """Whether this incarnation continued to work after it was reported as terminated."""
         self.refused_input = ""
         """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
@@ -347,7 +347,7 @@ class VitalState:
         """What each of its tools was called for; None before the first call."""
         self.error_count = 0
         self.error_rate_high = False
-        """Too many of the last calls and steps failed; it is over at a lower share than it begins at."""
+        """Whether the error rate is too high; it clears at a lower share than it opens at."""
         self.error_rate_since = at
         self.tokens = 0
         self.cost_usd: float | None = None
@@ -365,7 +365,7 @@ class VitalState:
         """What its process reports of memory, disk and quotas."""
         self.cut_answers = NOT_CUT
         self.mcp_servers: McpServers = ()
-        """The MCP servers of which something has been reported."""
+        """The MCP servers with at least one report."""
         self.breakers = NO_BREAKERS
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
@@ -384,10 +384,10 @@ class VitalState:
         self.away: tuple[float, float] | None = None
         """Start and end of the time when the service was down, until the worker's next event."""
         self.failed_runs = 0
-        """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
+        """Consecutive failed runs of the agent, if this session represents them; else 0."""
         self.runs_failed_since = at
         self.counted_end: tuple[int, SessionStatus] | None = None
-        """Life and status of the last counted end of a run: an end may be reported twice."""
+        """Incarnation and status of the last counted end of a run; an end may be reported twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
         """Consecutive tool calls that returned nothing new."""
@@ -401,35 +401,35 @@ class VitalState:
         self.polls_from = 0.0
         """The same on the source's clock."""
         self.rereads = 0
-        """Of these, calls that read after a pause what may not change by itself."""
+        """The polls among them that read, after a pause, something that does not change on its own."""
         self.refusals: Refusals = ()
         """Turns in which edits, submissions or commands were refused, since a change or a run succeeded."""
         self.gained_at = at
-        """When it last changed something, had something accepted or saved, or heard from its user."""
+        """Time of the last change, ACCEPT, checkpoint or user message."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
         self.results_since_gain = 0
-        """Of those calls and of the same visit, the ones whose result is known."""
+        """Calls since the gain, in the same visit, whose result is known."""
         self.stale_results_since_gain = 0.0
         """How many were repeats or failures: a new error and a call made again after a change count ½."""
         self.new_in_a_row = 0
-        """New results in a row, which end a standstill as well as a change does."""
+        """Consecutive new results; several of them end zero progress, as a change does."""
         self.idle_turns = 0
-        """Turns of the model in a row that called no tool, but to hand in a result."""
+        """Consecutive model turns without a tool call, except calls that submit a result."""
         self.unprompted_turns = 0
-        """Of these, the ones that followed too fast for a person to have written in between, or repeated."""
+        """Idle turns that repeat, or that followed too fast for a person to have written in between."""
         self.idle_turns_since = at
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
         self.talks = False
         """Whether text answers preceded its last tool call: it may be in a conversation."""
         self.failed_calls = 0
-        """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
+        """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
         self.failing_since: float | None = None
         self.told = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
         self.stale_results = 0.0
-        """Results without news: a repeat counts 1, a new error or a result known from elsewhere ½."""
+        """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
         self.streak = 0
         """Turns in a row in which one tool failed with one class of error."""
         self.streak_tool = ""
@@ -531,14 +531,14 @@ class VitalState:
 
     @property
     def certain_idle_turns(self) -> int:
-        """Of ``idle_turns``, how many no user can have asked for."""
+        """The idle turns that no user can have asked for."""
         if self.has_user or self.is_continued:
             return self.idle_turns
         return min(self.unprompted_turns, self.idle_turns)
 
     @property
     def error_share(self) -> float:
-        """Of the last calls and steps, the share that failed; 0 if there were none."""
+        """Share of the last calls and steps that failed; 0 if there were none."""
         known = self._outcomes.bit_length() - 1
         return (self._outcomes.bit_count() - 1) / known if known else 0.0
 
@@ -607,7 +607,7 @@ class VitalState:
         )
 
     def active(self, at: float) -> bool:
-        """Note that the worker did something; False if it is over and this is a late report."""
+        """Record activity. Return False if the worker has ended and this is a late report."""
         if self.ended_at is not None:
             is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
             if at <= self.ended_at or is_stopped:
@@ -654,7 +654,7 @@ class VitalState:
         return True
 
     def finished(self, at: float) -> bool:
-        """Note that something ended: of a worker that never says what it begins, that ends a wait too."""
+        """Record the end of a call. For a worker that does not report starts, it also ends a wait."""
         return self.active(at) if self.start_records else self.busy(at)
 
     def progressed(self, at: float) -> None:
@@ -753,7 +753,7 @@ class VitalState:
             self.calls.rest()
 
     def undo_termination(self, at: float) -> None:
-        """Watch it again: it works on after its termination. What its detectors have counted stays."""
+        """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
         is_lost = self.lost
         self.incarnation_count += 1
         if is_lost:

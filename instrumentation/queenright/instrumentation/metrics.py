@@ -156,7 +156,7 @@ class _CounterWithDuration:
 
 class _Timestamp:
     """
-    A timestamp gauge with a resolution of 50 ms, so that fast steps do not pay for each update.
+    A timestamp gauge with a resolution of 50 ms, so that fast steps skip most updates.
 
     The series is created with the first value: without heartbeats there is no series with the value 0.
     """
@@ -242,7 +242,9 @@ class AgentSeries:
         bound = self._bound.get(("model", model))
         if bound is None:
             name = self._bounded("model", model)
-            bound = tuple(self._child(self._families.tokens, name, way).inc for way in ("input", "output"))
+            bound = tuple(
+                self._child(self._families.tokens, name, direction).inc for direction in ("input", "output")
+            )
             self._keep(("model", model), bound, name)
         bound[0](input_tokens)
         bound[1](output_tokens)

@@ -1,4 +1,4 @@
-"""Examples of the models, for the OpenAPI document: made from the types of the fields and their names."""
+"""Examples of the models, for the OpenAPI document: generated from field names and types."""
 
 from __future__ import annotations
 
@@ -131,21 +131,21 @@ def example_of(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _value(name: str, kind: Any, marks: Any = ()) -> Any:
+def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
     origin, arguments, known = get_origin(kind), get_args(kind), _BY_NAME.get(name)
     if origin is Annotated:
         return _value(name, arguments[0], arguments[1:])
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):
-        value = _value(name, next(one for one in arguments if one is not NoneType), marks)
+        value = _value(name, next(one for one in arguments if one is not NoneType), metadata)
         is_shown = name in _BY_NAME or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return example_of(kind)
     if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
         return [_value(name, arguments[0])]
-    for mark in marks:
+    for mark in metadata:
         if isinstance(mark, Words):
             return known if known in mark.words else next(filter(None, mark.words))
     base = origin or kind

@@ -424,7 +424,7 @@ class MessageRow(Wire):
     """The last 20,000 characters."""
     tool_calls: list[ToolUse]
     tool_call_id: str
-    """Of a tool's result: the id of the call."""
+    """For a tool result, the id of the call."""
 
 
 class MessagePage(Wire):

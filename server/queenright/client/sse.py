@@ -28,7 +28,7 @@ class SseMessage:
 
 class SseParser:
     """
-    Parses one stream.
+    An incremental parser for one stream.
 
     Attributes:
         retry: Seconds to wait before reconnecting, if the stream has sent a value.
@@ -58,11 +58,11 @@ class SseParser:
                 return
             text, self._has_started = text.removeprefix(b"\xef\xbb\xbf"), True
         # CR LF may be split between two chunks.
-        held = b""
+        pending_cr = b""
         if text.endswith(b"\r"):
-            text, held = text[:-1], b"\r"
+            text, pending_cr = text[:-1], b"\r"
         *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = rest + held
+        self._rest = rest + pending_cr
         for line in lines:
             self._size += len(line)
             if (message := self._handle_line(line.decode())) is not None:

@@ -77,16 +77,18 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
         if rule.is_ours:
             remaining[rule.alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
-    twins = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
-    alone = Counter((rule.alert, rule.name) for rule, twin in zip(rules, twins, strict=True) if twin is None)
+    matches = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
+    alone = Counter(
+        (rule.alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
+    )
     differences: list[Difference] = []
-    for rule, twin in zip(rules, twins, strict=True):
+    for rule, match in zip(rules, matches, strict=True):
         rest = remaining[rule.alert, rule.name]
-        if twin is None and len(rest) == 1 == alone[rule.alert, rule.name]:
-            twin = rest.pop()
-        if twin is None:
+        if match is None and len(rest) == 1 == alone[rule.alert, rule.name]:
+            match = rest.pop()
+        if match is None:
             differences.append(Difference("added", rule))
-        elif changes := tuple(_changes(twin, rule)):
+        elif changes := tuple(_changes(match, rule)):
             differences.append(Difference("changed", rule, changes))
     by_key = {_key(rule): rule for rule in rules}
     superfluous = (rule for rest in remaining.values() for rule in rest)

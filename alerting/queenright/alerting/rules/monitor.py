@@ -13,7 +13,7 @@ from queenright.instrumentation import names
 
 FILE: Final = "monitor.yml"
 _JUDGE_MINIMUM_CHECKS: Final = 4
-"""Of fewer checks, a single failure would be a large share."""
+"""With fewer checks, a single failure would be a large share."""
 _BY_SERVICE: Final = "by (job, instance)"
 """Per service instance, so that healthy instances do not hide a failing one."""
 
@@ -135,8 +135,8 @@ def _budget(selectors: Selectors) -> Iterator[Alert]:
     )
     low = BUDGET_LOW_SHARE
     used = (
-        "{{ $value | humanizePercentage }} of the {{ $labels.unit }} that judging may cost in any "
-        "{{ $labels.window }} are spent"
+        "{{ $value | humanizePercentage }} of the judging budget ({{ $labels.unit }} per "
+        "{{ $labels.window }}) is spent"
     )
     yield Alert(
         name="QueenrightJudgingBudgetLow",
@@ -194,7 +194,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         description='{{ $value | printf "%.0f" }} notifications were rejected in the last 15 minutes; they '
         "are not retried unchanged.",
         threshold="1 rejection (400, 413, 422) within 15 min",
-        reason="a rejected page is not retried unchanged, so somebody has to look",
+        reason="a rejected page is not retried unchanged, so a person must correct the cause",
         dashboard="queenright-monitor",
     )
 

@@ -2,8 +2,8 @@
 The state machine of a circuit breaker. Time is an argument, in seconds on a monotonic clock.
 
 Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
-is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. A probe
-without an outcome loses its place to another after one more timeout.
+is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. If a
+probe reports no outcome within another timeout, a new probe may replace it.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class BreakerMachine:
         if self.state is BreakerState.HALF_OPEN:
             self._open(now, f"a probe failed: {reason}")
         elif self.failures >= self.policy.failure_threshold:
-            row = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
-            self._open(now, f"{row}: {reason}")
+            prefix = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
+            self._open(now, f"{prefix}: {reason}")
 
     def release(self, leave: Leave) -> None:
-        """Record a call without an outcome: its place is free again."""
+        """Record a call without an outcome, and free its probe slot."""
         if leave.era == self._era:
             self._probes.pop(leave.number, None)
 

@@ -1,7 +1,7 @@
 """
-Approvals: terminations that a person must allow, durably.
+Durable approval requests: terminations that a person must allow.
 
-A request is durable before it is published, and an answer before it takes effect. An approved termination
+A request is stored before it is published, and an answer before it takes effect. An approved termination
 runs once: its id is part of the answer, so a restart can tell whether it had started.
 """
 
@@ -104,9 +104,9 @@ class Approvals:
 
     async def load(self) -> None:
         """
-        Load open requests, after the interventions. A termination that had begun is not begun again.
+        Load open requests, after the interventions. A termination that had started is not started again.
 
-        ``advance`` begins an approved one that had not, if it is still allowed.
+        ``advance`` starts approved terminations that had not started, if they are still allowed.
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
@@ -144,7 +144,7 @@ class Approvals:
                 could stop the worker themselves.
 
         Raises:
-            ActionRefusedError: It is pending already, was denied within the timeout, or cannot be approved.
+            ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
             StoreError: It could not be recorded; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
@@ -173,7 +173,7 @@ class Approvals:
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
                 written.insert(
-                    0, _closed(latest, ApprovalStatus.VOID, "it was restarted in the meantime", now)
+                    0, _closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now)
                 )
             return written
 
@@ -215,10 +215,10 @@ class Approvals:
             raise ActionRefusedError(
                 ActionKind.TERMINATE, one.agent_id, f"{by} asked for it; somebody else must approve it"
             )
-        if (frozen := self._stopped()) is not None:
-            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, frozen)
-        if (reason_void := void_reason(one, self._monitor.get(*one.target.key))) is not None:
-            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, reason_void))
+        if (stop_reason := self._stopped()) is not None:
+            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, stop_reason)
+        if (objection := void_reason(one, self._monitor.get(*one.target.key))) is not None:
+            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, objection))
         approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
         return await asyncio.shield(self._start(self._carry_out(approved)))
 
@@ -255,7 +255,7 @@ class Approvals:
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:
-        """Return requests, newest first; ``before`` pages."""
+        """Return requests, newest first; ``before`` is the cursor of the next page."""
         return list(
             await self._store.read(
                 lambda conn: record.read_approvals(conn, limit=limit, only_open=only_open, before=before)
@@ -282,14 +282,16 @@ class Approvals:
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
         for one in [one for one in self._open.values() if self._idle(one)]:
-            # Shortly after a start nothing has been heard of any worker.
+            # Shortly after a start, no worker has sent an event yet.
             reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
             if one.is_pending and one.expires_at <= now:
                 await self._close_if_open(one, ApprovalStatus.EXPIRED, "nobody answered in time")
             elif one.is_pending and reason is not None:
                 await self._close_if_open(one, ApprovalStatus.VOID, reason)
             elif not one.is_pending and (one.decided_at or 0.0) + self._timeout <= now:
-                await self._close_if_open(one, ApprovalStatus.VOID, "it could not be done in time")
+                await self._close_if_open(
+                    one, ApprovalStatus.VOID, "the worker could not be terminated in time"
+                )
             elif not one.is_pending and begin and self._due(one) <= now:
                 self._retry_at[one.approval_id] = now + _RETRY_SECONDS
                 if self._stopped() is None:

@@ -47,7 +47,7 @@ class TaskRecovery(Protocol):
         ...
 
     def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being recovered, or was and is watched closely."""
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
         ...
 
     def reaches(self, target: Target) -> bool:
@@ -338,7 +338,9 @@ class Climber:
         if one.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
             if one.outcome is Outcome.STARTED:
-                detail = "it was restarted in the meantime; the outcome of the incarnation before is unknown"
+                detail = (
+                    "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
+                )
                 await self._actions.interrupted(one, ladder, detail)
             return
         ours = (
@@ -351,7 +353,7 @@ class Climber:
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
-        """Record that a worker works on after its termination, and leave it to a person."""
+        """Record that a worker continues after its termination, and hand it to a person."""
         target = Target.of(worker.vitals)
         one = self._ledger.uncertain.get(worker.key)
         if one is None or one.target != target:
@@ -360,11 +362,11 @@ class Climber:
             self._ledger.uncertain[worker.key] = one
             current = self._ledger.ladders.get(worker.key)
             if current is None or current.target != target:
-                # A person stopped it for good.
+                # A person stopped it without recovery.
                 current = new_ladder(Standing.of(worker, self._settings)).model_copy(
                     update={"is_recoverable": False}
                 )
-            # Progress of that work does not count: a person must look at it.
+            # Progress of that work does not count: a person must act.
             human = {
                 "level": Level.HUMAN,
                 "until": None,
@@ -373,7 +375,7 @@ class Climber:
             await self._actions.unconfirmed(
                 one,
                 current.model_copy(update=human),
-                "its termination was confirmed, but its telemetry shows that it works on",
+                "its termination was confirmed, but its telemetry shows that it is still working",
             )
         worker.vitals.withdrawal_due = False
 

@@ -2,8 +2,8 @@
 The intervention ladder: the next step for a worker in trouble, as a pure function.
 
 Nudge, nudge, nudge; escalate; terminate; recover. Each step waits until the one before has had its time.
-Progress resets the ladder; if a stale checkpoint is part of the trouble, only a checkpoint does. Steps and
-times are those of IMPL-REQ-003 FR-003.
+Progress resets the ladder; with a stale checkpoint among the findings, only a checkpoint does. See
+docs/interventions.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ladder(WorkerRecord):
     is_recoverable: bool = True
     """Whether it is recovered after its termination; not if a person terminated it for good."""
     by: str = LADDER
-    """Who decided the current step; the reason is empty if its findings are."""
+    """Who decided the current step. ``reason`` is empty if the findings are the reason."""
     reason: str = ""
 
     @property
@@ -85,7 +85,7 @@ class Standing:
     status: SessionStatus
     ended: bool
     unknown: bool
-    """Whether its activity is unknown: it only ever sent heartbeats, or may have ended unheard."""
+    """Whether its activity is unknown: it sent only heartbeats, or may have ended during an outage."""
     waiting: bool
     state: HealthState
     state_since: float
@@ -110,10 +110,10 @@ class Standing:
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
-            # A silence found before the service was away is certain, and critical.
+            # A stall found before the service was away is certain; it is critical.
             unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             waiting=v.waiting is not None,
-            # An open breaker makes it failing; if it makes progress all the same, it needs no help.
+            # An open breaker makes it failing; if it still makes progress, it needs no action.
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
@@ -133,8 +133,8 @@ class Step:
     """
     The next step.
 
-    ``action`` is due at ``at``; None: no action is due. ``ladder`` is the ladder before it; None: not
-    climbed.
+    ``action`` is due at ``at``; it is None if no action is due. ``ladder`` is the ladder before the action;
+    None if no action was taken yet.
     """
 
     ladder: Ladder | None
@@ -146,9 +146,8 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     """
     Return the next action on a worker, and when it is due.
 
-    No action is due for a worker that waits, is paused or has finished, and none automatically once its
-    recovery was given up. Within the nudge interval there is one action, except for what the orchestrator
-    decides.
+    No action is due for a worker that waits, is paused or has finished, or whose recovery was abandoned.
+    Within the nudge interval there is at most one action, except for decisions of the orchestrator.
     """
     if ladder is not None and ladder.target != s.target:
         ladder = None
@@ -168,7 +167,7 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
 
 
 def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
-    """Return a ladder that was not climbed yet; ``acted_at`` is when the last action was taken."""
+    """Return a ladder without actions; ``acted_at`` is the time of the worker's last action."""
     return Ladder(
         agent_id=s.target.agent_id,
         session_id=s.target.session_id,
@@ -183,7 +182,7 @@ def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
 def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is SessionStatus.UNKNOWN:
-        return Step(ladder=None)  # silent for long, or settled by a person: no automatic action
+        return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
     failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
@@ -191,7 +190,7 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
         return Step(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
         return Step(ladder=ladder)
-    # If it was to be terminated and ended before, that is as good.
+    # A worker that ended before its termination counts as terminated.
     if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or s.given_up or not settings.recovery.automatic:

@@ -1,4 +1,4 @@
-"""Limits on automatic actions, beyond the permit. Pure."""
+"""Limits on automatic actions, in addition to the permit. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUSY = {
     Level.TERMINATING: "it is being stopped",
     Level.TERMINATED: "it has stopped and will be recovered",
     Level.RECOVERING: "it is being recovered",
-    Level.HUMAN: "every automatic action was tried; a person must look",
+    Level.HUMAN: "every automatic action was tried; a person must act",
 }
 
 
@@ -39,15 +39,16 @@ def held_back(
     """
     Return why only a person may act on a worker now, or None.
 
-    There is at most one action within an interval, a person's too, and no more nudges than the ladder has.
+    At most one action per interval is allowed, counting those of people, and at most as many nudges as on the
+    ladder.
 
     Args:
         kind: A nudge or a termination.
         quiet_until: No automatic action before this time.
-        in_hand: Whether it is being recovered, or was and is watched closely.
+        in_hand: Whether the worker is being recovered, or is watched closely after a recovery.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):
-        return "the settings let only people do this; tell the operator"
+        return "the settings allow only people to do this; ask the operator"
     if standing.provider_at_fault:
         return "its model provider fails; no action on the worker would help"
     if standing.unknown:
@@ -55,9 +56,9 @@ def held_back(
     if not reasons(worker):
         return "it has no findings now"
     if standing.given_up:
-        return "its recovery was given up; a person must look"
+        return "its recovery was abandoned; a person must act"
     if in_hand:
-        return "it is being recovered or watched after it"
+        return "it is being recovered, or is watched closely after a recovery"
     if ladder is not None and ladder.level in _BUSY:
         return _BUSY[ladder.level]
     if kind is ActionKind.NUDGE and ladder is not None and ladder.nudges >= settings.nudge.max_attempts:

@@ -31,7 +31,7 @@ MAX_OVER: Final = 1_000
 """The maximum number of closed requests that are remembered, to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
-_WENT_ON: Final = "the agent has gone on: its user answered at the terminal"
+_WENT_ON: Final = "the agent has continued: its user answered at the terminal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def _objection(
     v = worker.vitals
     if v.incarnation_id != target.incarnation_id:
         return (
-            f"it was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
+            f"the worker was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
             f"{target.incarnation_id!r}); "
             "check it again"
         )

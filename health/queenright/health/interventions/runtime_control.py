@@ -1,4 +1,4 @@
-"""Control of workers on our own runtime: nudges go into their conversation; stopping saves their state."""
+"""Control of workers on Queenright's runtime: nudges join the conversation, a stop saves the state."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class RuntimeControl:
         """
         Stop the run, save its state as a checkpoint, and free its session.
 
-        What cannot be stopped in time (a function in a thread) continues and keeps the session until it ends:
-        then the stop is not confirmed. For a killed incarnation this ensures that nothing runs it.
+        A function in a thread cannot be stopped: it continues, the session stays locked until it ends, and
+        the stop is not confirmed. For a killed incarnation, ensure that nothing runs it.
 
         Raises:
             WorkerUnreachableError: Another incarnation runs here, or another process runs it.
@@ -95,7 +95,11 @@ class RuntimeControl:
                 "session stays locked until that ends, and only a restart of its process can end it",
                 lingers=True,
             )
-        saved = f"its state is in checkpoint {result.checkpoint_id}" if result.checkpoint_id else "no state"
+        saved = (
+            f"its state is in checkpoint {result.checkpoint_id}"
+            if result.checkpoint_id
+            else "no state was saved"
+        )
         return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
 
     async def _was_killed(self, target: Target) -> Stopped:

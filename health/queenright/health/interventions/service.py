@@ -575,7 +575,7 @@ class InterventionService:
         Stop all actions, or release the stop; the time in between does not count for any wait.
 
         Raises:
-            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
+            StoreError: It could not be stored. A stop still takes effect, until the next restart.
         """
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)

@@ -22,20 +22,20 @@ _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
 _AGAIN: Final = 600.0
-"""Seconds until a brake that failed is retried, if the worker spends on."""
+"""Seconds until a failed brake is retried, if the worker continues to spend."""
 _DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
 _NUDGE: Final = (
     "A spending limit is reached: {reached}. Save what you have, say what remains to be done, and stop, "
-    "unless your user tells you to go on."
+    "unless your user tells you to continue."
 )
 
 
 class SpendingBrake:
     """
-    Brakes each worker once for each limit that it reaches, when it spends.
+    Applies the brake once per worker and limit, when the worker spends.
 
-    An operator who denied it is asked again after ``intervention.termination.approval_timeout_seconds``, if
-    the worker spends on. Brakes are not remembered over a restart: a nudge may be repeated.
+    If an operator denies the termination and the worker continues to spend, the operator is asked again after
+    ``intervention.termination.approval_timeout_seconds``. A restart forgets brakes: a nudge may be repeated.
 
     Args:
         monitor: The known workers and their spending.
@@ -91,13 +91,13 @@ class SpendingBrake:
         try:
             is_done = await self._act(*key, reached)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("no brake for %r, session %r, though %s: %s", *key, reached, error)
+            _log.info("could not brake %r, session %r (%s): %s", *key, reached, error)
             return
         if is_done:
             self._braked.setdefault(key, set()).update(limits)
 
     async def _act(self, agent_id: str, session_id: str, reached: str) -> bool:
-        """Brake; return whether the limit is settled. A request for approval does not settle it."""
+        """Apply the brake; return whether it was carried out. A request for approval does not count."""
         spending, service = self._settings.spending, self._interventions
         options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
         if spending.brake == "nudge":

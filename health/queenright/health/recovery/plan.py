@@ -38,7 +38,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """No recovery may begin: a person must look."""
+    """No recovery may begin; a person must act."""
 
     reason: str
 
@@ -212,7 +212,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     over = attempt.watch_until is not None and now >= attempt.watch_until
     new = attempt.new_incarnation_id
     if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
-        return WatchResult("failed", "nothing was heard of it") if over else WatchResult("goes_on")
+        return WatchResult("failed", "it sent no events") if over else WatchResult("goes_on")
     v = worker.vitals
     if v.ended:
         if v.status is SessionStatus.COMPLETED:
@@ -234,7 +234,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
         reason = "it waits" if v.waiting is not None else "it is working"
         return WatchResult("succeeded", reason, v.incarnation_id)
-    return WatchResult("failed", "nothing was heard of it", v.incarnation_id)
+    return WatchResult("failed", "it sent no events", v.incarnation_id)
 
 
 _ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}

@@ -298,7 +298,7 @@ class RecoveryService:
         return list(self._ledger.live.values())
 
     def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being recovered, or was and is watched closely."""
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
         return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
 
     def reaches(self, target: Target) -> bool:

@@ -50,7 +50,7 @@ _PROVIDER_FAILED: Final = re.compile(
     r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
     re.IGNORECASE,
 )
-# An answer that begins so is none: the client's words stand where the model's should.
+# Text with such a beginning is not an answer: it is an error message of the client.
 _NO_ANSWER: Final = re.compile(
     r"\s*(?:[\w.]*(?:Error|Timeout|Exception)\s*[:(\[]|Connection error\.|Request timed out\."
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"

@@ -1,7 +1,7 @@
 """
 Companion sessions: the sessions of graphs that run next to a loaded agent.
 
-Such a graph is a worker of its own name, and a client that follows the agent also gets its events. An event
+Such a graph is a worker with its own name, and a client that follows the agent also gets its events. An event
 names the worker and the session but not the agent next to which it runs, and an agent of the same name may
 be loaded by itself. So the sessions are remembered: when they begin, before their first event is in the log,
 and from disk when an agent is loaded again.
@@ -18,7 +18,7 @@ from queenright.runtime.bus import EventLog
 from queenright.runtime.events import AgentEvent, EventType
 
 KEPT: Final = 10_000
-"""Companion sessions that are kept of each agent, the newest."""
+"""Maximum companion sessions per agent; the newest are kept."""
 
 _BEGIN: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
 
@@ -41,7 +41,7 @@ class CompanionSessions:
             del known[next(iter(known))]
 
     def log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
-        """Return a log for an agent's bus that notes the sessions of other workers before they are logged."""
+        """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
         return _NotingLog(log, lambda events: self._note_new(agent_id(), events))
 
     def _note_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:

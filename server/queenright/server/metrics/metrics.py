@@ -170,7 +170,7 @@ _RUNNING: Final = tuple(state for state in HealthState if state is not HealthSta
 """The states of agents that are counted: the outcome of a run that has ended is none."""
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
-"""With only this finding, an agent works on with its other tools, so it needs no page."""
+"""With only this finding, an agent continues with its other tools, so it needs no page."""
 
 
 class _FleetCollector(Collector):

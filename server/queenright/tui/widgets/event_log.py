@@ -42,7 +42,7 @@ class EventLog(RichLog):
         self._last, self._lines, self._drawn_width = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:
-        """Wrap the lines again; a log at its end stays there."""
+        """Wrap the lines again. A log that was scrolled to the end stays at the end."""
         was_at_end = self._at_end(self._height - self.size.height)
         self._height = self.size.height
         self.show(self._lines)
@@ -50,7 +50,7 @@ class EventLog(RichLog):
             self.scroll_end(animate=False)
 
     def _at_end(self, lost: int = 0) -> bool:
-        """Return whether the newest line is visible, or was before ``lost`` lines of height were lost."""
+        """Return whether the newest line is visible, or was before the height shrank by ``lost`` lines."""
         return self.max_scroll_y - self.scroll_y <= 1 + max(lost, 0)
 
 
