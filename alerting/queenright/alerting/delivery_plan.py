@@ -27,7 +27,7 @@ gets the ended alert again. A needless repeat may cause a notification if others
 RESEND_SECONDS: Final = 60.0
 """Prometheus' default; a peer that lost its state gets its alerts back within it."""
 
-_PROMPT: Final = 1 / 12
+_ON_TIME_SHARE: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
 
@@ -158,7 +158,7 @@ def _end(
         result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
-    due = max((_due(n, peer, settings) for n in ended), default=now)
+    due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
     for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
             before.labels["severity"] != newest.labels["severity"]
@@ -172,7 +172,7 @@ def _end(
         result.next_due = min(result.next_due, due)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
-    alert = _ended(newest, ended, now)
+    alert = _ended_alert(newest, ended, now)
     result.posts.append(
         Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=tuple(ended))
     )
@@ -190,7 +190,7 @@ def _repeat_end(
     if is_notified or all(n.is_replaced for n in ended):
         return
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    alert = _ended(newest, ended, now)
+    alert = _ended_alert(newest, ended, now)
     result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))
 
 
@@ -199,7 +199,7 @@ def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
-def _ended(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
+def _ended_alert(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
     # After the clock was set back, the end may be before the start, which Alertmanager rejects.
     ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
@@ -210,7 +210,7 @@ def _ended(newest: Notification, ended: list[Notification], now: float) -> Poste
     )
 
 
-def _due(notification: Notification, peer: str, settings: AlertingSettings) -> float:
+def _end_due_at(notification: Notification, peer: str, settings: AlertingSettings) -> float:
     """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
     ended = notification.ends_at or 0.0
     if notification.is_silent or peer not in notification.fired:
@@ -219,7 +219,7 @@ def _due(notification: Notification, peer: str, settings: AlertingSettings) -> f
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())
-    late = first > notification.created_at + _PROMPT * settings.late_resolve_seconds
+    late = first > notification.created_at + _ON_TIME_SHARE * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended
 
 

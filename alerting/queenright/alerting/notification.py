@@ -69,7 +69,7 @@ _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
 
 def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
-    """Return the condition of ``_holds``."""
+    """Return the condition of ``_has_not_ended``."""
     ends_at, updated_at = OUTBOX.c.ends_at, OUTBOX.c.updated_at
     return or_(ends_at.is_(None), and_(ends_at > now, updated_at - (ends_at - updated_at) <= now))
 
@@ -91,23 +91,23 @@ _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
     OUTBOX_DELIVERIES.c.peer == bindparam("at"),
     OUTBOX_DELIVERIES.c.status == bindparam("was"),
 )
-_AT_ONCE: Final = 500
+_MAX_PARAMETERS: Final = 500
 """Maximum values in one statement; SQLite's limit is some ten thousand."""
 
-_NOBODY: Final = ""
+_NO_PEER: Final = ""
 """Pseudo peer. Its delivery row says that the firing alert, or its end, must not be sent to anyone."""
 
 _MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
     ["outbox_id", "peer", "status", "attempts", "delivered_at"],
     select(
-        OUTBOX.c.id, literal(_NOBODY), literal("resolved"), literal(0), bindparam("now", type_=Float)
+        OUTBOX.c.id, literal(_NO_PEER), literal("resolved"), literal(0), bindparam("now", type_=Float)
     ).where(
         OUTBOX.c.alert_key == bindparam("of"),
         OUTBOX.c.active,
         OUTBOX.c.ends_at.is_not(None),
         ~exists().where(
             OUTBOX_DELIVERIES.c.outbox_id == OUTBOX.c.id,
-            OUTBOX_DELIVERIES.c.peer == _NOBODY,
+            OUTBOX_DELIVERIES.c.peer == _NO_PEER,
             OUTBOX_DELIVERIES.c.status == "resolved",
         ),
     ),
@@ -136,7 +136,9 @@ class Notification:
     def is_firing(self, now: float) -> bool:
         """Return whether it has not ended yet."""
         # If a peer accepted the end, it has ended, even if the clock was set back.
-        return self.ends_at is None or (not self.resolved and _holds(self.ends_at, self.updated_at, now))
+        return self.ends_at is None or (
+            not self.resolved and _has_not_ended(self.ends_at, self.updated_at, now)
+        )
 
     @property
     def was_delivered_in_time(self) -> bool:
@@ -146,12 +148,12 @@ class Notification:
     @property
     def is_silent(self) -> bool:
         """Whether it needs no delivery: another alert replaced it, or its worker is gone."""
-        return _NOBODY in self.fired
+        return _NO_PEER in self.fired
 
     @property
     def is_replaced(self) -> bool:
         """Whether another alert replaced it, so that its end must not be sent."""
-        return _NOBODY in self.resolved
+        return _NO_PEER in self.resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +208,7 @@ class HandedOver:
     """The receivers that Alertmanager has notified."""
 
 
-def _holds(ends_at: float | None, updated_at: float, now: float) -> bool:
+def _has_not_ended(ends_at: float | None, updated_at: float, now: float) -> bool:
     """
     Return whether a notification has not ended yet.
 
@@ -448,7 +450,7 @@ def _end(conn: Connection, current: Notification, now: float, ends_at: float, *,
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
     # A row with an end time is silent already.
     if silent and current.ends_at is None:
-        values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
+        values = {"outbox_id": current.id, "peer": _NO_PEER, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
 
 
@@ -503,7 +505,7 @@ def read_changed(
             or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
-    return [one for some in _parts(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
+    return [one for some in _batches(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
@@ -540,7 +542,7 @@ def list_notifications(
     table = OUTBOX_DELIVERIES
     deliveries = conn.execute(
         select(table)
-        .where(table.c.outbox_id.in_(states), table.c.peer != _NOBODY)
+        .where(table.c.outbox_id.in_(states), table.c.peer != _NO_PEER)
         .order_by(table.c.peer, table.c.status)
     )
     for row in deliveries:
@@ -564,7 +566,7 @@ def _to_record(
     delivered: Iterable[DeliveredNotification],
     now: float,
 ) -> HandedOver:
-    holds = _holds(row.ends_at, row.updated_at, now)
+    holds = _has_not_ended(row.ends_at, row.updated_at, now)
     return HandedOver(
         id=row.id,
         ticket_id=row.ticket_id,
@@ -602,7 +604,7 @@ def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int],
     Args:
         receipts: Results of deliveries; the first acceptance by a peer is kept.
     """
-    for some in _parts(receipts):
+    for some in _batches(receipts):
         _record(conn, some)
     _close(conn, done, now)
 
@@ -647,14 +649,14 @@ def _close(conn: Connection, done: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for closed in (*(OUTBOX.c.id.in_(some) for some in _parts(done)), given_up):
+    for closed in (*(OUTBOX.c.id.in_(some) for some in _batches(done)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))
 
 
-def _parts(values: Collection[T]) -> Iterator[list[T]]:
+def _batches(values: Collection[T]) -> Iterator[list[T]]:
     items = list(values)
-    for first in range(0, len(items), _AT_ONCE):
-        yield items[first : first + _AT_ONCE]
+    for first in range(0, len(items), _MAX_PARAMETERS):
+        yield items[first : first + _MAX_PARAMETERS]

@@ -21,7 +21,7 @@ _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
 SAMPLES: Final = 30
 """Minimum samples for a limit: enough to ignore the outliers."""
-_MOST: Final = 255
+_MAX_COUNT: Final = 255
 _USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
 _OUTLIERS: Final = 2
@@ -66,7 +66,7 @@ class LearnedClocks:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
         index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST)), len(_BOUNDS) - 1)
-        if counts[index] == _MOST:
+        if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known
         counts[index] += 1

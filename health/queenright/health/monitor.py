@@ -271,10 +271,11 @@ class HealthMonitor:
         v = worker.vitals
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
-            self.is_stopping(key, event.incarnation_id or v.incarnation_id) or self._ends_after_all(v, event)
+            self.is_stopping(key, event.incarnation_id or v.incarnation_id)
+            or self._ends_after_failed_termination(v, event)
         ):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
@@ -343,9 +344,9 @@ class HealthMonitor:
         if is_late_work(event, v):
             at = event.time
         was_over, was = v.ended_at, v.status
-        if event.type in _ENDS and self._ends_after_all(v, event):
+        if event.type in _ENDS and self._ends_after_failed_termination(v, event):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
@@ -359,11 +360,11 @@ class HealthMonitor:
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
     @staticmethod
-    def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
+    def _ends_after_failed_termination(v: VitalSigns, event: AgentEvent) -> bool:
         """Return whether an event ends an incarnation that had continued after its termination."""
         return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
 
-    def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
+    def _continues_after_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
         Return whether an event shows that a worker continues after its termination.
 
@@ -773,7 +774,7 @@ class HealthMonitor:
 
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
-        self._hear_children(worker.vitals, at)
+        self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
@@ -785,7 +786,7 @@ class HealthMonitor:
         self._schedule(worker, at)
         return events
 
-    def _hear_children(self, v: VitalSigns, at: float) -> None:
+    def _update_children_activity(self, v: VitalSigns, at: float) -> None:
         """Record when the worker's children, which have their own limits, were last active."""
         clock = stall_clock(v, self.settings)
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):

@@ -63,14 +63,14 @@ __all__ = [
     "TaskNotFoundError",
 ]
 
-_SORT_ALL: Final = 50
+_SORT_ALL_BELOW_PAGES: Final = 50
 """Sort all keys if there are fewer than this many pages; else select the page with a heap."""
 
 _LIMIT: Final = 10_000
 
-_NO_TASK: Final = "default"
+_DEFAULT_SESSION: Final = "default"
 
-_PART: Final = 10
+_BATCH_SIZE: Final = 10
 """Workers that are read before the event loop runs other work: about 2 ms."""
 
 
@@ -177,7 +177,7 @@ class HealthMonitoringService:
         result = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
             result.append(self.health_of(worker))
-            if number % _PART == 0:
+            if number % _BATCH_SIZE == 0:
                 await asyncio.sleep(0)
         return result
 
@@ -292,7 +292,7 @@ class HealthMonitoringService:
     def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
         """Return the sessions of a heartbeat that names none, each with its incarnation."""
         worker = self._monitor.get(beat.agent_id)
-        default = beat.task_id or _NO_TASK
+        default = beat.task_id or _DEFAULT_SESSION
         if worker is None:
             return {default: ""}
         v = worker.vitals
@@ -519,6 +519,6 @@ class HealthMonitoringService:
 
 def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
     """Return the first keys in order. Sorting all of them is faster if most are wanted."""
-    if limit is None or len(keys) < _SORT_ALL * limit:
+    if limit is None or len(keys) < _SORT_ALL_BELOW_PAGES * limit:
         return sorted(keys)[:limit]
     return heapq.nsmallest(limit, keys)

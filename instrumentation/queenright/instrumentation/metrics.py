@@ -220,7 +220,7 @@ class AgentSeries:
             self._start_at_zero(self._families.steps, name, VERDICTS)
             count = self._child(self._families.steps, name, verdict)
             bound = _CounterWithDuration(count, self._child(self._families.step_duration, name))
-            self._keep(key, bound, name)
+            self._cache_unless_folded(key, bound, name)
         bound(seconds, exemplar)
 
     def count_tool_call(
@@ -234,7 +234,7 @@ class AgentSeries:
             self._start_at_zero(self._families.tool_calls, name, names.ToolOutcome)
             count = self._child(self._families.tool_calls, name, outcome)
             bound = _CounterWithDuration(count, self._child(self._families.tool_duration, name))
-            self._keep(key, bound, name)
+            self._cache_unless_folded(key, bound, name)
         bound(seconds, exemplar)
 
     def count_tokens(self, model: str, input_tokens: int, output_tokens: int) -> None:
@@ -245,7 +245,7 @@ class AgentSeries:
             bound = tuple(
                 self._child(self._families.tokens, name, direction).inc for direction in ("input", "output")
             )
-            self._keep(("model", model), bound, name)
+            self._cache_unless_folded(("model", model), bound, name)
         bound[0](input_tokens)
         bound[1](output_tokens)
 
@@ -321,7 +321,7 @@ class AgentSeries:
         values.add(value)
         return value
 
-    def _keep(self, key: tuple[str, ...], bound: Any, name: str) -> None:
+    def _cache_unless_folded(self, key: tuple[str, ...], bound: Any, name: str) -> None:
         # Folded names are not cached: a stream of new names must not grow this table.
         if name != OTHER:
             self._bound[key] = bound

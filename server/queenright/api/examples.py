@@ -15,7 +15,7 @@ NOW: Final = 1_769_248_800.0
 _ID: Final = "018f6f7e-0000-7000-8000-000000000001"
 _EVIDENCE: Final = "search was called 12 times with the same arguments and the same result"
 
-_BY_NAME: Final[dict[str, Any]] = {
+_EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "active_kinds": ["doom_loop"],
     "agent_id": "researcher",
     "analysis": "The worker repeats the same search.",
@@ -132,14 +132,14 @@ def example_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
-    origin, arguments, known = get_origin(kind), get_args(kind), _BY_NAME.get(name)
+    origin, arguments, known = get_origin(kind), get_args(kind), _EXAMPLE_VALUES.get(name)
     if origin is Annotated:
         return _value(name, arguments[0], arguments[1:])
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):
         value = _value(name, next(one for one in arguments if one is not NoneType), metadata)
-        is_shown = name in _BY_NAME or isinstance(value, dict) or NoneType not in arguments
+        is_shown = name in _EXAMPLE_VALUES or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return example_of(kind)

@@ -48,10 +48,10 @@ def normal(expr: str) -> str:
     """
     Normalize whitespace, numbers, durations and quotes, because Prometheus reformats expressions.
     """
-    return " ".join(filter(None, (_normal(token) for token in _TOKEN.finditer(expr))))
+    return " ".join(filter(None, (_normalize_token(token) for token in _TOKEN.finditer(expr))))
 
 
-def _normal(token: re.Match[str]) -> str:
+def _normalize_token(token: re.Match[str]) -> str:
     word = token[0]
     if token.lastgroup == "blank":
         return ""
@@ -77,7 +77,7 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
         if rule.is_ours:
             remaining[rule.alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
-    matches = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
+    matches = [_pop_best_match(remaining[rule.alert, rule.name], rule) for rule in rules]
     alone = Counter(
         (rule.alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
     )
@@ -106,7 +106,7 @@ def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
     return rule.alert, rule.name, tuple(sorted(rule.labels.items()))
 
 
-def _take(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
+def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
     """Remove and return the candidate with the same labels; of several, the most similar one."""
     same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
     if not same:

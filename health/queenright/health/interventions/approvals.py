@@ -33,7 +33,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_MOST: Final = 10_000
+_MAX_LOADED: Final = 10_000
 _RETRY_SECONDS: Final = 5.0
 
 Change = Callable[[Connection, Approval], None]
@@ -96,7 +96,7 @@ class Approvals:
         self._ids = ids
         self.on_change = on_change
         self._open: dict[str, Approval] = {}
-        self._doing: set[str] = set()
+        self._in_progress: set[str] = set()
         self._retry_at: dict[str, float] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -110,13 +110,13 @@ class Approvals:
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            rows = record.read_approvals(conn, limit=_MOST, only_open=True)
+            rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
             return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
 
         for one, begun in await self._store.read(read):
             self._open[one.approval_id] = one
             if begun is not None:
-                await self._done(one, begun.outcome, begun.detail)
+                await self._record_outcome(one, begun.outcome, begun.detail)
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
@@ -161,7 +161,7 @@ class Approvals:
             expires_at=now + self._timeout,
             progress_before=v.last_progress,
         )
-        if (objection := self._stopped() or void_reason(one, worker) or _futility(worker)) is not None:
+        if (objection := self._stopped() or void_reason(one, worker) or _futility_reason(worker)) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
@@ -173,7 +173,8 @@ class Approvals:
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
                 written.insert(
-                    0, _closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now)
+                    0,
+                    _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
                 )
             return written
 
@@ -266,13 +267,13 @@ class Approvals:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none."""
-        return min((self._due(one) for one in self._open.values() if self._idle(one)), default=None)
+        return min((self._due_at(one) for one in self._open.values() if self._is_idle(one)), default=None)
 
-    def _due(self, one: Approval) -> float:
+    def _due_at(self, one: Approval) -> float:
         return one.expires_at if one.is_pending else self._retry_at.get(one.approval_id, 0.0)
 
-    def _idle(self, one: Approval) -> bool:
-        return one.approval_id not in self._doing
+    def _is_idle(self, one: Approval) -> bool:
+        return one.approval_id not in self._in_progress
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
@@ -281,7 +282,7 @@ class Approvals:
         Args:
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
-        for one in [one for one in self._open.values() if self._idle(one)]:
+        for one in [one for one in self._open.values() if self._is_idle(one)]:
             # Shortly after a start, no worker has sent an event yet.
             reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
             if one.is_pending and one.expires_at <= now:
@@ -292,10 +293,10 @@ class Approvals:
                 await self._close_if_open(
                     one, ApprovalStatus.VOID, "the worker could not be terminated in time"
                 )
-            elif not one.is_pending and begin and self._due(one) <= now:
+            elif not one.is_pending and begin and self._due_at(one) <= now:
                 self._retry_at[one.approval_id] = now + _RETRY_SECONDS
                 if self._stopped() is None:
-                    self._doing.add(one.approval_id)
+                    self._in_progress.add(one.approval_id)
                     self._start(self._resume(one))
 
     async def observe(self, worker: WorkerHealth) -> None:
@@ -320,7 +321,7 @@ class Approvals:
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
             if begun is not None:
-                await self._done(one, begun.outcome, begun.detail)
+                await self._record_outcome(one, begun.outcome, begun.detail)
             else:
                 await self._carry_out(one)
         except (ActionRefusedError, ApprovalClosedError) as error:
@@ -328,10 +329,10 @@ class Approvals:
         except Exception as error:
             _log.error("the termination of %s failed and will be retried: %s", one.target, redact(str(error)))
         finally:
-            self._doing.discard(one.approval_id)
+            self._in_progress.discard(one.approval_id)
 
     async def _carry_out(self, one: Approval) -> Approval:
-        self._doing.add(one.approval_id)
+        self._in_progress.add(one.approval_id)
         self._retry_at[one.approval_id] = self._clock() + _RETRY_SECONDS
         try:
             done = await self._terminate(
@@ -351,10 +352,10 @@ class Approvals:
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal
         finally:
-            self._doing.discard(one.approval_id)
-        return await self._done(one, done.outcome, done.detail)
+            self._in_progress.discard(one.approval_id)
+        return await self._record_outcome(one, done.outcome, done.detail)
 
-    async def _done(self, one: Approval, outcome: Outcome, detail: str) -> Approval:
+    async def _record_outcome(self, one: Approval, outcome: Outcome, detail: str) -> Approval:
         done = one.model_copy(update={"outcome": outcome, "detail": detail})
         await self._commit(lambda conn: [done])
         return done
@@ -370,7 +371,7 @@ class Approvals:
             current = record.find_approval(conn, one.approval_id) or one
             if current.status is not one.status or not current.is_open:
                 raise ApprovalClosedError(current)
-            return [_closed(current, status, reason, now, by=by, **more)]
+            return [_as_closed(current, status, reason, now, by=by, **more)]
 
         [closed] = await self._commit(close)
         return closed
@@ -430,13 +431,13 @@ class Approvals:
         return task
 
 
-def _futility(worker: WorkerHealth) -> str | None:
+def _futility_reason(worker: WorkerHealth) -> str | None:
     if any(finding.kind is FindingKind.PROVIDER_FAILURE for finding in worker.findings):
         return "its model provider fails; stopping the worker would not help"
     return None
 
 
-def _closed(
+def _as_closed(
     one: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
 ) -> Approval:
     # A void approval keeps who approved it.

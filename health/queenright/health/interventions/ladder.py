@@ -152,7 +152,7 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     if ladder is not None and ladder.target != s.target:
         ladder = None
     if s.ended:
-        return _after_the_end(ladder, s, settings)
+        return _step_after_end(ladder, s, settings)
     if ladder is not None and not ladder.grounded and _progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
@@ -162,7 +162,7 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
         return Step(ladder=ladder)
     if ladder is None or ladder.grounded:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
-    action, at = _rung(ladder, s, settings)
+    action, at = _next_action(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
@@ -179,7 +179,7 @@ def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
     )
 
 
-def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+def _step_after_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is SessionStatus.UNKNOWN:
         return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
@@ -199,22 +199,22 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
-def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[ActionKind | None, float]:
+def _next_action(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[ActionKind | None, float]:
     nudge = settings.intervention.nudge
-    rested = s.state_since
+    earliest = s.state_since
     if ladder.acted_at is not None:
-        rested = max(rested, ladder.acted_at + nudge.interval_seconds)
+        earliest = max(earliest, ladder.acted_at + nudge.interval_seconds)
     # After a wait or recovery, it gets a full interval before the final step.
-    until = max(ladder.until or rested, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
+    until = max(ladder.until or earliest, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
     match ladder.level:
         case Level.NUDGED:
             # An agent in an error loop does not read reminders: escalate at once.
             speaks = nudge.enabled and s.state is not HealthState.FAILING
             if speaks and ladder.nudges < nudge.max_attempts:
-                return ActionKind.NUDGE, rested
-            return ActionKind.ESCALATE, rested
+                return ActionKind.NUDGE, earliest
+            return ActionKind.ESCALATE, earliest
         case Level.MORE_TIME:
-            return ActionKind.ESCALATE, ladder.until or rested
+            return ActionKind.ESCALATE, ladder.until or earliest
         case Level.HANDING_OFF if not ladder.is_informed:
             return ActionKind.NUDGE, s.state_since
         case Level.ESCALATED | Level.HANDING_OFF:

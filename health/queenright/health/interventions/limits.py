@@ -63,10 +63,10 @@ def held_back(
         return _BUSY[ladder.level]
     if kind is ActionKind.NUDGE and ladder is not None and ladder.nudges >= settings.nudge.max_attempts:
         return f"it was nudged {format_count(ladder.nudges, 'time')} already, which is the limit"
-    return _too_soon(standing, ladder, settings, now, quiet_until, budget)
+    return _rate_limit_reason(standing, ladder, settings, now, quiet_until, budget)
 
 
-def _too_soon(
+def _rate_limit_reason(
     standing: Standing,
     ladder: Ladder | None,
     settings: Intervention,

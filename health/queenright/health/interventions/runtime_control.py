@@ -72,10 +72,10 @@ class RuntimeControl:
             WorkerUnreachableError: Another incarnation runs here, or another process runs it.
         """
         if self._workers.find_running(target.agent_id, target.session_id) is None:
-            return await self._was_killed(target)
+            return await self._terminate_killed(target)
         run = self._running(target)
         try:
-            result = await _limited(within, self._workers.terminate(run, reason), self._sleep)
+            result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
             return Stopped(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
         return self._stopped(run, result)
@@ -102,7 +102,7 @@ class RuntimeControl:
         )
         return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
 
-    async def _was_killed(self, target: Target) -> Stopped:
+    async def _terminate_killed(self, target: Target) -> Stopped:
         """Ensure that nothing runs a session whose run was killed."""
         try:
             abandoned = await self._workers.find_abandoned(
@@ -127,7 +127,7 @@ class RuntimeControl:
         return run
 
 
-async def _limited(
+async def _run_within(
     seconds: float, work: Coroutine[Any, Any, ExecutionResult], sleep: Sleep
 ) -> ExecutionResult:
     return await within(seconds, work, sleep, grace=_GRACE_SECONDS)

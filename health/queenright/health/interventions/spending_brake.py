@@ -21,7 +21,7 @@ from queenright.health.tickets import EscalationTicket
 _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
-_AGAIN: Final = 600.0
+_RETRY_SECONDS: Final = 600.0
 """Seconds until a failed brake is retried, if the worker continues to spend."""
 _DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
 _NUDGE: Final = (
@@ -77,7 +77,7 @@ class SpendingBrake:
             return
         if self._settings.spending.brake == "approval" and self._ticket_of(*key) is None:
             return  # called again once its ticket is written
-        self._not_before[key] = now + _AGAIN
+        self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(reached[one] for one in sorted(new))
         task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
         self._running.add(task)

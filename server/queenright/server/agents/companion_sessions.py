@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 KEPT: Final = 10_000
 """Maximum companion sessions per agent; the newest are kept."""
 
-_BEGIN: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
+_START_EVENTS: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
 
 
 class CompanionSessions:
@@ -42,11 +42,11 @@ class CompanionSessions:
 
     def log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
         """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
-        return _NotingLog(log, lambda events: self._note_new(agent_id(), events))
+        return _RecordingLog(log, lambda events: self._note_new(agent_id(), events))
 
     def _note_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:
         for event in events:
-            if event.type in _BEGIN and event.agent_id != agent_id and event.session_id:
+            if event.type in _START_EVENTS and event.agent_id != agent_id and event.session_id:
                 self.note(agent_id, [event.session_id])
 
 
@@ -61,7 +61,7 @@ def list_companion_sessions(storage: Path) -> list[str]:
     return sorted(found)[-KEPT:]
 
 
-class _NotingLog:
+class _RecordingLog:
     """An event log that passes events to a function before it appends them."""
 
     def __init__(self, log: EventLog, note: Callable[[Sequence[AgentEvent]], None]) -> None:
