@@ -155,7 +155,7 @@ class MonitorRun:
             return rebuild(conn, self.monitor, since=now - DAY, now=now).events
 
         if self.store.read_now(replay):
-            self.monitor.clock_jumped(now)
+            self.monitor.handle_clock_jump(now)
         waiting = await self.tickets.load()
         await self.recovery.load()
         await self.acting.load()

@@ -646,8 +646,8 @@ async def test_host_sleep_does_not_count_in_the_recovery_watch(hive: Hive, resta
     hive.now += 10
     hive.tell(EventType.LLM_CALL_STARTED, "s1", "s1-2")
     hive.now += 8 * 3600
-    hive.monitor.clock_jumped(hive.now)
-    hive.service.clock_jumped(8 * 3600)
+    hive.monitor.handle_clock_jump(hive.now)
+    hive.service.handle_clock_jump(8 * 3600)
     assert waits.not_before is not None
     if restarts:
         await hive.restart()
@@ -668,8 +668,8 @@ async def test_clock_set_back_does_not_extend_a_recovery_watch(hive: Hive) -> No
     await hive.ask()
     await hive.go()
     hive.now += 10 - 3600
-    hive.monitor.clock_jumped(hive.now)
-    hive.service.clock_jumped(-3600)
+    hive.monitor.handle_clock_jump(hive.now)
+    hive.service.handle_clock_jump(-3600)
     assert hive.service.next_deadline() == hive.now + 890
     hive.now += 900
     hive.monitor.advance(hive.now)
@@ -782,12 +782,12 @@ async def test_given_up_task_that_progressed_is_given_up_again(
     hive.tell(EventType.EXECUTION_STARTED)
     hive.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
     target = hive.loses()
-    assert not next(iter(hive.monitor.workers())).vitals.lost
+    assert not next(iter(hive.monitor.workers())).vitals.has_failed_recovery
     hive.now += 1
     assert not (await hive.ask(target)).accepted
     assert not (await hive.ask(target)).accepted
     assert [row["exhausted"] for row in hive.data(FAILED)] == [True, True]
-    assert next(iter(hive.monitor.workers())).vitals.lost
+    assert next(iter(hive.monitor.workers())).vitals.has_failed_recovery
 
 
 async def test_unreachable_worker_goes_to_a_person_at_once(hive: Hive) -> None:

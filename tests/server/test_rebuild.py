@@ -43,7 +43,7 @@ def event(type_: EventType, after: float, incarnation: str = "first", **data: An
 def rebuilt(store: Store, since: float, now: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
     store.read_now(lambda conn: rebuild(conn, monitor, since=START + since, now=START + now))
-    monitor.clock_jumped(START + now)
+    monitor.handle_clock_jump(START + now)
     return monitor
 
 
@@ -108,4 +108,4 @@ async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) ->
     assert worker is not None
     assert worker.vitals.status is SessionStatus.TERMINATED
     assert worker.vitals.incarnation_id == "first"
-    assert worker.vitals.lost
+    assert worker.vitals.has_failed_recovery

@@ -250,7 +250,7 @@ class Fleet:
         for fault in self.tally.faults:
             if fault.over is None and fault.seen is None:
                 fault.set_aside = True
-        self.monitor.clock_jumped(self.now)
+        self.monitor.handle_clock_jump(self.now)
         self.acting.hold_until(self.now + _QUIET)
 
     # -- the service's loop -------------------------------------------------------------------------

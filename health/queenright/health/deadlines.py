@@ -13,7 +13,7 @@ from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
-from queenright.health.vital_state import timed_as
+from queenright.health.vital_state import duration_key
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
@@ -101,7 +101,7 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
     learned = None
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
-        learned = v.clocks.limit(timed_as(phase, what), limit, settings.learned_clocks)
+        learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
@@ -193,7 +193,7 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
         return None
     due, tool = since + limit, v.open_tool
     if tool is not None and due > tool.started:
-        due += v.time_given(tool)
+        due += v.tool_time_limit(tool)
     return due
 
 
@@ -205,7 +205,7 @@ def no_tool_call_from(v: VitalSigns) -> float | None:
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
-    return max(v.last_tool_call, v.progress_from or 0.0, v.gained_at, v.clock_base)
+    return max(v.last_tool_call, v.progress_from or 0.0, v.last_gain_at, v.clock_base)
 
 
 def overdue_tool(v: VitalSigns) -> OpenTool | None:

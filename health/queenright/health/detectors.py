@@ -111,7 +111,10 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
-        or (v.told >= loops.minimum_results and v.stale_results >= loops.known_results_share * v.told)
+        or (
+            v.recorded_results >= loops.minimum_results
+            and v.stale_results >= loops.known_results_share * v.recorded_results
+        )
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning
         or v.llm_errors >= loops.provider_failures
@@ -404,7 +407,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
         )
-        found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
+        found.append(_no_progress(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
@@ -419,12 +422,15 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
         return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
-    if v.told < loops.minimum_results or v.stale_results < loops.known_results_share * v.told:
+    if (
+        v.recorded_results < loops.minimum_results
+        or v.stale_results < loops.known_results_share * v.recorded_results
+    ):
         return None
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=Severity.LOW,
-        evidence=f"few of the last {v.told} tool calls returned anything new",
+        evidence=f"few of the last {v.recorded_results} tool calls returned anything new",
         since=v.last_progress or v.started_at,
         ticket=False,
     )
@@ -549,7 +555,7 @@ def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Find
         kind=FindingKind.GRINDING,
         severity=Severity.MEDIUM,
         evidence=f"{v.calls_since_gain} tool calls since it last changed anything",
-        since=v.gained_at,
+        since=v.last_gain_at,
     )
 
 
@@ -565,7 +571,7 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
         severity=Severity.MEDIUM,
         evidence=f"{v.tokens_since_gain:,} tokens since it last changed anything; "
         f"usually that takes {usual.usual * TOKENS_COUNTED_AS:,.0f}",
-        since=v.gained_at,
+        since=v.last_gain_at,
     )
 
 

@@ -39,12 +39,12 @@ from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
-ENDED_KEPT: Final = 10_000
+MAX_ENDED_SESSIONS: Final = 10_000
 """The maximum number of ended sessions in memory; the newest stay."""
 
-ENDED_KEPT_SECONDS: Final = 3600.0
+ENDED_SESSION_SECONDS: Final = 3600.0
 
-SIGNS_KEPT: Final = 100_000
+MAX_PROCESSES: Final = 100_000
 """The maximum number of processes whose last activity is in memory; the newest stay."""
 
 END_REPEATED_SECONDS: Final = 5.0
@@ -94,7 +94,7 @@ _SILENCE: Final = frozenset(
         FindingKind.OUTPUT_UNCHANGED,
     }
 )
-INTRODUCES: Final = frozenset(
+EVENTS_THAT_ADD_WORKERS: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
 """Health events that add an unknown worker. Others about an unknown worker are ignored."""
@@ -126,7 +126,7 @@ class WorkerHealth:
         self.key = (self.vitals.agent_id, self.vitals.session_id)
 
     @property
-    def standing(self) -> HealthState | None:
+    def fleet_state(self) -> HealthState | None:
         """
         The state that counts in fleet totals, or None once the run is over.
 
@@ -182,7 +182,7 @@ class HealthMonitor:
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._today = DailySpending()
         self._clocks: dict[str, LearnedClocks] = {}
-        self.exchange(settings)
+        self.replace_settings(settings)
         self._sessions: dict[str, list[str]] = {}
         self._children = Children()
         self._heap: list[tuple[float, WorkerKey]] = []
@@ -197,7 +197,7 @@ class HealthMonitor:
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
         """Return whether an incarnation is being terminated; its end then counts as a termination."""
         self.listening_since = 0.0
-        """When calls of ``note_alive`` began: earlier activity is unknown."""
+        """When calls of ``record_process_alive`` began: earlier activity is unknown."""
 
     def connect(
         self,
@@ -215,7 +215,7 @@ class HealthMonitor:
         self._on_delay = on_delay
         self._on_shadow = on_shadow
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """
         Replace the thresholds; the next sweep applies them.
 
@@ -227,7 +227,7 @@ class HealthMonitor:
         self._no_tokens = settings.health_check.no_tokens_seconds
         self._degraded = settings.health_check.checkpoint_degraded_seconds
         for worker in self._workers.values():
-            worker.vitals.exchange(settings)
+            worker.vitals.replace_settings(settings)
             if not settings.has_shadows:
                 worker.shadow = ()
             worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
@@ -440,7 +440,7 @@ class HealthMonitor:
             heappop(heap)
         return None
 
-    def clock_jumped(self, now: float) -> None:
+    def handle_clock_jump(self, now: float) -> None:
         """
         Restart every silence: the host slept or its clock was set, so ages mean nothing.
 
@@ -462,7 +462,7 @@ class HealthMonitor:
         )
         self._restart_at(now)
 
-    def was_away(self, since: float, now: float) -> None:
+    def exclude_outage(self, since: float, now: float) -> None:
         """
         Exclude the time from ``since`` to ``now``, when the service was down, from every age.
 
@@ -486,7 +486,7 @@ class HealthMonitor:
                 self._heap.append((worker.deadline, worker.key))
         heapify(self._heap)
 
-    def note_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
+    def record_process_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
         Record that a process is alive, even if the event is about none of its workers.
 
@@ -496,7 +496,7 @@ class HealthMonitor:
         """
         previous = self._signs.pop(incarnation_id, None)
         if previous is None:
-            while len(self._signs) >= SIGNS_KEPT:
+            while len(self._signs) >= MAX_PROCESSES:
                 del self._signs[next(iter(self._signs))]
         if interval is not None:
             sign = Sign(now, now, interval)
@@ -590,7 +590,7 @@ class HealthMonitor:
         sessions.remove(key[1])
         if not sessions:
             del self._sessions[key[0]]
-            if len(self._clocks) > ENDED_KEPT:
+            if len(self._clocks) > MAX_ENDED_SESSIONS:
                 self._clocks.pop(key[0], None)
 
     def _clocks_of(self, agent_id: str) -> LearnedClocks | None:
@@ -640,7 +640,7 @@ class HealthMonitor:
             change["reason"] = f"the worker is now {new[0]!r}, session {new[1]!r}"
             events.append(health_event(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
         self.forget(old)
-        while len(self._renamed) >= ENDED_KEPT:
+        while len(self._renamed) >= MAX_ENDED_SESSIONS:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
         vitals, target = worker.vitals, self._workers.get(new)
@@ -664,13 +664,13 @@ class HealthMonitor:
 
     def _forget_ended(self, now: float) -> None:
         ended = self._ended
-        while ended and (len(ended) > ENDED_KEPT or ended[0][0] + ENDED_KEPT_SECONDS <= now):
+        while ended and (len(ended) > MAX_ENDED_SESSIONS or ended[0][0] + ENDED_SESSION_SECONDS <= now):
             since, ended_at, key = ended.popleft()
             worker = self._workers.get(key)
             if worker is None or worker.vitals.ended_at != ended_at:
                 continue
             open_ticket = any(finding.ticket for finding in worker.findings)
-            if open_ticket and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
+            if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ended) < MAX_ENDED_SESSIONS:
                 ended.append((now, ended_at, key))  # its ticket still needs it
             else:
                 self.forget(key)
@@ -706,7 +706,7 @@ class HealthMonitor:
             agent = str(event.data.get("new_agent_id") or agent)
             session = str(event.data.get("new_session_id") or session)
         worker = self._workers.get((agent, session))
-        if worker is None and event.type in INTRODUCES:
+        if worker is None and event.type in EVENTS_THAT_ADD_WORKERS:
             worker = self._add_worker((agent, session), at)
         return [] if worker is None else [worker]
 
@@ -738,7 +738,7 @@ class HealthMonitor:
                 worker = self._workers[v.agent_id, v.session_id]
             session_id = "" if worker is None else worker.vitals.session_id
             self._failed_runs[v.agent_id] = FailedRuns(count, since, session_id)
-            if len(self._failed_runs) > ENDED_KEPT:
+            if len(self._failed_runs) > MAX_ENDED_SESSIONS:
                 del self._failed_runs[next(iter(self._failed_runs))]
         if worker is None:
             return []

@@ -122,7 +122,7 @@ class Retention:
         self._clock = clock
         self._refused = ""
 
-    def exchange(self, settings: health_settings.Retention) -> None:
+    def replace_settings(self, settings: health_settings.Retention) -> None:
         """Replace the settings, from the next run on."""
         self._settings = settings
 

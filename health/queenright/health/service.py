@@ -203,7 +203,7 @@ class HealthMonitoringService:
             keys = (
                 key
                 for key in keys
-                if (one := self._monitor.get(*key)) is not None and (one.standing or one.state) is state
+                if (one := self._monitor.get(*key)) is not None and (one.fleet_state or one.state) is state
             )
         page = _first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
@@ -235,7 +235,7 @@ class HealthMonitoringService:
             task_id=v.task_id or v.session_id,
             session_id=v.session_id,
             incarnation_id=v.incarnation_id,
-            state=worker.standing or worker.state,
+            state=worker.fleet_state or worker.state,
             state_changed_at=worker.state_since,
             reason=worker.reason,
             waiting=v.waiting.value if v.waiting is not None else "",
@@ -435,7 +435,7 @@ class HealthMonitoringService:
         )
 
     @property
-    def emergency_stopped(self) -> Switch:
+    def emergency_stop_state(self) -> Switch:
         """The state of the emergency stop."""
         return self._stop.state
 

@@ -157,9 +157,9 @@ class TicketService:
         """The valid heap entry of each ticket."""
         self._reached: set[str] = set()
         """Due tickets that have not changed since: silenced ones."""
-        self.exchange(settings)
+        self.replace_settings(settings)
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """Replace the deadlines, also those of open tickets."""
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60

@@ -62,7 +62,7 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
         v.reopen(at)
     elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
-    v.busy(at)
+    v.record_start(at)
     if event.trace_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
@@ -110,19 +110,19 @@ def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 
 def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.status = SessionStatus.PAUSED
         v.begin_wait(WaitingReason.PAUSED, at)
 
 
 def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.status = SessionStatus.ACTIVE
         v.end_wait(at)
 
 
 def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.active(at):
+    if not v.record_activity(at):
         return
     try:
         reason = WaitingReason(str(data.get("reason")))
@@ -140,29 +140,29 @@ def _question(data: Mapping[str, Any]) -> str:
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.begin_wait(WaitingReason.USER_INPUT, at, _question(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.hear_user(at)
-    if v.active(at) and v.waiting is WaitingReason.USER_INPUT:
+    if v.record_activity(at) and v.waiting is WaitingReason.USER_INPUT:
         v.end_wait(at)
 
 
 def _on_visit(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         v.begin_visit()
         if event.node_id:
             v.node_id = sys.intern(event.node_id)
 
 
 def _on_activity(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    v.active(at)
+    v.record_activity(at)
 
 
 def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
         v.record_accepted_work(at)
 
@@ -194,7 +194,7 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply reported output counts; new counts are progress."""
-    if not v.active(at):
+    if not v.record_activity(at):
         return
     files, passed, failed = (
         whole(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
@@ -207,7 +207,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         return
     v.output = output
     if v.is_new(digest("output", str(output.counts))) and known is not None:
-        v.progressed(at)
+        v.record_progress(at)
 
 
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -71,7 +71,7 @@ _MOMENTS: Final = (
     "bad_since",
     "stale_since",
     "fruitless_since",
-    "gained_at",
+    "last_gain_at",
     "idle_turns_since",
     "streak_since",
     "llm_error_since",
@@ -91,7 +91,7 @@ TOKENS_COUNTED_AS: Final = 1_000
 
 
 @lru_cache(4096)
-def timed_as(phase: Phase, what: str = "") -> str:
+def duration_key(phase: Phase, what: str = "") -> str:
     """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
     return f"{phase.value}:{what}"
 
@@ -160,7 +160,6 @@ class VitalState:
         "framework",
         "fruitless",
         "fruitless_since",
-        "gained_at",
         "graph_id",
         "has_new_start",
         "has_user",
@@ -175,6 +174,7 @@ class VitalState:
         "is_foreign",
         "last_activity",
         "last_checkpoint",
+        "last_gain_at",
         "last_heartbeat",
         "last_progress",
         "last_span_id",
@@ -201,6 +201,7 @@ class VitalState:
         "progress_from",
         "provider",
         "question",
+        "recorded_results",
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
@@ -238,7 +239,6 @@ class VitalState:
         "tokens_at",
         "tokens_from",
         "tokens_since_gain",
-        "told",
         "tool_calls_total",
         "tools",
         "unpriced_tokens",
@@ -404,7 +404,7 @@ class VitalState:
         """The polls among them that read, after a pause, something that does not change on its own."""
         self.refusals: Refusals = ()
         """Turns in which edits, submissions or commands were refused, since a change or a run succeeded."""
-        self.gained_at = at
+        self.last_gain_at = at
         """Time of the last change, ACCEPT, checkpoint or user message."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
@@ -426,7 +426,7 @@ class VitalState:
         self.failed_calls = 0
         """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
         self.failing_since: float | None = None
-        self.told = 0
+        self.recorded_results = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
         self.stale_results = 0.0
         """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
@@ -467,7 +467,7 @@ class VitalState:
 
     # -- what is read -------------------------------------------------------------------------------
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """Use new thresholds; counts and the size of the window stay."""
         self.settings = settings
 
@@ -477,7 +477,7 @@ class VitalState:
         return self.ended_at is not None
 
     @property
-    def lost(self) -> bool:
+    def has_failed_recovery(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
         return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
@@ -606,7 +606,7 @@ class VitalState:
             self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
         )
 
-    def active(self, at: float) -> bool:
+    def record_activity(self, at: float) -> bool:
         """Record activity. Return False if the worker has ended and this is a late report."""
         if self.ended_at is not None:
             is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
@@ -624,9 +624,9 @@ class VitalState:
     def _learn_pause(self, at: float) -> None:
         phase = self.phase
         if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
-            self.clocks.learn(timed_as(phase), at - max(self.last_activity, self.clock_base))
+            self.clocks.learn(duration_key(phase), at - max(self.last_activity, self.clock_base))
 
-    def time_given(self, tool: OpenTool) -> float:
+    def tool_time_limit(self, tool: OpenTool) -> float:
         """
         Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
 
@@ -637,27 +637,29 @@ class VitalState:
         if self.clocks is None or self.settings.learned_clocks.mode != "on":
             return 0.0
         configured = self.settings.stall.tool_seconds
-        learned = self.clocks.limit(timed_as(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks)
+        learned = self.clocks.limit(
+            duration_key(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks
+        )
         return learned.limit if learned is not None and learned.limit > configured else 0.0
 
     def learn_duration(self, phase: Phase, what: str, took: float, at: float) -> None:
         """Note how long a call took, unless the worker waited during it."""
         if self.clocks is not None and self.waiting is None and at - took >= self.clock_base:
-            self.clocks.learn(timed_as(phase, what), took)
+            self.clocks.learn(duration_key(phase, what), took)
 
-    def busy(self, at: float) -> bool:
+    def record_start(self, at: float) -> bool:
         """Note that the worker began something, which ends every wait but a pause."""
-        if not self.active(at):
+        if not self.record_activity(at):
             return False
         if self.waiting is not None and self.waiting is not WaitingReason.PAUSED:
             self.end_wait(at)
         return True
 
-    def finished(self, at: float) -> bool:
+    def record_end(self, at: float) -> bool:
         """Record the end of a call. For a worker that does not report starts, it also ends a wait."""
-        return self.active(at) if self.start_records else self.busy(at)
+        return self.record_activity(at) if self.start_records else self.record_start(at)
 
-    def progressed(self, at: float) -> None:
+    def record_progress(self, at: float) -> None:
         """Record progress: at least a result that was not seen before."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
@@ -673,7 +675,7 @@ class VitalState:
         """Record a durable gain: a change, an accepted or saved result, or input of the user."""
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
-        self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+        self.last_gain_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
         self.end_standstill()
 
     def end_standstill(self) -> None:
@@ -695,7 +697,7 @@ class VitalState:
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
         self._has_waited = False
         self.end_failed_calls()
         if self.calls is not None:
@@ -708,11 +710,11 @@ class VitalState:
 
     def record_accepted_work(self, at: float) -> None:
         """Record an ACCEPT or a checkpoint."""
-        self.progressed(at)
+        self.record_progress(at)
         self.gained(at)
         self.idle_turns = 0
         self.refusals = ()
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
         self.incarnation_started = at
@@ -754,7 +756,7 @@ class VitalState:
 
     def undo_termination(self, at: float) -> None:
         """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
-        is_lost = self.lost
+        is_lost = self.has_failed_recovery
         self.incarnation_count += 1
         if is_lost:
             self._failed_incarnation = self.incarnation_count
@@ -767,7 +769,7 @@ class VitalState:
         """Reset the counts of bad steps and results after an ACCEPT or at a new visit of a node."""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
         self.end_standstill()
 
     def enter(self, node_id: str, at: float) -> None:

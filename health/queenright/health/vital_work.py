@@ -87,14 +87,14 @@ _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C
 
 
 def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         v.start_records = True
         v.enter(event.node_id, at)
 
 
 def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     is_late = v.is_late(at)
-    if not is_late and not v.finished(at):
+    if not is_late and not v.record_end(at):
         return
     v.steps_total += 1
     failed = bool(data.get("error_type") or data.get("error"))
@@ -155,14 +155,14 @@ def _count_bad(v: VitalState, text: str, at: float) -> None:
 
 
 def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
 
 
 def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at) and v.tokens_at is not None:
+    if v.record_activity(at) and v.tokens_at is not None:
         v.tokens_from = at
 
 
@@ -171,7 +171,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         v.cost_usd = (v.cost_usd or 0.0) + cost
         v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
     is_late = v.is_late(at)
-    if data.get("amends") or (not is_late and not v.finished(at)):
+    if data.get("amends") or (not is_late and not v.record_end(at)):
         return
     _note_model(v, data)
     if v.llm_open:
@@ -262,7 +262,7 @@ def _update_token_spike(v: VitalState, received: int) -> None:
 def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # Calls that start beside an open question, such as a sub-agent's, do not answer it.
     is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
-    if not (v.active(at) if is_asking else v.busy(at)):
+    if not (v.record_activity(at) if is_asking else v.record_start(at)):
         return
     v.start_records = True
     tool = OpenTool(
@@ -309,7 +309,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
-                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
+                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.tool_time_limit(one), took))
             ran = v.active_for - one.source_started
             del opened[index]
             break
@@ -354,7 +354,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_expected_failure(data, effect)
     is_stopped = failed and is_stopped_by_user(data)
     failed = failed and not is_stopped
-    if not is_late and not v.finished(at):
+    if not is_late and not v.record_end(at):
         return
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
@@ -394,7 +394,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
-            v.progressed(at)
+            v.record_progress(at)
         return
     error = ""
     if failed:
@@ -484,7 +484,7 @@ def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | N
 
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
-        v.progressed(at)
+        v.record_progress(at)
         return
     _add_poll(v, at)
 
@@ -649,7 +649,7 @@ def _record_result_news(
     A new error is neither a repeat nor progress.
     """
     v._known_result = True
-    v.told += 1
+    v.recorded_results += 1
     v.results_since_gain += 1
     if is_miss:
         v.stale_results += 0.5
@@ -662,7 +662,7 @@ def _record_result_news(
             _count_stale_result(v, 0.5)
             v.stale_calls = v.stale_tries = 0
         else:
-            v.progressed(at)
+            v.record_progress(at)
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
                 v.end_standstill()
@@ -673,7 +673,7 @@ def _record_result_news(
         v.stale_results_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
-            v.told -= 1  # parallel to another known result
+            v.recorded_results -= 1  # parallel to another known result
             v.results_since_gain -= 1
             return
         if v.stale_calls == 0:

@@ -236,7 +236,7 @@ def _build(
             monitor=monitor,
             interventions=interventions,
             approvals=remediation.approvals,
-            ticket_of=tickets.open_for,
+            find_open_ticket=tickets.open_for,
             clock=clock,
         ),
         providers=providers,

@@ -142,11 +142,11 @@ class EventPipeline:
         known = self.monitor.get(event.agent_id, event.session_id)
         return known is None or event.time > self._replayed.get(known.key, 0.0)
 
-    def note_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
-        """Record which processes are alive, by incarnation; see ``HealthMonitor.note_alive``."""
+    def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
+        """Record which processes are alive, by incarnation; see ``HealthMonitor.record_process_alive``."""
         now = self.clock()
         for incarnation_id, interval in heartbeat_intervals.items():
-            self.monitor.note_alive(incarnation_id, now, interval)
+            self.monitor.record_process_alive(incarnation_id, now, interval)
 
     # -- 3. monitor -----------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class EventPipeline:
         self.pending += self.monitor.apply(event, now)
         self.worker_series.count(event)
         if event.type in _SPENDING and not self.stopping.is_set():
-            self.brake.consider(event.agent_id, event.session_id)
+            self.brake.brake_if_limit_reached(event.agent_id, event.session_id)
         if (call := self.providers.note(event, now)) is not None:
             self.provider_metrics.count(call)
 

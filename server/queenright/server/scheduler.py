@@ -55,7 +55,7 @@ class Scheduler:
             offset = now - monotonic
             if abs(jumped) > _JUMP or slept > _OVERSLEPT:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
-                self.clock_jumped(now, jumped if abs(jumped) > _JUMP else slept)
+                self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP else slept)
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
                 await self.tickets.settle(now)
@@ -63,10 +63,10 @@ class Scheduler:
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
-    def clock_jumped(self, now: float, by: float) -> None:
+    def handle_clock_jump(self, now: float, by: float) -> None:
         """Correct every age for a jump of the clock by ``by`` seconds."""
-        self.monitor.clock_jumped(now)
-        self.remediation.clock_jumped(now, by)
+        self.monitor.handle_clock_jump(now)
+        self.remediation.handle_clock_jump(now, by)
         self.pipeline.arrivals.record_clock_jump(now - by, now)
 
     def _pause(self) -> float:

@@ -117,7 +117,7 @@ class Standing:
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
-            given_up=v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED),
+            given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
             last_checkpoint=v.last_checkpoint,

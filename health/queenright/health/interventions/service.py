@@ -213,13 +213,13 @@ class InterventionService:
         self._seen_at = now
         self._climber.advance(now)
 
-    def clock_jumped(self, now: float) -> None:
+    def handle_clock_jump(self, now: float) -> None:
         """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
         if self._seen_at is not None:
             self._climber.start(self._climber.shift(now - self._seen_at))
         self._seen_at = now
 
-    async def was_away(self, seconds: float) -> None:
+    async def exclude_outage(self, seconds: float) -> None:
         """Defer every wait by ``seconds``: the service was down."""
         if seconds > 0:
             await self._climber.shift(seconds)

@@ -40,7 +40,7 @@ class SpendingBrake:
     Args:
         monitor: The known workers and their spending.
         interventions: Nudges or terminates a worker.
-        ticket_of: Returns the open ticket of a worker, on which an operator is asked, or None.
+        find_open_ticket: Returns the open ticket of a worker, on which an operator is asked, or None.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class SpendingBrake:
         monitor: HealthMonitor,
         interventions: InterventionService,
         approvals: Approvals,
-        ticket_of: Callable[[str, str], EscalationTicket | None],
+        find_open_ticket: Callable[[str, str], EscalationTicket | None],
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._monitor = monitor
         self._interventions = interventions
         self._approvals = approvals
-        self._ticket_of = ticket_of
+        self._find_open_ticket = find_open_ticket
         self._clock = clock
         self._braked: dict[WorkerKey, set[str]] = {}
         self._not_before: dict[WorkerKey, float] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def consider(self, agent_id: str, session_id: str) -> None:
+    def brake_if_limit_reached(self, agent_id: str, session_id: str) -> None:
         """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""
         if not self._settings.spending.is_on:
             return
@@ -75,7 +75,7 @@ class SpendingBrake:
         new = reached.keys() - self._braked.get(key, set())
         if not new:
             return
-        if self._settings.spending.brake == "approval" and self._ticket_of(*key) is None:
+        if self._settings.spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(reached[one] for one in sorted(new))
@@ -106,7 +106,10 @@ class SpendingBrake:
             prefix = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
             done = await service.terminate(agent_id, f"{prefix}{reached}", **options)
         else:
-            worker, ticket = self._monitor.get(agent_id, session_id), self._ticket_of(agent_id, session_id)
+            worker, ticket = (
+                self._monitor.get(agent_id, session_id),
+                self._find_open_ticket(agent_id, session_id),
+            )
             if worker is not None and ticket is not None:
                 await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
             return False

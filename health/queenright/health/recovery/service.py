@@ -359,7 +359,7 @@ class RecoveryService:
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
         return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
 
-    def clock_jumped(self, by_seconds: float) -> None:
+    def handle_clock_jump(self, by_seconds: float) -> None:
         """
         Shift open recoveries with the clock: the host slept, or the clock was set.
 

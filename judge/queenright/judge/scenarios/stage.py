@@ -228,7 +228,7 @@ class Stage:
         self._due = [(when + seconds, order, part, actor) for when, order, part, actor in self._due]
         heapq.heapify(self._due)
         self.time.now += seconds
-        self.monitor.clock_jumped(self.time.now)
+        self.monitor.handle_clock_jump(self.time.now)
 
     # -- events -------------------------------------------------------------------------------------
 

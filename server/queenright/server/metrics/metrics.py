@@ -199,7 +199,7 @@ class _FleetCollector(Collector):
         by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         kinds: dict[str, set[FindingKind]] = {}
         for health in self._workers():
-            state = health.standing
+            state = health.fleet_state
             if state is None:
                 continue
             # An agent has the state of its worst session; among equal ones, of the longest.

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
 from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
-from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
+from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_work import WORK_HANDLERS
@@ -278,10 +278,10 @@ def _apply(
 
 def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:
     if gap.kind == "away":
-        monitor.was_away(gap.start, gap.end)
+        monitor.exclude_outage(gap.start, gap.end)
     else:
         monitor.sweep(gap.start)
-        monitor.clock_jumped(gap.end)
+        monitor.handle_clock_jump(gap.end)
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -346,7 +346,10 @@ def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
         # The appended text makes the planner read by sequence number.
-        .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
+        .where(
+            EVENTS.c.seq >= first,
+            (kind + "").in_([one.value for one in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
+        )
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
     has_start = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}

@@ -138,8 +138,8 @@ class OtlpReceiver:
         registry: The registry for ``queenright_ingest_spans_total``.
         assembler: The assembler, shared with hooks; a new one by default.
         intake: The statistics of senders, shared with hooks; new ones by default.
-        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
-            each reports open work again (None if it does not).
+        record_process_alive: Called with the processes that sent something: by incarnation id, the seconds
+            after which each reports open work again (None if it does not).
         forwarder: Forwards every accepted request; started and stopped by the caller.
         max_body: Longest body, in bytes as sent.
         max_inflated: The same, decompressed.
@@ -157,7 +157,7 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
         intake: Intake | None = None,
-        note_alive: NoteAlive = lambda signs: None,
+        record_process_alive: NoteAlive = lambda signs: None,
         forwarder: Forwarder | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
@@ -167,7 +167,7 @@ class OtlpReceiver:
         share: EventLoopShare | None = None,
     ) -> None:
         self.counts = Counts()
-        self._note_alive = note_alive
+        self._record_process_alive = record_process_alive
         self._intake = intake or Intake(registry)
         self._ingest = ingest
         self._forwarder = forwarder
@@ -345,7 +345,9 @@ class OtlpReceiver:
         if isinstance(request, ExportMetricsServiceRequest):
             # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
-            self._note_alive({Process.from_resource(group.resource).incarnation_id: None for group in groups})
+            self._record_process_alive(
+                {Process.from_resource(group.resource).incarnation_id: None for group in groups}
+            )
         steps = signal.decode(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
@@ -388,7 +390,7 @@ class OtlpReceiver:
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
     def _count_batch(self, signal: _Signal, batch: Batch) -> None:
-        self._note_alive(batch.report_intervals)
+        self._record_process_alive(batch.report_intervals)
         for notice in self._intake.add(batch.sources, self._clock()):
             batch.add_reason(notice)
             logger.warning("%s", notice)

@@ -155,7 +155,7 @@ async def decide_escalation(
 @router.get("/emergency-stop")
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
-    return api.EmergencyStop.of(health.emergency_stopped)
+    return api.EmergencyStop.of(health.emergency_stop_state)
 
 
 @router.put("/emergency-stop")

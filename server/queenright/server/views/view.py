@@ -76,7 +76,7 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     vitals = health.vitals
     lead = worst(health.findings) if health.findings else None
     activity, progress = vitals.last_activity, vitals.last_progress
-    state = health.standing or health.state
+    state = health.fleet_state or health.state
     reason = health.reason
     if state is HealthState.HEALTHY:
         reason = end_reason(vitals) if vitals.refused_input else ""
@@ -257,8 +257,8 @@ def status(service: Service) -> api.Status:
     ended: list[WorkerHealth] = []
     unresolved = _unresolved_sessions(service)
     for health in service.monitor.workers():
-        if (standing := health.standing) is not None:
-            by_state[standing].append(health)
+        if (fleet_state := health.fleet_state) is not None:
+            by_state[fleet_state].append(health)
         elif health.key in unresolved:
             # The session ended, and an operator has to act.
             by_state[HealthState.FAILING].append(health)
@@ -328,7 +328,7 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
 def _acting(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
     return acting_view(
-        stop=service.health.emergency_stopped,
+        stop=service.health.emergency_stop_state,
         storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
