@@ -48,7 +48,7 @@ class Asking(Acting):
             timeout=TIMEOUT,
             monitor=self.monitor,
             terminate=self._terminate,
-            stopped=lambda: self.stop.reason,
+            stop_reason=lambda: self.stop.reason,
             clock=self.time,
             publish=self.publish,
             ids=self.ids,
@@ -74,7 +74,7 @@ class Asking(Acting):
     async def look(self, **how: Any) -> None:
         """Do everything that is due."""
         await self.approvals.advance(self.time.now, **how)
-        await self.approvals.settled()
+        await self.approvals.wait_until_idle()
 
     async def latest(self) -> Approval:
         [one, *_] = await self.approvals.history(limit=1)
@@ -350,7 +350,7 @@ async def test_advance_does_not_begin_an_approval_in_progress(hive: Asking) -> N
     hive.approvals._publish = look_at_once
     done = await hive.approvals.approve(request.approval_id, by="ada")
     await asyncio.gather(*looks)
-    await hive.approvals.settled()
+    await hive.approvals.wait_until_idle()
 
     assert len(hive.hands.stopped) == 1
     assert (await hive.latest()) == done
@@ -379,9 +379,9 @@ async def test_provider_failure_gets_no_request(store: Store) -> None:
 async def test_dismissing_a_ticket_voids_its_request(hive: Asking) -> None:
     await hive.ask()
 
-    await hive.approvals.ticket_closed("another", "its ticket is dismissed")
+    await hive.approvals.void_for_closed_ticket("another", "its ticket is dismissed")
     assert len(hive.approvals.pending()) == 1
-    await hive.approvals.ticket_closed("t1", "its ticket is dismissed")
+    await hive.approvals.void_for_closed_ticket("t1", "its ticket is dismissed")
 
     assert (await hive.latest()).decision_reason == "its ticket is dismissed"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.interventions.ladder import Standing, next_step
+from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import ENDED_SESSION_SECONDS, MAX_ENDED_SESSIONS, HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
@@ -619,7 +619,7 @@ def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
     for one in findings.values():
         assert "no events since Queenright was away from " in one.evidence
     settings = script.monitor.settings
-    assert next_step(None, Standing.of(script.health, settings), settings).action is None
+    assert next_step(None, LadderInputs.of(script.health, settings), settings).action is None
     script.silence(settings.tickets.dead_worker_seconds)
     assert script.health.vitals.status is SessionStatus.UNKNOWN
 

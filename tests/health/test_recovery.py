@@ -53,7 +53,7 @@ class Nursery:
         self.asked = asyncio.Event()
         self.absent = False
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return not self.absent
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -147,7 +147,7 @@ class Hive:
     async def go(self, seconds: float = 0.0) -> None:
         self.now += seconds
         await self.service.advance(self.now)
-        await self.service.settled()
+        await self.service.wait_until_idle()
 
     async def fail(self, session: str = "s1") -> None:
         """The recovered worker fails, which the service sees."""
@@ -728,13 +728,13 @@ async def test_requested_recovery_begins_in_the_quiet_time(hive: Hive) -> None:
     assert hive.service.next_asked_for() == hive.now
 
     await hive.service.advance(hive.now, begin=False)
-    await hive.service.settled()
+    await hive.service.wait_until_idle()
     assert [task for task, *_ in hive.nursery.raised] == ["s2"]
 
     # Asked for again by its name, what was held back begins, too.
     assert (await hive.service.request_task("s1", by="ada")).accepted
     await hive.service.advance(hive.now, begin=False)
-    await hive.service.settled()
+    await hive.service.wait_until_idle()
     assert [task for task, *_ in hive.nursery.raised] == ["s2", "s1"]
     assert hive.service.next_asked_for() is None
 
@@ -867,7 +867,7 @@ async def test_an_open_breaker_puts_an_attempt_off(hive: Hive) -> None:
     await hive.restart()
     breaker = hive.breakers.get(BreakerKind.RECOVERY, "bee")
     for _ in range(3):
-        breaker.admit().failed("it fails")
+        breaker.admit().record_failure("it fails")
     await hive.ask()
     await hive.go()
     assert hive.nursery.raised == []

@@ -142,7 +142,7 @@ async def test_breakers_are_listed_found_by_name_and_reset(
     none = await browser.get("/breakers")
     breaker = running.service.breakers.get("external_api", "bee/1", "<b>x</b>")
     for _ in range(breaker.status.threshold):
-        breaker.admit().failed("it is down")
+        breaker.admit().record_failure("it is down")
 
     every = await browser.get("/breakers")
     one = await browser.get("/breakers", params={"name": breaker.name})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.ladder import Standing, next_step
+from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
@@ -82,7 +82,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
         assert worker.vitals.ended
         assert worker.vitals.status in (SessionStatus.TERMINATED, SessionStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
-        action = next_step(None, Standing.of(worker, SETTINGS), SETTINGS).action
+        action = next_step(None, LadderInputs.of(worker, SETTINGS), SETTINGS).action
         assert action is None or worker.vitals.status is SessionStatus.FAILED
 
 

@@ -23,7 +23,7 @@ TASK = "report-7"
 class Broken:
     """Reaches every worker and starts none."""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return True
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:

@@ -43,7 +43,7 @@ async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
         worker.start()
         await until(
             lambda: (
-                running.service.instructions.reaches(BEE)
+                running.service.instructions.can_reach(BEE)
                 and running.service.monitor.get(BEE.agent_id, BEE.session_id) is not None
             ),
             "the worker asks",

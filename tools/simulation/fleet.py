@@ -278,11 +278,11 @@ class Fleet:
             await self.tickets.settle(now)
         if _due(self.recovery.next_deadline(), now):
             await self.recovery.advance(now)
-            await self.recovery.settled()
+            await self.recovery.wait_until_idle()
         if _due(self.acting.next_deadline(), now):
             await self.acting.advance(now)
-            await self.acting.settled()
-            await self.recovery.settled()
+            await self.acting.wait_until_idle()
+            await self.recovery.wait_until_idle()
 
     def hear(self, worker: Worker, type_: EventType, data: dict[str, Any]) -> None:
         """Take in what a worker says."""
@@ -444,7 +444,7 @@ class Fleet:
     def _people_come(self, worker: Worker, fault: Fault) -> None:
         if worker.fault is not fault:
             return
-        if worker.doomed or worker.over or self.recovery.in_hand((worker.agent_id, worker.session_id)):
+        if worker.doomed or worker.over or self.recovery.is_recovering((worker.agent_id, worker.session_id)):
             worker.alive = True
             self.resume(worker, worker.given_up())
             return
@@ -475,7 +475,7 @@ class Fleet:
             self.tally.acted_wrongly += 1
         return worker
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether there is such a worker."""
         return target.agent_id in self.of_agent
 

@@ -75,7 +75,7 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
     return v.llm_errors > most and settings.acts_on(kind)
 
 
-def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
+def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 

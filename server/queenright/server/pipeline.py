@@ -261,7 +261,7 @@ class EventPipeline:
 
     async def settle(self) -> None:
         """Wait until the spending brake has finished."""
-        await self.brake.settled()
+        await self.brake.wait_until_idle()
 
     def close(self) -> None:
         """Record when the service stopped."""

@@ -122,7 +122,7 @@ class Remediation:
             timeout=termination.approval_timeout_seconds,
             monitor=monitor,
             terminate=self.interventions.terminate,
-            stopped=self._stop_reason,
+            stop_reason=self._stop_reason,
             clock=clock,
             publish=publish,
             on_change=on_approval,
@@ -251,7 +251,9 @@ class Remediation:
         """Close the approval requests of a ticket that was dismissed or resolved."""
         if event.type is EventType.TICKET_RESOLVED or event.data.get("decision") == "dismiss":
             status = str(event.data.get("status", "dismissed")).replace("_", " ")
-            await self.approvals.ticket_closed(str(event.data["ticket_id"]), f"its ticket is {status}")
+            await self.approvals.void_for_closed_ticket(
+                str(event.data["ticket_id"]), f"its ticket is {status}"
+            )
 
 
 def _open_orchestrator_webhook(settings: Settings) -> OrchestratorWebhook | None:

@@ -23,7 +23,7 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Admission:
     """The permission for one call in one period of a state; an outcome from an earlier period is ignored."""
 
     generation: int
@@ -52,7 +52,7 @@ class BreakerMachine:
         self._number = 0
         self._probes: dict[int, float] = {}
 
-    def refused_for(self, now: float) -> float | None:
+    def retry_in(self, now: float) -> float | None:
         """Return after how many seconds to retry; None if a call is allowed now."""
         if self.state is BreakerState.CLOSED:
             return None
@@ -68,36 +68,36 @@ class BreakerMachine:
         """Return for how many more seconds it is open: between 0 and the recovery timeout."""
         return self._remaining(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
 
-    def admit(self, now: float) -> Leave | None:
+    def admit(self, now: float) -> Admission | None:
         """Return the permission for one call, or None."""
-        if self.refused_for(now) is not None:
+        if self.retry_in(now) is not None:
             return None
-        self.wake(now)
+        self.half_open_if_due(now)
         self._number += 1
         if self.state is BreakerState.HALF_OPEN:
             for number in [n for n, since in self._probes.items() if self._remaining(since, now) <= 0]:
                 del self._probes[number]
             self._probes[self._number] = now
-        return Leave(self._generation, self._number)
+        return Admission(self._generation, self._number)
 
-    def wake(self, now: float) -> bool:
+    def half_open_if_due(self, now: float) -> bool:
         """Make an open breaker half open if its timeout is over; return whether it was."""
         if self.state is not BreakerState.OPEN or self.open_for(now) > 0:
             return False
         self._set_state(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
         return True
 
-    def succeeded(self, leave: Leave) -> None:
+    def record_success(self, admission: Admission) -> None:
         """Record a successful call."""
-        if leave.generation != self._generation:
+        if admission.generation != self._generation:
             return
         self.failures = 0
         if self.state is BreakerState.HALF_OPEN:
             self._set_state(BreakerState.CLOSED, "a probe succeeded")
 
-    def failed(self, leave: Leave, now: float, reason: str) -> None:
+    def record_failure(self, admission: Admission, now: float, reason: str) -> None:
         """Record a failed call and its reason."""
-        if leave.generation != self._generation:
+        if admission.generation != self._generation:
             return
         self.failures += 1
         if self.state is BreakerState.HALF_OPEN:
@@ -106,10 +106,10 @@ class BreakerMachine:
             prefix = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
             self._open(now, f"{prefix}: {reason}")
 
-    def release(self, leave: Leave) -> None:
+    def release(self, admission: Admission) -> None:
         """Record a call without an outcome, and free its probe slot."""
-        if leave.generation == self._generation:
-            self._probes.pop(leave.number, None)
+        if admission.generation == self._generation:
+            self._probes.pop(admission.number, None)
 
     def reset(self, reason: str) -> bool:
         """

@@ -94,7 +94,7 @@ class BreakerStore:
         """
         while True:
             await self._sleep(_LOOK_SECONDS)
-            self.registry.wake()
+            self.registry.half_open_if_due()
 
     async def flush(self) -> None:
         """Return when every change so far is written or dropped."""

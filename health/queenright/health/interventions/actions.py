@@ -50,7 +50,7 @@ class Actions:
 
     Args:
         controls: Reach workers; the first that reaches one is used.
-        stopped: Returns why all actions are stopped, or None.
+        stop_reason: Returns why all actions are stopped, or None.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Actions:
         monitor: HealthMonitor,
         controls: Iterable[WorkerControl],
         settings: InterventionSettings,
-        stopped: Callable[[], str | None],
+        stop_reason: Callable[[], str | None],
         clock: Clock,
         ids: Callable[[], str],
         sign: Sign,
@@ -69,7 +69,7 @@ class Actions:
         self._monitor = monitor
         self._controls = controls
         self._settings = settings
-        self._stopped = stopped
+        self._stop_reason = stop_reason
         self._clock = clock
         self._ids = ids
         self._sign = sign
@@ -81,7 +81,7 @@ class Actions:
         Raises:
             ActionRefusedError: See ``permit``.
         """
-        return permit(kind, target, self._monitor.get(*target.key), stopped=self._stopped())
+        return permit(kind, target, self._monitor.get(*target.key), stop_reason=self._stop_reason())
 
     async def nudge(
         self,
@@ -428,7 +428,7 @@ class Actions:
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:
-            if control.reaches(target):
+            if control.can_reach(target):
                 return control
         worker = self._monitor.get(*target.key)
         has_functions = worker is not None and worker.vitals.fetches

@@ -68,7 +68,7 @@ class Approvals:
     Args:
         timeout: Seconds after which a request expires, and an approved termination that could not begin is
             void.
-        stopped: Returns why all actions are stopped, or None.
+        stop_reason: Returns why all actions are stopped, or None.
         on_change: Is called in the transaction of every change, for notifications; it may only use the
             connection it is given.
     """
@@ -80,7 +80,7 @@ class Approvals:
         timeout: float,
         monitor: HealthMonitor,
         terminate: Terminate,
-        stopped: Callable[[], str | None],
+        stop_reason: Callable[[], str | None],
         clock: Clock,
         publish: Callable[..., None],
         ids: Callable[[], str] = new_id,
@@ -90,7 +90,7 @@ class Approvals:
         self._timeout = timeout
         self._monitor = monitor
         self._terminate = terminate
-        self._stopped = stopped
+        self._stop_reason = stop_reason
         self._clock = clock
         self._publish = publish
         self._ids = ids
@@ -125,7 +125,7 @@ class Approvals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
@@ -161,7 +161,9 @@ class Approvals:
             expires_at=now + self._timeout,
             progress_before=v.last_progress,
         )
-        if (objection := self._stopped() or void_reason(one, worker) or _futility_reason(worker)) is not None:
+        if (
+            objection := self._stop_reason() or void_reason(one, worker) or _futility_reason(worker)
+        ) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
@@ -216,7 +218,7 @@ class Approvals:
             raise ActionRefusedError(
                 ActionKind.TERMINATE, one.agent_id, f"{by} asked for it; somebody else must approve it"
             )
-        if (stop_reason := self._stopped()) is not None:
+        if (stop_reason := self._stop_reason()) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, stop_reason)
         if (objection := void_reason(one, self._monitor.get(*one.target.key))) is not None:
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, objection))
@@ -295,7 +297,7 @@ class Approvals:
                 )
             elif not one.is_pending and begin and self._due_at(one) <= now:
                 self._retry_at[one.approval_id] = now + _RETRY_SECONDS
-                if self._stopped() is None:
+                if self._stop_reason() is None:
                     self._in_progress.add(one.approval_id)
                     self._start(self._resume(one))
 
@@ -305,7 +307,7 @@ class Approvals:
             if (reason := void_reason(one, worker)) is not None:
                 await self._close_if_open(one, ApprovalStatus.VOID, reason)
 
-    async def ticket_closed(self, ticket_id: str, reason: str) -> None:
+    async def void_for_closed_ticket(self, ticket_id: str, reason: str) -> None:
         """Close requests about a ticket that has closed."""
         for one in [one for one in self._open.values() if one.is_pending and one.ticket_id == ticket_id]:
             await self._close_if_open(one, ApprovalStatus.VOID, reason)
@@ -347,7 +349,7 @@ class Approvals:
         except StoreError:
             raise  # a recorded termination may have begun: it is checked again
         except QueenrightError as refusal:
-            if self._stopped() is not None:
+            if self._stop_reason() is not None:
                 raise  # stopped in the meantime: it waits for the release, or until it expires
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal

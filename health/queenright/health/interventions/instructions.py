@@ -120,7 +120,7 @@ class Instructions:
 
     # -- WorkerControl ------------------------------------------------------------------------------
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether this incarnation fetched recently, or waits for instructions now."""
         at = self._fetched_at.get(target)
         return target in self._fetching or (at is not None and self._clock() - at < REACHABLE_SECONDS)
@@ -167,7 +167,7 @@ class Instructions:
     async def _queue(
         self, target: Target, kind: Kind, message: str, instruction_id: str, expires_at: float
     ) -> None:
-        if not self.reaches(target):
+        if not self.can_reach(target):
             raise WorkerUnreachableError(
                 "it does not fetch instructions; give its Worker an on_nudge and an on_terminate"
             )

@@ -17,7 +17,7 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.state import is_stuck, works_around
+from queenright.health.state import is_stuck, progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 
@@ -72,13 +72,13 @@ class Ladder(WorkerRecord):
     reason: str = ""
 
     @property
-    def grounded(self) -> bool:
+    def is_untouched(self) -> bool:
         """Whether no action was taken since the worker's last progress."""
         return self.level is Level.NUDGED and self.nudges == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LadderInputs:
     """The facts about a worker that the ladder depends on."""
 
     target: Target
@@ -103,7 +103,7 @@ class Standing:
     """When its last wait ended, or its incarnation began."""
 
     @classmethod
-    def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:
+    def of(cls, worker: WorkerHealth, settings: HealthSettings) -> LadderInputs:
         """Return the facts about a worker now."""
         v = worker.vitals
         return cls(
@@ -114,7 +114,7 @@ class Standing:
             unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             waiting=v.waiting is not None,
             # An open breaker makes it failing; if it still makes progress, it needs no action.
-            state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
+            state=HealthState.DEGRADED if progresses_despite_breaker(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
             given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
@@ -142,7 +142,7 @@ class Step:
     at: float = 0.0
 
 
-def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
     """
     Return the next action on a worker, and when it is due.
 
@@ -153,20 +153,20 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
         ladder = None
     if s.ended:
         return _step_after_end(ladder, s, settings)
-    if ladder is not None and not ladder.grounded and _progressed(ladder, s):
+    if ladder is not None and not ladder.is_untouched and _progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
         return Step(ladder=ladder)
     if s.given_up and (ladder is None or ladder.level not in _DECIDED):
         return Step(ladder=ladder)
-    if ladder is None or ladder.grounded:
+    if ladder is None or ladder.is_untouched:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
     action, at = _next_action(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
-def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
+def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
     """Return a ladder without actions; ``acted_at`` is the time of the worker's last action."""
     return Ladder(
         agent_id=s.target.agent_id,
@@ -179,7 +179,7 @@ def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
     )
 
 
-def _step_after_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is SessionStatus.UNKNOWN:
         return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
@@ -199,7 +199,9 @@ def _step_after_end(ladder: Ladder | None, s: Standing, settings: HealthSettings
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
-def _next_action(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[ActionKind | None, float]:
+def _next_action(
+    ladder: Ladder, s: LadderInputs, settings: HealthSettings
+) -> tuple[ActionKind | None, float]:
     nudge = settings.intervention.nudge
     earliest = s.state_since
     if ladder.acted_at is not None:
@@ -209,8 +211,8 @@ def _next_action(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple
     match ladder.level:
         case Level.NUDGED:
             # An agent in an error loop does not read reminders: escalate at once.
-            speaks = nudge.enabled and s.state is not HealthState.FAILING
-            if speaks and ladder.nudges < nudge.max_attempts:
+            may_nudge = nudge.enabled and s.state is not HealthState.FAILING
+            if may_nudge and ladder.nudges < nudge.max_attempts:
                 return ActionKind.NUDGE, earliest
             return ActionKind.ESCALATE, earliest
         case Level.MORE_TIME:
@@ -229,7 +231,7 @@ def _is_surely_silent(worker: WorkerHealth) -> bool:
     return any(f.kind is FindingKind.STALL and f.severity is Severity.CRITICAL for f in worker.findings)
 
 
-def _progressed(ladder: Ladder, s: Standing) -> bool:
+def _progressed(ladder: Ladder, s: LadderInputs) -> bool:
     if ladder.needs_checkpoint and s.checkpoint_is_stale:
         return s.last_checkpoint is not None and s.last_checkpoint > ladder.trouble_since
     if s.last_progress is None:

@@ -27,7 +27,7 @@ class RuntimeControl:
         self._workers = runtime.workers
         self._sleep = sleep
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """
         Return whether this incarnation of the worker runs here, or was killed and left its session here.
 

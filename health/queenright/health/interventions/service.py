@@ -19,7 +19,7 @@ from queenright.health.interventions.climber import (
 )
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.ladder import Ladder, Level, Standing, new_ladder, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.permissions import Answered, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
@@ -132,7 +132,7 @@ class InterventionService:
             monitor=monitor,
             controls=controls,
             settings=settings.intervention,
-            stopped=lambda: stop.reason,
+            stop_reason=lambda: stop.reason,
             clock=clock,
             ids=ids,
             sign=sign,
@@ -143,7 +143,7 @@ class InterventionService:
             settings=settings,
             monitor=monitor,
             recovery=recovery,
-            stopped=lambda: stop.reason,
+            stop_reason=lambda: stop.reason,
             clock=clock,
             ask=self._ask_orchestrator,
         )
@@ -224,9 +224,9 @@ class InterventionService:
         if seconds > 0:
             await self._climber.shift(seconds)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
-        await self._climber.settled()
+        await self._climber.wait_until_idle()
 
     async def close(self) -> None:
         """Stop. Unfinished actions are recorded and resume after the next start."""
@@ -339,7 +339,7 @@ class InterventionService:
             self._actions.permit(ActionKind.ESCALATE, question.target)
         assert worker is not None
         ladder = self.ledger.ladders.get(key)
-        after = next_step(ladder, Standing.of(worker, self._settings), self._settings).ladder
+        after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or came_down(ladder, after):
             await self._climber.come_down(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
@@ -399,7 +399,7 @@ class InterventionService:
             current, now = self._ladder(worker), self._clock()
             self._climber.budget.spend(now)
             # After any nudge the ladder waits for its interval.
-            ladder = current or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
                 grant,
                 message=message or messages.reminder(worker, now),
@@ -434,7 +434,7 @@ class InterventionService:
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
             self._climber.budget.spend(self._clock())
-            ladder = current or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
 
     async def terminate(
@@ -619,7 +619,7 @@ class InterventionService:
             raise
 
     def _held_back(self, kind: ActionKind) -> Unless:
-        return lambda worker: self._climber.held_back(kind, worker)
+        return lambda worker: self._climber.refusal_reason(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
         """Return the ladder of this incarnation of the worker."""

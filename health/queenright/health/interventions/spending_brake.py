@@ -83,7 +83,7 @@ class SpendingBrake:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for brakes in progress."""
         await asyncio.gather(*self._running)
 

@@ -18,7 +18,7 @@ from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.settings import Recovery as Limits
-from queenright.health.state import works_around
+from queenright.health.state import progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 HOUR: Final = 3600.0
@@ -222,7 +222,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
         return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # A state from before the recovery does not count.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    bad = worker.state.in_trouble and not works_around(v, worker.findings)
+    bad = worker.state.in_trouble and not progresses_despite_breaker(v, worker.findings)
     if bad and (is_new or over):
         return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:

@@ -143,7 +143,7 @@ class RecoveryService:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no worker is being started."""
         while self._starting:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
@@ -297,11 +297,11 @@ class RecoveryService:
         """Return the open recoveries."""
         return list(self._ledger.live.values())
 
-    def in_hand(self, key: WorkerKey) -> bool:
+    def is_recovering(self, key: WorkerKey) -> bool:
         """Return whether a worker is being recovered, or is watched closely after a recovery."""
         return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether anything here could start this worker again."""
         return self._starter.respawner(target) is not None
 

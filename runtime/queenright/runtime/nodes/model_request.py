@@ -110,13 +110,13 @@ def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
     try:
         yield
     except (TransientModelError, TimeoutError) as error:
-        permit.failed(error)
+        permit.record_failure(error)
         raise
     except BaseException:
         # An invalid request or a cancellation says nothing about the provider.
         permit.release()
         raise
-    permit.succeeded()
+    permit.record_success()
 
 
 async def _reply(

@@ -16,7 +16,7 @@ from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState, worst
 from queenright.health.incidents import incidents_of
-from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Step, next_step
 from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.service import AgentHealth
@@ -351,11 +351,11 @@ def _next(service: Service, ladder: Ladder) -> Step | None:
     settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)
     if worker is None:
-        return None if ladder.grounded else Step(ladder=ladder)
-    step = next_step(ladder, Standing.of(worker, settings), settings)
+        return None if ladder.is_untouched else Step(ladder=ladder)
+    step = next_step(ladder, LadderInputs.of(worker, settings), settings)
     if not settings.intervention.enabled:
         step = Step(ladder=step.ladder)
-    if step.ladder is None or (step.ladder.grounded and step.action is None):
+    if step.ladder is None or (step.ladder.is_untouched and step.action is None):
         return None
     return step
 
