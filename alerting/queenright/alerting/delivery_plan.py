@@ -36,7 +36,7 @@ class SentAlert:
     """The last firing alert sent to a peer: when, and the version of its text."""
 
     at: float
-    content: float
+    text_version: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Post:
     key: str
     alert: PostedAlert
     status: Status
-    content: float
+    text_version: float
     about: tuple[Notification, ...]
 
 
@@ -123,17 +123,17 @@ def _keep_firing(
     settings: AlertingSettings,
     now: float,
 ) -> None:
-    speaker = min(holding, key=lambda n: n.id)
-    if refused == speaker.updated_at:
+    representative = min(holding, key=lambda n: n.id)
+    if refused == representative.updated_at:
         return
     new = tuple(n for n in holding if peer not in n.fired)
     result.pending |= {n.id: n.created_at for n in new}
     # The lower bound covers a clock that was set back.
     is_fresh = last is not None and last.at <= now < last.at + RESEND_SECONDS
-    if last is not None and is_fresh and last.content == speaker.updated_at and not new:
+    if last is not None and is_fresh and last.text_version == representative.updated_at and not new:
         result.next_due = min(result.next_due, last.at + RESEND_SECONDS)
         return
-    result.posts.append(_fire(key, speaker, new, settings, now))
+    result.posts.append(_fire(key, representative, new, settings, now))
     result.next_due = min(result.next_due, now + RESEND_SECONDS)
 
 
@@ -174,7 +174,7 @@ def _end(
     result.pending |= {n.id: n.ends_at or now for n in ended}
     alert = _ended_alert(newest, ended, now)
     result.posts.append(
-        Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=tuple(ended))
+        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=tuple(ended))
     )
 
 
@@ -191,10 +191,12 @@ def _repeat_end(
         return
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
     alert = _ended_alert(newest, ended, now)
-    result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))
+    result.posts.append(
+        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=())
+    )
 
 
-def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
+def is_end_final(notification: Notification, peer: str, now: float) -> bool:
     """Return whether a peer accepted an end so long ago that it is never sent again."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
@@ -224,12 +226,16 @@ def _end_due_at(notification: Notification, peer: str, settings: AlertingSetting
 
 
 def _fire(
-    key: str, speaker: Notification, new: tuple[Notification, ...], settings: AlertingSettings, now: float
+    key: str,
+    representative: Notification,
+    new: tuple[Notification, ...],
+    settings: AlertingSettings,
+    now: float,
 ) -> Post:
     alert = PostedAlert(
-        labels=speaker.labels,
-        annotations=speaker.annotations,
-        starts_at=speaker.starts_at,
-        ends_at=max(now, speaker.starts_at) + settings.lifetime_seconds,
+        labels=representative.labels,
+        annotations=representative.annotations,
+        starts_at=representative.starts_at,
+        ends_at=max(now, representative.starts_at) + settings.lifetime_seconds,
     )
-    return Post(key=key, alert=alert, status="firing", content=speaker.updated_at, about=new)
+    return Post(key=key, alert=alert, status="firing", text_version=representative.updated_at, about=new)

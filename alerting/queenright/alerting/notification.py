@@ -184,7 +184,7 @@ class PeerDeliveryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class NotificationRecord:
     """One notification and its delivery to each peer. Times in seconds since the epoch."""
 
     id: int
@@ -230,8 +230,8 @@ def enqueue(
     now: float,
     *,
     requests: Sequence[OperatorRequest] = (),
-    follows: Sequence[str] = (),
-    hold: float = 0.0,
+    earlier_tickets: Sequence[str] = (),
+    hold_seconds: float = 0.0,
 ) -> None:
     """
     Enqueue the notifications for a changed ticket, in the transaction that changes it.
@@ -240,18 +240,18 @@ def enqueue(
 
     Args:
         requests: Decisions or actions that the message asks for.
-        follows: Tickets of the same agent and cause whose sessions ended before this one's began, latest
-            first. A new ticket joins the first of their alerts that still fires, without a new notification:
-            an agent that crashes repeatedly is one incident.
-        hold: Seconds that the alert keeps firing after the end of the worker, or of a series of failed runs,
-            so that the next ticket can join it. Not applied if a person resolved the ticket.
+        earlier_tickets: Tickets of the same agent and cause whose sessions ended before this one's began,
+            latest first. A new ticket joins the first of their alerts that still fires, without a new
+            notification: an agent that crashes repeatedly is one incident.
+        hold_seconds: How long the alert keeps firing after the end of the worker, or of a series of failed
+            runs, so that the next ticket can join it. Not applied if a person resolved the ticket.
     """
     if ticket.status is TicketStatus.OPEN:
         return
     current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
     if current is None and ticket.status in _NOTIFIED_STATUSES:
-        joined = _find_joined(conn, ticket, follows, now)
+        joined = _find_joined(conn, ticket, earlier_tickets, now)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
     if ticket.status in _NOTIFIED_STATUSES:
@@ -268,7 +268,7 @@ def enqueue(
     elif current is not None and current.ends_at is None:
         # The text of the end matters too: a worker that ended has not recovered.
         _update_annotations(conn, current, annotations, now)
-        ends_at = now + hold if _may_be_joined(ticket) else now
+        ends_at = now + hold_seconds if _may_be_joined(ticket) else now
         silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
         _end(conn, current, now, ends_at, silent=silent)
         if not silent:
@@ -277,23 +277,25 @@ def enqueue(
         _end(conn, current, now, now, silent=True)
 
 
-def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
+def find_joined(
+    conn: Connection, ticket: EscalationTicket, earlier_tickets: Sequence[str], now: float
+) -> str | None:
     """
     Return the ticket whose alert a new ticket joins without a notification; None if people are notified.
 
     Args:
         conn: A connection in the transaction that enqueues the ticket.
         ticket: A ticket without a notification.
-        follows: See ``enqueue``.
+        earlier_tickets: See ``enqueue``.
     """
-    joined = _find_joined(conn, ticket, follows, now)
+    joined = _find_joined(conn, ticket, earlier_tickets, now)
     return None if joined is None or _is_more_severe(ticket, joined) else joined.ticket_id
 
 
 def _find_joined(
-    conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float
+    conn: Connection, ticket: EscalationTicket, earlier_tickets: Sequence[str], now: float
 ) -> Notification | None:
-    for earlier in follows:
+    for earlier in earlier_tickets:
         notification = _find_firing(conn, earlier, now)
         # A storm's alerts are one incident; an agent that keeps crashing after it gets a separate one.
         if notification is not None and notification.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
@@ -528,7 +530,7 @@ def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
 
 def list_notifications(
     conn: Connection, limit: int = 50, *, now: float, before: int | None = None
-) -> list[HandedOver]:
+) -> list[NotificationRecord]:
     """
     Return the latest notifications with their delivery to each peer, newest first.
 
@@ -565,9 +567,9 @@ def _to_record(
     peers: tuple[PeerDeliveryState, ...],
     delivered: Iterable[DeliveredNotification],
     now: float,
-) -> HandedOver:
+) -> NotificationRecord:
     holds = _has_not_ended(row.ends_at, row.updated_at, now)
-    return HandedOver(
+    return NotificationRecord(
         id=row.id,
         ticket_id=row.ticket_id,
         agent=row.labels["agent"],
@@ -597,7 +599,7 @@ def _notification(row: object) -> Notification:
     return Notification(**values)
 
 
-def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
+def record_receipts(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
     """
     Store receipts, close finished notifications and delete old ones.
 

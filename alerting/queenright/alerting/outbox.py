@@ -24,7 +24,7 @@ from queenright.alerting.notification import (
     read_active,
     read_changed,
     read_last_id,
-    record,
+    record_receipts,
 )
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_delivery import Deliveries, Failure, Outcome, PeerDelivery
@@ -206,7 +206,7 @@ class Outbox:
             events = self._events(line, result, now)
 
             def write(conn: Any) -> None:
-                record(conn, result.receipts, done, now)
+                record_receipts(conn, result.receipts, done, now)
                 append_events(conn, events)
 
             try:
@@ -261,7 +261,7 @@ class Outbox:
         self._pending_without_peer = {n.id: n.created_at for n in notifications if n.is_firing(now)}
         ended = [n.id for n in notifications if not n.is_firing(now)]
         if ended:
-            await self._store.transact(lambda conn: record(conn, (), ended, now))
+            await self._store.transact(lambda conn: record_receipts(conn, (), ended, now))
             self._apply((), ended)
         return float("inf")
 

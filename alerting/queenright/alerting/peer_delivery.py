@@ -17,7 +17,7 @@ from queenright.alerting.alertmanager import (
     AlertsRejectedError,
     PeerUnavailableError,
 )
-from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_repeated, plan
+from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_final, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -111,7 +111,7 @@ class PeerDelivery:
         is_known = any(notification.key in keys for keys in (self._ends, self._sent, self.refused))
         if not is_known and not notification.is_replaced:
             return False
-        return is_end_repeated(notification, self.peer.name, now)
+        return is_end_final(notification, self.peer.name, now)
 
     async def deliver(self, notifications: Sequence[Notification], now: float) -> tuple[Deliveries, float]:
         """Send due alerts; return the result and the time of the next delivery."""
@@ -226,7 +226,7 @@ class PeerDelivery:
     def _accept(self, post: Post, result: Deliveries, now: float) -> None:
         self.refused.pop(post.key, None)
         if post.status == "firing":
-            self._sent[post.key] = SentAlert(now, post.content)
+            self._sent[post.key] = SentAlert(now, post.text_version)
             self._ends.discard(post.key)
         else:
             self._sent.pop(post.key, None)
@@ -245,7 +245,7 @@ class PeerDelivery:
             "status": post.status,
             "error": error.reason,
         }
-        self.refused[post.key] = (post.content, details)
+        self.refused[post.key] = (post.text_version, details)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)

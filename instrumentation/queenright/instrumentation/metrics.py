@@ -17,13 +17,13 @@ from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.limited import Limited
 from queenright.instrumentation.names import OTHER, MetricName
 
-SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
+DURATION_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
 """Buckets of duration histograms: from an in-memory lookup to the stall threshold of a tool."""
 
-VALUES: Final = 100
+MAX_LABEL_VALUES: Final = 100
 """Maximum nodes, tools, models or error types per agent; further ones are counted as ``other``."""
 
-AGENTS: Final = 500
+MAX_AGENTS: Final = 500
 """Maximum live agents per process; further ones are counted as ``other``."""
 
 _COUNTED_BY: Final = {
@@ -46,7 +46,7 @@ def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
         return Counter(name.name, name.help, name.labels, registry=registry)
     if name.kind == "gauge":
         return Gauge(name.name, name.help, name.labels, registry=registry)
-    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=SECONDS)
+    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=DURATION_BUCKETS)
 
 
 class WorkerFamilies:
@@ -105,7 +105,7 @@ class WorkerFamilies:
     @property
     def is_full(self) -> bool:
         """Whether another agent would be folded into ``other``."""
-        return len(self._agents) - (OTHER in self._agents) >= AGENTS
+        return len(self._agents) - (OTHER in self._agents) >= MAX_AGENTS
 
     def acquire(self, agent: str) -> AgentSeries:
         """Return the series of ``agent``, shared by its runs in this process. ``release`` them at the end."""
@@ -316,7 +316,7 @@ class AgentSeries:
         values = self._values.setdefault(label, set())
         if value in values:
             return value
-        if len(values) >= VALUES:
+        if len(values) >= MAX_LABEL_VALUES:
             return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
         values.add(value)
         return value

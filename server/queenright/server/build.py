@@ -349,7 +349,7 @@ def _open_agent_bus(
 ) -> EventBus:
     """Return the bus of a loaded agent: its events are durable, and observed by the service as well."""
     return EventBus(
-        log=companions.log(store, agent_id),
+        log=companions.recording_log(store, agent_id),
         on_drop=bus.report_drop,
         on_error=_log_subscriber_error,
         on_publish=lambda events: bus.fan_out(*events),

@@ -44,7 +44,7 @@ class Difference:
     changes: tuple[Change, ...] = ()
 
 
-def normal(expr: str) -> str:
+def normalize_expression(expr: str) -> str:
     """
     Normalize whitespace, numbers, durations and quotes, because Prometheus reformats expressions.
     """
@@ -64,16 +64,16 @@ def _normalize_token(token: re.Match[str]) -> str:
     return word
 
 
-def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[Difference]:
+def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> list[Difference]:
     """
     Return the differences, in the order of ``wanted``, followed by superfluous rules.
 
     Args:
-        there: Loaded rules or rules from files; rules that are not Queenright's are ignored.
+        existing: Loaded rules or rules from files; rules that are not Queenright's are ignored.
     """
     rules = list(wanted)
     remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
-    for rule in there:
+    for rule in existing:
         if rule.is_ours:
             remaining[rule.alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
@@ -95,10 +95,10 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
     return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
 
 
-def _superfluous(there: LoadedRule, wanted: LoadedRule | None) -> Difference:
+def _superfluous(existing: LoadedRule, wanted: LoadedRule | None) -> Difference:
     if wanted is None:
-        return Difference("removed", there)
-    return Difference("twice", there, tuple(_changes(there, wanted)))
+        return Difference("removed", existing)
+    return Difference("twice", existing, tuple(_changes(existing, wanted)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
@@ -111,26 +111,26 @@ def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRul
     same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
     if not same:
         return None
-    expr = normal(rule.expr)
-    best = min(same, key=lambda c: (normal(c.expr) != expr, c.group != rule.group))
+    expr = normalize_expression(rule.expr)
+    best = min(same, key=lambda c: (normalize_expression(c.expr) != expr, c.group != rule.group))
     candidates.remove(best)
     return best
 
 
-def _changes(there: LoadedRule, wanted: LoadedRule) -> Iterator[Change]:
-    if normal(there.expr) != normal(wanted.expr):
-        yield Change("expr", there.expr, wanted.expr)
-    if there.group != wanted.group:
-        yield Change("group", there.group, wanted.group)
+def _changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[Change]:
+    if normalize_expression(existing.expr) != normalize_expression(wanted.expr):
+        yield Change("expr", existing.expr, wanted.expr)
+    if existing.group != wanted.group:
+        yield Change("group", existing.group, wanted.group)
     for part, before, after in (
-        ("for", there.for_, wanted.for_),
-        ("keep_firing_for", there.keep_firing_for, wanted.keep_firing_for),
+        ("for", existing.for_, wanted.for_),
+        ("keep_firing_for", existing.keep_firing_for, wanted.keep_firing_for),
     ):
         if before != after:
             yield Change(part, f"{before:g} s", f"{after:g} s")
     for part, old, new in (
-        ("label", there.labels, wanted.labels),
-        ("annotation", there.annotations, wanted.annotations),
+        ("label", existing.labels, wanted.labels),
+        ("annotation", existing.annotations, wanted.annotations),
     ):
         for name in sorted(old.keys() | new.keys()):
             if old.get(name) != new.get(name):

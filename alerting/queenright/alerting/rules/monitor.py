@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, select, spelled
+from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -67,7 +67,7 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="critical",
         summary="Queenright is up but evaluates no agents.",
         description="Agents are known, but the last sweep evaluated none of them, or no sweep has run "
-        f"for {spelled(window)} (value {{{{ $value | humanize }}}}).",
+        f"for {duration_in_words(window)} (value {{{{ $value | humanize }}}}).",
         threshold=f"two sweeps ({duration(2 * interval)}) without an evaluated agent, or no sweep for "
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
@@ -179,7 +179,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         severity="critical",
         summary="Notifications do not reach Alertmanager.",
         description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
-        f"for more than {spelled(stuck)}.",
+        f"for more than {duration_in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
         dashboard="queenright-monitor",

@@ -101,11 +101,13 @@ def _service_records(selectors: Selectors) -> tuple[Record, ...]:
     alive = select(selectors, names.AGENTS)
     unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
-    lack = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
+    missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (
         Record(name=AGENTS, expr=f"sum({alive})"),
-        Record(name=UNHEALTHY, expr=f"(sum({unhealthy}) - (sum({lack}) or vector(0)))\n/\nsum({alive})"),
+        Record(
+            name=UNHEALTHY, expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)))\n/\nsum({alive})"
+        ),
         Record(
             name="cluster:queenright_detection_delay_seconds:p99_5m",
             expr=f"histogram_quantile(0.99, sum by (le) (rate({delays}[5m])))",

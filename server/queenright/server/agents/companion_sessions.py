@@ -17,7 +17,7 @@ from typing import Any, Final
 from queenright.runtime.bus import EventLog
 from queenright.runtime.events import AgentEvent, EventType
 
-KEPT: Final = 10_000
+MAX_SESSIONS: Final = 10_000
 """Maximum companion sessions per agent; the newest are kept."""
 
 _START_EVENTS: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
@@ -33,21 +33,21 @@ class CompanionSessions:
         """Return an agent's companion sessions; its own sessions only if a companion shares them."""
         return self._sessions.get(agent_id, {}).keys()
 
-    def note(self, agent_id: str, sessions: Iterable[str]) -> None:
+    def add(self, agent_id: str, sessions: Iterable[str]) -> None:
         """Add companion sessions of an agent, oldest first."""
         known = self._sessions.setdefault(agent_id, {})
         known.update(dict.fromkeys(sessions))
-        while len(known) > KEPT:
+        while len(known) > MAX_SESSIONS:
             del known[next(iter(known))]
 
-    def log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
+    def recording_log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
         """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
         return _RecordingLog(log, lambda events: self._note_new(agent_id(), events))
 
     def _note_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:
         for event in events:
             if event.type in _START_EVENTS and event.agent_id != agent_id and event.session_id:
-                self.note(agent_id, [event.session_id])
+                self.add(agent_id, [event.session_id])
 
 
 def list_companion_sessions(storage: Path) -> list[str]:
@@ -58,7 +58,7 @@ def list_companion_sessions(storage: Path) -> list[str]:
             found += os.listdir(folder)
         except OSError:
             continue  # no sessions, or not readable
-    return sorted(found)[-KEPT:]
+    return sorted(found)[-MAX_SESSIONS:]
 
 
 class _RecordingLog:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright import api
-from queenright.alerting.notification import HandedOver
+from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
@@ -165,7 +165,7 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.Notification:
+def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
