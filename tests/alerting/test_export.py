@@ -32,6 +32,7 @@ from queenright.alerting.export import (
     rule_links,
 )
 from queenright.alerting.export.alertmanager import queenright_section, whole_config
+from queenright.alerting.export.compare import normalize_expression
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in

@@ -22,9 +22,9 @@ from queenright.health.vital_facts import (
     Output,
     SessionStatus,
     after_mcp_change,
+    parse_count,
     seconds,
     tail,
-    whole,
     word,
 )
 from queenright.health.vital_state import Handler, VitalState
@@ -183,8 +183,8 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
     beat = Beat(
         phase=word(data.get("phase")),
         last_tool_call=seconds(data.get("last_tool_call")),
-        token_count=whole(data.get("token_count")),
-        error_count=whole(data.get("error_count")),
+        token_count=parse_count(data.get("token_count")),
+        error_count=parse_count(data.get("error_count")),
         progress_indicator=word(data.get("progress_indicator")),
     )
     if beat.token_count and (v.beat is None or beat.token_count != v.beat.token_count):
@@ -197,7 +197,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
     if not v.record_activity(at):
         return
     files, passed, failed = (
-        whole(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
+        parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
     output, known = Output(files, passed, failed, since=at, reports=1), v.output
     if not any(one is not None for one in output.counts):

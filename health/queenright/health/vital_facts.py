@@ -147,9 +147,9 @@ def _is_bare_exit(text: str) -> bool:
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
 
-def tail(said: object) -> str:
+def tail(text: object) -> str:
     """Return the last 500 characters of a text, without a word that the cut would split."""
-    text = str(said)
+    text = str(text)
     if len(text) <= EVIDENCE_LIMIT:
         return text
     start = len(text) - EVIDENCE_LIMIT
@@ -163,9 +163,9 @@ def _name(text: str) -> str:
     return sys.intern(redact(" ".join(text.split()), _NAME_LIMIT))
 
 
-def name(said: object) -> str:
+def name(value: object) -> str:
     """Return a tool's name or an error's class for others to read: one line of 80 characters, no secrets."""
-    return _name(str(said)[: 4 * _NAME_LIMIT]) if said else ""
+    return _name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
 
 
 class SessionStatus(StrEnum):
@@ -404,7 +404,7 @@ def dollars(value: object) -> float | None:
     return float(value)
 
 
-def whole(value: object) -> int | None:
+def parse_count(value: object) -> int | None:
     """Return a valid count, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None

@@ -265,7 +265,7 @@ class EventBus:
                 raise RuntimeError(
                     f"handler {subscription.name!r} cannot drain the bus: it would wait for itself"
                 )
-            markers.append(subscription.mark())
+            markers.append(subscription.add_marker())
         if markers:
             await asyncio.wait(markers)
 

@@ -106,7 +106,7 @@ class Subscription:
         if self._task is None:
             self._start()
 
-    def mark(self) -> asyncio.Future[None]:
+    def add_marker(self) -> asyncio.Future[None]:
         """Return a future that is done when all events queued so far have been handled."""
         marker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._task is None:
