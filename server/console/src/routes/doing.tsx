@@ -27,7 +27,7 @@ export function Doing() {
         <Loading />
       ) : (
         <ul className="doing">
-          {acting.emergency_stop.stopped && (
+          {acting.emergency_stop.on && (
             <li>
               <Pill tone="failing">stopped</Pill>
               <span>Automatic actions are stopped: {acting.emergency_stop.reason || 'emergency stop'}</span>
@@ -63,9 +63,9 @@ export function Doing() {
               </span>
             </li>
           ))}
-          {!acting.ladders.length && !acting.recoveries.length && !acting.emergency_stop.stopped && (
+          {!acting.ladders.length && !acting.recoveries.length && !acting.emergency_stop.on && (
             <li className="muted">
-              {status.data?.tickets.length ? 'No action is under way.' : `Watching. Up for ${duration(now - status.data!.started_at)}, no action is under way.`}
+              {status.data?.tickets.length ? 'No action is under way.' : `Watching. Up for ${duration(now - (status.data?.started_at ?? now))}, no action is under way.`}
             </li>
           )}
           {acting.ladders_more > 0 && <li className="muted">and {counted(acting.ladders_more, 'more worker')}</li>}
@@ -73,7 +73,7 @@ export function Doing() {
             <li>
               <Pill tone="degraded">alerts</Pill>
               <span>{counted(status.data.outbox.pending, 'alert')} not yet delivered to Alertmanager</span>
-              <Ago at={status.data.outbox.oldest} />
+              <Ago at={status.data.outbox.oldest ?? null} />
             </li>
           )}
           {status.data?.not_ready.map((reason) => (

@@ -144,7 +144,9 @@ function Rows({ rows, total, sort, onSort, more }: { rows: readonly AgentRow[]; 
     overscan: 6,
     getItemKey: (index) => `${rows[index]!.agent_id}\n${rows[index]!.session_id}`,
   })
-  useEffect(() => virtual.measure(), [height, virtual])
+  useEffect(() => {
+    virtual.measure()
+  }, [height, virtual])
   const items = virtual.getVirtualItems()
   const last = items.at(-1)?.index ?? 0
   useEffect(() => {

@@ -1,5 +1,108 @@
-import { Empty } from '../ui/basics'
+import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { data, GET, POST } from '../api/client'
+import { callerQuery, incidentsQuery } from '../api/queries'
+import type { Incident } from '../api/schema'
+import { useNow } from '../clock'
+import { counted, duration, words } from '../format'
+import { by } from '../shell/name'
+import { useAct } from '../ui/act'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { ProviderStatus } from './doing'
+import './tickets.css'
 
+/** Causes that several workers share, with their tickets. */
 export function IncidentsPage() {
-  return <Empty title="incidents" />
+  const found = useQuery(incidentsQuery)
+  const incidents = found.data?.incidents ?? []
+  return (
+    <>
+      <div className="page-head">
+        <h1>Incidents</h1>
+      </div>
+      <div className="ticket-page">
+        <div className="stack">
+          {found.error && !found.data ? (
+            <ReadError error={found.error} retry={() => void found.refetch()} />
+          ) : !found.data ? (
+            <Loading rows={5} />
+          ) : incidents.length === 0 ? (
+            <section className="panel">
+              <Empty title="No incidents">
+                <p>When several workers fail for one cause, such as their provider, it is one incident and one page.</p>
+              </Empty>
+            </section>
+          ) : (
+            incidents.map((incident) => <One key={incident.incident_id} incident={incident} />)
+          )}
+        </div>
+        <ProviderStatus />
+      </div>
+    </>
+  )
+}
+
+/** `provider:anthropic` as `Provider anthropic`. */
+function causeOf(incident: Incident): string {
+  const [kind = '', ...rest] = incident.cause.split(':')
+  const name = rest.join(':')
+  return name ? `${words(kind).replace(/^./, (first) => first.toUpperCase())} ${name}` : words(incident.cause)
+}
+
+function One({ incident }: { incident: Incident }) {
+  const now = useNow()
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const acknowledge = useAct(async () => {
+    for (const ticketId of incident.ticket_ids) {
+      const ticket = await data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } }))
+      if (ticket.status === 'open' || ticket.status === 'intervening') await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: ticketId } }, body: { via: 'api', ...by() } }))
+    }
+    return `Acknowledged the tickets of ${causeOf(incident)}.`
+  })
+  return (
+    <Panel
+      title={<span className="wrap">{causeOf(incident)}</span>}
+      aside={
+        <>
+          <Pill tone={incident.closed_at ? 'quiet' : toneOf(incident.severity)}>{incident.closed_at ? 'closed' : incident.severity}</Pill>
+          {mayAct && !incident.closed_at && (
+            <Button small onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
+              Acknowledge all
+            </Button>
+          )}
+        </>
+      }
+    >
+      <div className="body stack">
+        <p className="muted">
+          {counted(incident.workers, 'worker')}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, {incident.closed_at ? 'lasted' : 'for'} {duration((incident.closed_at ?? now) - incident.opened_at)}, began <Ago at={incident.opened_at} />
+        </p>
+        <Children ids={incident.ticket_ids} />
+      </div>
+    </Panel>
+  )
+}
+
+const SHOWN = 20
+
+function Children({ ids }: { ids: readonly string[] }) {
+  const shown = ids.slice(0, SHOWN)
+  const found = useQuery({
+    queryKey: ['tickets', 'children', ...shown],
+    queryFn: () => Promise.all(shown.map((id) => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } })))),
+  })
+  if (!found.data) return found.error ? <ReadError error={found.error} /> : <Loading rows={2} />
+  return (
+    <ul className="stack" style={{ gap: 6 }}>
+      {found.data.map((ticket) => (
+        <li key={ticket.ticket_id} className="row">
+          <Pill tone={ticket.closed_at ? 'quiet' : toneOf(ticket.severity)}>{ticket.closed_at ? words(ticket.status) : ticket.severity}</Pill>
+          <Link className="link clip" to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }}>
+            {ticket.worker_agent_id}: {words(ticket.words_kind ?? ticket.kind)}
+          </Link>
+        </li>
+      ))}
+      {ids.length > SHOWN && <li className="muted">and {counted(ids.length - SHOWN, 'more ticket')}</li>}
+    </ul>
+  )
 }

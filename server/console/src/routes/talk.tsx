@@ -1,5 +1,422 @@
-import { Empty } from '../ui/basics'
+import './talk.css'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { Link, useNavigate, useSearch } from '@tanstack/react-router'
+import { useEffect, useRef, useState } from 'react'
+import { data, DELETE, GET, POST } from '../api/client'
+import { callerQuery } from '../api/queries'
+import type { AgentSlot, EntryPoint } from '../api/schema'
+import { counted, dateTime, words } from '../format'
+import { say, useAct } from '../ui/act'
+import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { Ask } from '../ui/dialog'
+import { Graph } from './graph'
+import { QueenChat, sendOnEnter } from './queen'
 
+/** Talk with the agents that are loaded in the service, and with the queen beside any ticket. */
 export function TalkPage() {
-  return <Empty title="talk" />
+  const { agent = '', session = '', ticket, graph = '' } = useSearch({ from: '/talk' })
+  const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
+  const slots = loaded.data?.loaded ?? []
+  const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
+  return (
+    <>
+      <div className="page-head">
+        <h1>Talk</h1>
+      </div>
+      <div className="talk">
+        <Panel title="Loaded agents" aside={<LoadAgent />}>
+          {loaded.error ? (
+            <ReadError error={loaded.error} retry={() => void loaded.refetch()} />
+          ) : !loaded.data ? (
+            <Loading />
+          ) : (
+            <ul className="list">
+              {slots.map((one) => (
+                <li key={one.agent_id}>
+                  <Link to="/talk" search={{ agent: one.agent_id }} aria-current={one === slot ? 'true' : undefined}>
+                    <strong className="wrap">{one.agent_id}</strong>
+                    <small className="clip" title={one.description}>
+                      {one.description || one.goal}
+                    </small>
+                  </Link>
+                </li>
+              ))}
+              {slots.length === 0 && <li className="item muted">No agent is loaded in the service.</li>}
+            </ul>
+          )}
+        </Panel>
+        {slot ? (
+          <>
+            <div className="stack">
+              <Conversation key={`${slot.agent_id}/${session}`} slot={slot} session={session} graph={graph || slot.active_graph_id} />
+              <Panel title={`Graph ${graph || slot.active_graph_id}`} aside={<GraphChoice slot={slot} graph={graph || slot.active_graph_id} />}>
+                <Graph agentId={slot.agent_id} graphId={graph || slot.active_graph_id} />
+              </Panel>
+            </div>
+            <div className="stack third">
+              <Start slot={slot} graph={graph || slot.active_graph_id} />
+              <Sessions slot={slot} session={session} />
+              {session && <Checkpoints slot={slot} session={session} />}
+              {ticket && <QueenChat ticketId={ticket} />}
+            </div>
+          </>
+        ) : ticket ? (
+          <QueenChat ticketId={ticket} />
+        ) : (
+          loaded.data && (
+            <Empty title={agent ? `${agent} is not loaded` : 'Load an agent to talk with it'}>
+              <p>Agents that run elsewhere are watched, nudged and stopped from their own page.</p>
+              <Copyable text="queenright agents load examples/log_digest" />
+            </Empty>
+          )
+        )}
+      </div>
+    </>
+  )
+}
+
+function LoadAgent() {
+  const caller = useQuery(callerQuery).data
+  const [open, setOpen] = useState(false)
+  const found = useQuery({ queryKey: ['loaded', 'discover'], queryFn: () => data(GET('/api/discover')), enabled: open })
+  const navigate = useNavigate()
+  if (!caller?.may_manage) return null
+  const choices = (found.data?.agents ?? []).filter((one) => !one.loaded && !one.problem)
+  return (
+    <>
+      <Button small onPress={() => setOpen(true)}>
+        Load…
+      </Button>
+      {open && (
+        <Ask
+          title="Load an agent"
+          lead={found.data ? `${counted(choices.length, 'agent')} found in ${found.data.roots.join(', ') || 'no folder: set agents.roots'}.` : 'Looking for agents…'}
+          fields={[
+            choices.length
+              ? { name: 'path', label: 'Agent', options: choices.map((one) => ({ value: one.path, label: `${one.name} (${one.path})` })) }
+              : { name: 'path', label: 'Folder', required: true, hint: 'A folder below agents.roots.' },
+            { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own.' },
+          ]}
+          confirm="Load"
+          run={async ({ path = '', model }) => {
+            const slot = await data(POST('/api/agents', { body: { path, ...(model ? { model } : {}) } }))
+            say(`Loaded ${slot.agent_id}.`)
+            void navigate({ to: '/talk', search: { agent: slot.agent_id } })
+          }}
+          onClose={() => setOpen(false)}
+        />
+      )}
+    </>
+  )
+}
+
+function GraphChoice({ slot, graph }: { slot: AgentSlot; graph: string }) {
+  const navigate = useNavigate()
+  if (slot.graphs.length < 2) return null
+  return (
+    <select className="input" style={{ width: 'auto' }} aria-label="Graph" value={graph} onChange={(event) => void navigate({ to: '/talk', search: (before) => ({ ...before, graph: event.target.value }) })}>
+      {slot.graphs.map((id) => (
+        <option key={id}>{id}</option>
+      ))}
+    </select>
+  )
+}
+
+/** The messages of a session as they are written, and what the agent is writing now. */
+function Conversation({ slot, session, graph }: { slot: AgentSlot; session: string; graph: string }) {
+  const agentId = slot.agent_id
+  const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const navigate = useNavigate()
+  const end = useRef<HTMLDivElement>(null)
+  const [text, setText] = useState('')
+  const messages = useQuery({
+    queryKey: ['agent', agentId, 'messages', session],
+    queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}/messages', { params: { path: { agent_id: agentId, session_id: session }, query: { limit: 200 } } })),
+    enabled: session !== '',
+  })
+  const typing = useTyping(agentId, session)
+  const send = useAct(async (message: string) => {
+    const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body: { message, graph_id: graph, ...(session ? { session_id: session } : {}) } }))
+    setText('')
+    if (result.session_id && result.session_id !== session) void navigate({ to: '/talk', search: { agent: agentId, session: result.session_id } })
+    return result.status === 'queued' ? 'Queued: the agent is busy with other runs.' : `Sent to ${agentId}.`
+  })
+  const count = messages.data?.messages.length ?? 0
+  useEffect(() => {
+    end.current?.scrollIntoView({ block: 'nearest' })
+  }, [count, typing])
+  return (
+    <Panel title={<span className="wrap">{agentId}</span>} aside={session && <RunControls slot={slot} session={session} />}>
+      <div className="chat">
+        <div className="messages" role="log" aria-label={`Conversation with ${agentId}`} tabIndex={0}>
+          {!session && <p className="muted">Write a message, start a run, or open a session.</p>}
+          {messages.error && <ReadError error={messages.error} retry={() => void messages.refetch()} />}
+          {session && !messages.data && !messages.error && <Loading />}
+          {messages.data?.messages.map((message) => (
+            <div key={`${message.conversation}/${message.seq}`} className={`message ${message.role === 'user' ? 'mine' : message.role}`}>
+              {message.text}
+              {message.tool_calls.map((call) => (
+                <small key={call.id} className="mono">
+                  {call.name}({call.arguments.length > 160 ? `${call.arguments.slice(0, 160)}…` : call.arguments})
+                </small>
+              ))}
+              <small title={dateTime(message.at)}>
+                {message.kind === 'feedback' ? 'feedback of the judge' : message.role === 'tool' ? 'tool' : message.conversation}, <Ago at={message.at} />
+              </small>
+            </div>
+          ))}
+          {typing && <div className="message">{typing}</div>}
+          <div ref={end} />
+        </div>
+        {mayAct && (
+          <form
+            onSubmit={(event) => {
+              event.preventDefault()
+              if (text.trim()) send.mutate(text.trim())
+            }}
+          >
+            <textarea className="input" rows={2} aria-label={`Message to ${agentId}`} placeholder="Message" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
+            <Button type="submit" look="primary" isDisabled={!text.trim() || send.isPending}>
+              Send
+            </Button>
+          </form>
+        )}
+      </div>
+    </Panel>
+  )
+}
+
+/** What an agent is writing; empty once it is a message. */
+function useTyping(agentId: string, session: string): string {
+  const queries = useQueryClient()
+  const [typing, setTyping] = useState('')
+  useEffect(() => {
+    const types = 'client_output_delta,llm_call_completed,client_input_requested,execution_completed,execution_failed'
+    const source = new EventSource(`/api/agents/${encodeURIComponent(agentId)}/events?types=${types}`)
+    let buffer = ''
+    let frame = 0
+    const show = (): void => {
+      frame = 0
+      setTyping(buffer)
+    }
+    source.addEventListener('client_output_delta', (message: MessageEvent<string>) => {
+      const event = JSON.parse(message.data) as { session_id: string; data: { text?: string } }
+      if (session && event.session_id !== session) return
+      buffer += event.data.text ?? ''
+      frame ||= requestAnimationFrame(show)
+    })
+    const finish = (): void => {
+      buffer = ''
+      frame ||= requestAnimationFrame(show)
+      void queries.invalidateQueries({ queryKey: ['agent', agentId] })
+    }
+    for (const type of types.split(',').slice(1)) source.addEventListener(type, finish)
+    return () => {
+      source.close()
+      cancelAnimationFrame(frame)
+    }
+  }, [agentId, session, queries])
+  return typing
+}
+
+function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
+  const path = { agent_id: slot.agent_id, session_id: session }
+  const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const detail = useQuery({
+    queryKey: ['agent', slot.agent_id, 'session', session],
+    queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}', { params: { path } })),
+  })
+  const pause = useAct(async () => {
+    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    return `Paused ${counted(stopped.executions.length, 'run')} of ${slot.agent_id}.`
+  })
+  const resume = useAct(async () => {
+    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    return started.status === 'queued' ? 'Queued: other runs come first.' : `Resumed ${slot.agent_id}.`
+  })
+  const status = detail.data?.status
+  if (!status) return null
+  return (
+    <>
+      <Pill tone={toneOf(status)}>{status}</Pill>
+      {mayAct && status === 'active' && (
+        <Button small onPress={() => pause.mutate()} isDisabled={pause.isPending}>
+          Pause
+        </Button>
+      )}
+      {mayAct && (status === 'paused' || detail.data?.interrupted) && (
+        <Button small onPress={() => resume.mutate()} isDisabled={resume.isPending}>
+          Resume
+        </Button>
+      )}
+    </>
+  )
+}
+
+/** Start a run: a form with a field for each input of the entry point's node. */
+function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
+  const mayAct = useQuery(callerQuery).data
+  const navigate = useNavigate()
+  const [starting, setStarting] = useState<EntryPoint | null>(null)
+  const [unloading, setUnloading] = useState(false)
+  const entries = useQuery({
+    queryKey: ['loaded', slot.agent_id, 'entries', graph],
+    queryFn: () => data(GET('/api/agents/{agent_id}/entry-points', { params: { path: { agent_id: slot.agent_id }, query: { graph_id: graph } } })),
+  })
+  const node = useQuery({
+    queryKey: ['loaded', slot.agent_id, 'inputs', starting?.graph_id, starting?.node_id],
+    queryFn: () =>
+      data(
+        GET('/api/agents/{agent_id}/graphs/{graph_id}/nodes/{node_id}', {
+          params: { path: { agent_id: slot.agent_id, graph_id: starting!.graph_id, node_id: starting!.node_id } },
+        }),
+      ),
+    enabled: starting !== null,
+  })
+  if (!mayAct?.may_act) return null
+  return (
+    <Panel
+      title="Start"
+      aside={
+        mayAct.may_manage && (
+          <Button small look="danger" onPress={() => setUnloading(true)}>
+            Unload…
+          </Button>
+        )
+      }
+    >
+      {entries.error && <ReadError error={entries.error} />}
+      <ul className="list">
+        {entries.data?.entry_points.map((entry) => (
+          <li key={entry.entry_point_id} className="item row">
+            <span className="grow wrap">
+              {entry.entry_point_id} <small>{entry.trigger_type === 'manual' ? '' : words(entry.trigger_type)}</small>
+              {entry.running + entry.queued > 0 && (
+                <small>
+                  {' '}
+                  {entry.running} running, {entry.queued} queued
+                </small>
+              )}
+            </span>
+            <Button small onPress={() => setStarting(entry)}>
+              Start…
+            </Button>
+          </li>
+        ))}
+      </ul>
+      {starting && node.data && (
+        <Ask
+          title={`Start ${starting.entry_point_id}`}
+          lead={`Of ${slot.agent_id}, graph ${starting.graph_id}.`}
+          fields={node.data.input_keys.map((key) => ({ name: key, label: words(key), multiline: true, hint: 'Text, or JSON such as ["a", "b"].' }))}
+          confirm="Start"
+          run={async (values) => {
+            const input = Object.fromEntries(Object.entries(values).filter(([, text]) => text !== '').map(([key, text]) => [key, parsed(text)]))
+            const started = await data(POST('/api/agents/{agent_id}/trigger', { params: { path: { agent_id: slot.agent_id } }, body: { entry_point_id: starting.entry_point_id, graph_id: starting.graph_id, input_data: input } }))
+            say(started.status === 'queued' ? 'Queued: as many runs are active as the entry point allows.' : `Started ${starting.entry_point_id}.`)
+            if (started.session_id) void navigate({ to: '/talk', search: { agent: slot.agent_id, session: started.session_id } })
+          }}
+          onClose={() => setStarting(null)}
+        />
+      )}
+      {unloading && (
+        <Ask
+          title={`Unload ${slot.agent_id}?`}
+          lead="Its runs are paused. They can be resumed once it is loaded again."
+          confirm="Unload"
+          danger
+          run={async () => {
+            await data(DELETE('/api/agents/{agent_id}', { params: { path: { agent_id: slot.agent_id } } }))
+            say(`Unloaded ${slot.agent_id}.`)
+          }}
+          onClose={() => setUnloading(false)}
+        />
+      )}
+    </Panel>
+  )
+}
+
+/** JSON where it is, else the text itself. */
+function parsed(text: string): unknown {
+  if (!/^[[{\d"tfn-]/.test(text)) return text
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
+  const found = useQuery({
+    queryKey: ['agent', slot.agent_id, 'sessions'],
+    queryFn: () => data(GET('/api/agents/{agent_id}/sessions', { params: { path: { agent_id: slot.agent_id }, query: { limit: 30 } } })),
+  })
+  return (
+    <Panel title="Sessions">
+      {found.error && <ReadError error={found.error} retry={() => void found.refetch()} />}
+      <ul className="list">
+        {found.data?.sessions.map((row) => (
+          <li key={row.session_id}>
+            <Link to="/talk" search={{ agent: slot.agent_id, session: row.session_id }} aria-current={row.session_id === session ? 'true' : undefined}>
+              <span className="row spread">
+                <span className="clip mono">{row.session_id}</span>
+                <Pill tone={toneOf(row.status)}>{row.status}</Pill>
+              </span>
+              <small>
+                <Ago at={row.updated_at} />, {counted(row.executions, 'run')}
+                {row.error && <span className="wrap">: {row.error}</span>}
+              </small>
+            </Link>
+          </li>
+        ))}
+        {found.data?.sessions.length === 0 && <li className="item muted">No session yet.</li>}
+      </ul>
+    </Panel>
+  )
+}
+
+function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
+  const path = { agent_id: slot.agent_id, session_id: session }
+  const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const [restoring, setRestoring] = useState<string | null>(null)
+  const found = useQuery({
+    queryKey: ['agent', slot.agent_id, 'checkpoints', session],
+    queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}/checkpoints', { params: { path, query: { limit: 30 } } })),
+  })
+  return (
+    <Panel title="Checkpoints">
+      {found.error && <ReadError error={found.error} retry={() => void found.refetch()} />}
+      <ul className="list">
+        {found.data?.checkpoints.map((row) => (
+          <li key={row.checkpoint_id} className="item row">
+            <span className="grow">
+              <span className="wrap">{row.node_id ?? row.checkpoint_id}</span>{' '}
+              <small>
+                {row.valid ? <Ago at={row.created_at} /> : row.problem}
+              </small>
+            </span>
+            {mayAct && row.valid && (
+              <Button small onPress={() => setRestoring(row.checkpoint_id)}>
+                Restore…
+              </Button>
+            )}
+          </li>
+        ))}
+        {found.data?.checkpoints.length === 0 && <li className="item muted">No checkpoint yet.</li>}
+      </ul>
+      {restoring && (
+        <Ask
+          title="Restore this checkpoint?"
+          lead="Everything after it is discarded, and the session goes on from there."
+          confirm="Restore"
+          danger
+          run={async () => {
+            const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring } } }))
+            say(started.status === 'queued' ? 'Queued: other runs come first.' : 'Restored.')
+          }}
+          onClose={() => setRestoring(null)}
+        />
+      )}
+    </Panel>
+  )
 }

@@ -15,7 +15,7 @@ export function NotFound() {
 export function RouteError({ error, reset }: ErrorComponentProps) {
   return (
     <Empty title="This page could not be shown">
-      <p className="muted">{error.message}</p>
+      <p className="muted">{error instanceof Error ? error.message : String(error)}</p>
       <Button onPress={reset}>Try again</Button>
     </Empty>
   )

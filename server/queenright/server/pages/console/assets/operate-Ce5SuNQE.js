@@ -1,1 +1,0 @@
-import{kt as e,r as t}from"./basics-BT3010Ti.js";var n=e();function r(){return(0,n.jsx)(t,{title:`operate`})}export{r as OperatePage};

@@ -1,0 +1,1 @@
+import{i as e,jt as t}from"./basics-BgqvgzRP.js";var n=t();function r(){return(0,n.jsx)(e,{title:`session`})}export{r as SessionPage};

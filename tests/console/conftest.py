@@ -1,0 +1,125 @@
+"""The console in a real Chromium, beside a real service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from queenright.server.ops.programs import find_program
+from queenright.server.up import Running
+from tests.browser import FLAGS
+from tests.server.conftest import http, running, settings
+
+__all__ = ["http", "running", "settings"]
+
+expect.set_options(timeout=60_000)  # a busy machine may need it
+
+CHATTER = ("net::ERR_", "Failed to load resource")
+"""What the browser itself says about requests; a test looks at these by their status."""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    program = find_program("chromium")
+    assert program, "this test needs chromium: `make test` fetches it, or set CHROMIUM_BIN"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield browser
+        await browser.close()
+
+
+@dataclass
+class Watched:
+    """What a page complained about, and what it asked for."""
+
+    faults: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        """Record from now on."""
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("dialog", lambda dialog: self.faults.append(dialog.message))
+        page.on(
+            "console",
+            lambda message: (
+                self.faults.append(message.text)
+                if message.type == "error" and not message.text.startswith(CHATTER)
+                else None
+            ),
+        )
+        page.on("request", lambda request: self.requests.append(request.url))
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    """Fails the test if a page that it watches complains."""
+    found = Watched()
+    yield found
+    assert found.faults == []
+
+
+@pytest.fixture
+async def page(chromium: Browser, watched: Watched) -> AsyncIterator[Page]:
+    context = await chromium.new_context(viewport={"width": 1280, "height": 900})
+    found = await context.new_page()
+    watched.watch(found)
+    yield found
+    await context.close()
+
+
+@dataclass
+class Cable:
+    """A connection to a service that can be pulled out and put back."""
+
+    host: str
+    port: int
+    url: str = ""
+    is_in: bool = True
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection."""
+        if not self.is_in:
+            writer.close()
+            return
+        far_reader, far_writer = await asyncio.open_connection(self.host, self.port)
+        pair = {writer, far_writer}
+        self._writers |= pair
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_copy(reader, far_writer))
+                group.create_task(_copy(far_reader, writer))
+        finally:
+            self._writers -= pair
+
+    def pull(self) -> None:
+        """Cut all connections; refuse new ones."""
+        self.is_in = False
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(65_536):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.fixture
+async def cable(running: Running) -> AsyncIterator[Cable]:
+    host, port = running.url.removeprefix("http://").split(":")
+    found = Cable(host, int(port))
+    server = await asyncio.start_server(found.carry, "127.0.0.1", 0)
+    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield found
+    found.pull()
+    server.close()
+
+

@@ -1,0 +1,143 @@
+"""The first page: who needs a person, what is being done, and the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+from playwright.async_api import Page, expect
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.up import Running
+from tests.console.conftest import Cable, Watched
+from tests.server.conftest import looping
+from tests.server.test_app import ticket_on
+from tests.server.test_approvals import request_for_looper
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def needs_you(page: Page):  # type: ignore[no-untyped-def]
+    return page.get_by_role("region", name="Needs you")
+
+
+async def test_an_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:
+    await page.goto(running.url)
+
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    await page.get_by_role("link", name="Connect an agent").click()
+    await expect(page).to_have_url(f"{running.url}/console/connect")
+
+
+async def test_a_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keyboard(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    """B112: an action says what happened, and is done by keyboard alone."""
+    await page.goto(running.url)
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+
+    ticket_id = await ticket_on(running)
+    await expect(page.get_by_role("row").filter(has_text="looper")).to_contain_text("stuck")
+    acknowledge = page.get_by_role("button", name="Acknowledge")
+    await acknowledge.focus()
+    await page.keyboard.press("Enter")
+
+    await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
+    assert (await http.get(f"/api/tickets/{ticket_id}")).json()["acknowledged_at"]
+
+
+async def test_a_stop_is_approved_where_it_is_asked_for(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    approval = await request_for_looper(running)
+    await page.goto(running.url)
+
+    await page.get_by_role("button", name="Deny").first.click()
+
+    await expect(page.get_by_role("status").filter(has_text="Denied")).to_be_visible()
+    listed = (await http.get("/api/approvals")).json()["approvals"]
+    assert [(one["approval_id"], one["status"]) for one in listed] == [(approval.approval_id, "denied")]
+
+
+async def test_filters_are_in_the_address_and_done_by_the_service(running: Running, page: Page) -> None:
+    """B113: the service filters and sorts."""
+    now = running.service.clock()
+    await running.service.ingest(list(looping(now, agent="well", times=1)))
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/?health=healthy")
+    rows = page.get_by_role("table", name="Sessions").get_by_role("row")
+
+    await expect(rows.filter(has_text="well")).to_be_visible()
+    await expect(rows.filter(has_text="looper")).to_have_count(0)
+    await page.get_by_role("button", name="healthy").click()
+    await expect(rows.filter(has_text="looper")).to_be_visible()
+    await page.get_by_role("searchbox").fill("loop")
+    await expect(rows.filter(has_text="well")).to_have_count(0)
+    await expect(page).to_have_url(f"{running.url}/console/?search=loop")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("well")
+    await page.get_by_role("option", name="well").click()
+    await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")
+
+
+async def test_lost_connection_stops_the_clocks_and_catches_up(
+    running: Running, cable: Cable, page: Page
+) -> None:
+    """B111"""
+    await page.goto(cable.url)
+    await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+
+    cable.pull()
+    await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
+    await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
+    ages = await page.locator("time").all_inner_texts()
+    await asyncio.sleep(2.2)  # the browser's clock ticks once a second
+    assert await page.locator("time").all_inner_texts() == ages
+    cable.is_in = True
+
+    await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
+    await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_idle_page_requests_nothing(running: Running, page: Page, watched: Watched) -> None:
+    """B113"""
+    await ticket_on(running)
+    await page.goto(running.url)
+    await expect(page.get_by_role("row").filter(has_text="looper")).to_contain_text("stuck")
+    await page.wait_for_timeout(2_500)  # what the ticket set off has been read
+    watched.requests.clear()
+
+    await page.wait_for_timeout(5_000)
+
+    assert watched.requests == []
+
+
+async def test_text_of_agents_is_text(running: Running, page: Page, watched: Watched) -> None:
+    """B114"""
+    await ticket_on(running, agent=HOSTILE)
+    await page.goto(running.url)
+
+    await expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
+    assert await page.locator("img, script:not([src^='/console/'])").count() == 0
+    assert [url for url in watched.requests if not url.startswith((running.url, "data:"))] == []
+
+
+async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, page: Page) -> None:
+    """B113"""
+    now = running.service.clock()
+    events = [
+        AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n:05}", session_id="s")
+        for n in range(10_000)
+    ]
+    await running.service.ingest(events)
+    await page.goto(f"{running.url}/console/?sort=agent")
+    rows = page.get_by_role("table", name="Sessions").get_by_role("row")
+
+    await expect(rows.filter(has_text="agent-00000")).to_be_visible()
+    for _ in range(20):
+        await page.get_by_label("Sessions of the fleet").evaluate("list => list.scrollBy(0, 4000)")
+        await page.wait_for_timeout(50)
+        assert await rows.count() <= 60
+    await expect(rows.filter(has_text="agent-00100")).to_have_count(0)
