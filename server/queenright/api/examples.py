@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from queenright.api.wire import Words
+from queenright.api.wire import KnownValues
 
 NOW: Final = 1_769_248_800.0
 """The time of the examples, in seconds since the epoch."""
@@ -146,7 +146,7 @@ def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
     if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
         return [_value(name, arguments[0])]
     for mark in metadata:
-        if isinstance(mark, Words):
+        if isinstance(mark, KnownValues):
             return known if known in mark.words else next(filter(None, mark.words))
     base = origin or kind
     if isinstance(known, base):

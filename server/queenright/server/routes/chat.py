@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE
-from queenright.server.access.caller import caller_of, who
+from queenright.server.access.caller import caller_of, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -47,7 +47,7 @@ async def chat_about_ticket(
     answer = await service.judging.chat.ask(
         ticket_id,
         body.message,
-        by=who(request, body.by),
+        by=person_name(request, body.by),
         act=body.act,
         is_admin=caller_of(request).role is Role.ADMIN,
     )
