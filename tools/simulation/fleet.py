@@ -71,7 +71,7 @@ class Odds:
     does_not_start: float = 0.03
     crashes_once_more: float = 0.08
     beyond_help: float = 0.03
-    """Of the lost, those that crash in every life."""
+    """Lost workers that crash in every incarnation."""
     sleeps_per_week: float = 2.0
     """How often the host sleeps for hours."""
 
@@ -99,7 +99,7 @@ class Fleet:
     The simulation.
 
     Args:
-        settings: Of the health layer; the defaults if left out.
+        settings: The settings of the health layer; by default the defaults.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class Fleet:
     # -- what is known for certain ------------------------------------------------------------------
 
     def _note(self, event: AgentEvent) -> None:
-        """Hold what is said against what is the case."""
+        """Compare the reported states with the actual ones."""
         type_, data = event.type, event.data
         worker = self.of_agent.get(event.agent_id)
         if worker is None:

@@ -25,7 +25,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:
-        StoreError: It cannot be used, or the address is invalid.
+        StoreError: The database cannot be used, or the URL is invalid.
     """
     address = parse_address(url)
     if address.get_backend_name() == "sqlite":

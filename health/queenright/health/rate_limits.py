@@ -74,7 +74,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     machine's. None for longer than eight days.
 
     Args:
-        data: Of the event: ``error_type``, ``error``, ``retry_after`` in seconds.
+        data: The event's ``error_type``, ``error``, ``retry_after`` in seconds.
         at: When the call failed, in seconds since the epoch.
     """
     # White space is collapsed, so that no pattern has more than one way to match it.
@@ -96,7 +96,7 @@ def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
 
 
 def _wait(found: Mapping[str, str | None], at: float) -> float | None:
-    """Return the seconds that one match stands for; None if they cannot be told."""
+    """Return the seconds that one match stands for; None if they are unknown."""
     if parts := found.get("parts"):
         return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
     if bare := found.get("bare"):

@@ -274,7 +274,7 @@ class HealthMonitoringService:
         ended, the heartbeat starts a new session, named after the task, or ``default``.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         now = self._clock()
         if heartbeat.session_id:
@@ -355,8 +355,8 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits or has ended, or all actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            ActionRefusedError: The worker waits or has ended, or all actions are stopped.
+            StoreError: Recording failed; nothing was done.
         """
         return await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
 
@@ -368,8 +368,8 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits, has ended or has a pending escalation, or all actions are stopped.
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            ActionRefusedError: The worker waits, has ended or has an escalation, or all actions are stopped.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
         return await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
 
@@ -401,8 +401,8 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits, has ended or was restarted, or all actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
+            StoreError: Recording failed; nothing was done.
         """
         return await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -444,7 +444,7 @@ class HealthMonitoringService:
         Stop all actions, or release the stop. Detection, judging and notifications continue.
 
         Raises:
-            StoreError: It could not be stored. A stop still takes effect, until the next restart.
+            StoreError: Writing failed. A stop still takes effect, until the next restart.
         """
         await self._interventions.emergency_stop(on, by=by, reason=reason)
         return self._stop.state
@@ -495,7 +495,7 @@ class HealthMonitoringService:
         Raises:
             TaskNotFoundError: The task is unknown.
             ActionRefusedError: All actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            StoreError: Recording failed; nothing was done.
         """
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start

@@ -228,7 +228,7 @@ class Loops(_Block):
     token_spike_minimum: Count = 20_000
     """Input tokens below which a call is never a spike."""
     poll_seconds: Seconds = 15
-    """Pause, in seconds, after which the same read in a row is a poll; of a state or a log, 5 at most."""
+    """Pause, in seconds, after which the same read in a row is a poll; for a state or a log, 5 at most."""
     pause_seconds: Seconds = 60
     """Pause, in seconds, after which any equal call is a poll."""
     polls: Count = 20

@@ -446,7 +446,7 @@ class TicketService:
             since: When the request arose, in seconds since the epoch.
 
         Raises:
-            StoreError: It could not be stored; nobody was notified.
+            StoreError: Writing failed; nobody was notified.
         """
         now = self._clock()
 
@@ -555,7 +555,7 @@ class TicketService:
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
-            StoreError: They could not be stored; nothing has changed.
+            StoreError: Writing failed; nothing has changed.
         """
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
 

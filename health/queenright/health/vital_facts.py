@@ -369,7 +369,7 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     known = next((each for each in servers if each[:2] == unknown[:2]), unknown)
     connected_at, losses = known.connected_at, set(known.losses)
     if status == "connected":
-        # Of servers that cannot be told apart: an attempt that began before another one failed was not
+        # For servers that cannot be distinguished: an attempt that began before another one failed was not
         # made by the same server.
         began = at if server else at - (seconds(data.get("duration")) or 0.0)
         connected_at = max(connected_at, began)

@@ -338,7 +338,7 @@ class VitalState:
         self.limited_until: float | None = None
         """When the rate limit ends that it waits for."""
         self.limit_due: float | None = None
-        """When the first refusal in a row said that its limit ends; None once a call was answered."""
+        """End of the limit according to the first consecutive refusal; None once a call was answered."""
         self.question = ""
         """The question to the user, with secrets masked; empty if there is none."""
         self.steps_total = 0
@@ -370,7 +370,7 @@ class VitalState:
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
         self.recovery_failed = ""
-        """Why recovery failed for good; empty after new progress."""
+        """Why recovery was abandoned; empty after new progress."""
         self.recovery_failed_at: float | None = None
         self.recovered_at: float | None = None
         self.repeatable = False

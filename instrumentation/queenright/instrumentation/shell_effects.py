@@ -162,7 +162,7 @@ _RUN_INSIDE: Final = words_in("run exec cp attach debug")
 """What follows these is a command of its own."""
 _FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
 _WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
-"""Options with which a read goes on until it is stopped, or what it waits for is there."""
+"""Options with which a read continues until it is stopped or its condition is met."""
 _CURL_SENDS: Final = re.compile(
     r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
     r"|(?:-\w*X ?+|--request[ =])(?!GET\b|HEAD\b)|(?:-\w*o ?+|--output[ =])(?!/dev/null\b|-(?: |$)))"

@@ -481,7 +481,7 @@ def _is_notified(ticket: EscalationTicket) -> bool:
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a notified ticket has changed since it was triaged; of several changes, once."""
+    """Return whether a notified ticket has changed since it was triaged; once for several changes."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False

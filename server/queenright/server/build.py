@@ -82,7 +82,7 @@ def require_usable_storage(storage: Path) -> None:
     Create the storage folder if it does not exist.
 
     Raises:
-        UnusableStorageError: It cannot be created or written to.
+        UnusableStorageError: The folder cannot be created or written to.
     """
     if why := folder_error(storage):
         raise UnusableStorageError(

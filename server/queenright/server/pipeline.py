@@ -109,7 +109,7 @@ class EventPipeline:
         Ingest events of workers. Return once they are durable and applied.
 
         Raises:
-            StoreError: They could not be stored; none was ingested.
+            StoreError: Writing failed; no event was ingested.
         """
         await self.store.append(events)
         # Under a lock: a worker's events are applied in the order of the log.
@@ -125,7 +125,7 @@ class EventPipeline:
         Ingest events of a step log, except those that are known already.
 
         Raises:
-            StoreError: They could not be stored; none was ingested.
+            StoreError: Writing failed; no event was ingested.
         """
         new_events = [event for event in events if self._is_new(event)]
         await self.store.append(new_events)

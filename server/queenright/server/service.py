@@ -203,7 +203,7 @@ class Service:
 
     async def replace_settings(self, settings: Settings) -> None:
         """
-        Use other settings from now on, of which only ``reload.RELOADABLE`` may differ.
+        Use other settings from now on; only ``reload.RELOADABLE`` may differ.
 
         Every worker is evaluated again at once, with the new settings.
         """

@@ -85,7 +85,7 @@ def read_event(body: bytes) -> IncidentEvent:
     Parse one event posted by PagerDuty.
 
     Raises:
-        InvalidEventError: It is not JSON, or a field is missing or invalid; names the first one.
+        InvalidEventError: The body is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         event = _Webhook.model_validate_json(body).event

@@ -35,7 +35,7 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         signature: The header ``X-Slack-Signature``.
 
     Raises:
-        InvalidSignatureError: It is missing or wrong, or the request is too old or from the future.
+        InvalidSignatureError: The signature is missing or wrong, or the time of the request is out of range.
     """
     if not (timestamp and signature):
         raise InvalidSignatureError(

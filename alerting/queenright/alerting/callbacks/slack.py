@@ -73,7 +73,7 @@ def read_click(body: bytes) -> Click:
     Parse the form that Slack posts; its field ``payload`` is JSON.
 
     Raises:
-        InvalidInteractionError: It is not such a form, not JSON, or not a click.
+        InvalidInteractionError: The body is not such a form, not JSON, or not a click.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), max_num_fields=20)

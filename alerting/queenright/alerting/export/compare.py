@@ -107,7 +107,7 @@ def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
 
 
 def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
-    """Remove and return the candidate with the same labels; of several, the most similar one."""
+    """Remove and return the candidate with the same labels; if there are several, the most similar one."""
     same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
     if not same:
         return None

@@ -304,7 +304,7 @@ class CircuitBreaker:
         Decorate a sync or async ``function`` with this breaker.
 
         Raises:
-            TypeError: It is a generator, whose body has not run when the call returns.
+            TypeError: The function is a generator, whose body has not run when the call returns.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             name = getattr(function, "__qualname__", repr(function))

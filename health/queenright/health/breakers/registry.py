@@ -49,7 +49,7 @@ class BreakerName(NamedTuple):
         Parse a name.
 
         Raises:
-            ValueError: It has no kind.
+            ValueError: The name has no kind.
         """
         kind, _, rest = name.partition(":")
         agent, _, target = rest.partition(":")

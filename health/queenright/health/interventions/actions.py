@@ -105,7 +105,7 @@ class Actions:
             dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be recorded; nothing was done.
+            StoreError: Recording failed; nothing was done.
         """
         one = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
@@ -150,7 +150,7 @@ class Actions:
         Escalate to the orchestrator. The escalation is in the event log on return.
 
         Raises:
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
         one = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
         now = one.created_at
@@ -228,7 +228,7 @@ class Actions:
             dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be recorded: nothing was done, or its end is still to be recorded.
+            StoreError: Recording failed: nothing was done, or its end is still to be recorded.
         """
         one = resumed or self._new(grant, by=by, reason=reason, since=since, intervention_id=intervention_id)
         if dry or self._settings.is_dry(ActionKind.TERMINATE):
@@ -272,7 +272,7 @@ class Actions:
         Raises:
             ActionRefusedError: The answer came too late, or all actions were stopped in the meantime; the
                 refusal is recorded.
-            StoreError: It could not be recorded; nothing was answered.
+            StoreError: Recording failed; nothing was answered.
         """
         one = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
@@ -299,7 +299,7 @@ class Actions:
         Record and sign that a worker has certainly stopped.
 
         Raises:
-            StoreError: It could not be recorded; the termination stays uncertain and is checked again.
+            StoreError: Recording failed; the termination stays uncertain and is checked again.
         """
         one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
         ended = self._event(

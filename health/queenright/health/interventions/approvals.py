@@ -145,7 +145,7 @@ class Approvals:
 
         Raises:
             ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
-            StoreError: It could not be recorded; nobody was asked.
+            StoreError: Recording failed; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
         one = Approval(
@@ -209,9 +209,9 @@ class Approvals:
 
         Raises:
             ApprovalNotFoundError: There is no request with this id.
-            ApprovalClosedError: It was answered, has expired or is void; the error has the reason.
+            ApprovalClosedError: The request was answered, has expired or is void; the error has the reason.
             ActionRefusedError: All actions are stopped; the request stays pending.
-            StoreError: It could not be recorded; a recorded answer is carried out later.
+            StoreError: Recording failed; a recorded answer is carried out later.
         """
         one = await self._require_pending(approval_id)
         if by.strip().casefold() == one.asked_by.casefold():

@@ -266,8 +266,8 @@ class Climber:
         Escalate a worker to the orchestrator. The caller holds its lock.
 
         Raises:
-            ActionRefusedError: It must not be acted on now.
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            ActionRefusedError: No action on the worker is permitted now.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
         done, question, climbed = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),

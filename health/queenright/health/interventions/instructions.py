@@ -133,7 +133,7 @@ class Instructions:
 
         Raises:
             WorkerUnreachableError: This incarnation has not fetched recently.
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         await self._queue(target, "nudge", message, instruction_id, expires_at)
         return Delivery.QUEUED
@@ -144,7 +144,7 @@ class Instructions:
 
         Raises:
             WorkerUnreachableError: This incarnation has not fetched recently.
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
         self._answers[instruction_id] = answer
@@ -231,8 +231,8 @@ class Instructions:
 
         Raises:
             InstructionNotFoundError: The worker never had this instruction.
-            InstructionClosedError: It is for another incarnation, or has expired.
-            StoreError: It could not be stored.
+            InstructionClosedError: The instruction is for another incarnation, or has expired.
+            StoreError: Writing failed.
         """
         one = self._queued.get(target.key, {}).get(instruction_id)
         if one is None:

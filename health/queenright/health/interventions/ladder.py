@@ -66,7 +66,7 @@ class Ladder(WorkerRecord):
     delivered: bool = True
     """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
-    """Whether it is recovered after its termination; not if a person terminated it for good."""
+    """Whether it is recovered after its termination; not if a person terminated it without recovery."""
     by: str = LADDER
     """Who decided the current step. ``reason`` is empty if the findings are the reason."""
     reason: str = ""

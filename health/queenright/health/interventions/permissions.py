@@ -184,7 +184,7 @@ class Permissions:
             PermissionNotFoundError: There is no request with this id.
             AgentNotFoundError: Its worker is unknown.
             ActionRefusedError: The answer comes too late, or no action is allowed now.
-            StoreError: It could not be recorded; nothing was answered.
+            StoreError: Recording failed; nothing was answered.
         """
         request, _ = self.find(request_id)
 

@@ -290,10 +290,10 @@ class InterventionService:
 
         Raises:
             EscalationNotFoundError: There is no escalation with this id.
-            EscalationClosedError: It was decided, has timed out or was withdrawn.
+            EscalationClosedError: The escalation was decided, has timed out or was withdrawn.
             ActionRefusedError: The worker must not be acted on now.
-            ValueError: The decision is none of the three, or the time is out of range.
-            StoreError: It could not be recorded.
+            ValueError: The decision is not one of the three, or the time is out of range.
+            StoreError: Recording failed.
         """
         if decision not in OPTIONS:
             raise ValueError(f"decision must be one of {', '.join(OPTIONS)}, got {decision!r}")
@@ -383,8 +383,8 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now; the refusal is recorded.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -423,8 +423,8 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now, or an escalation is pending already.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now, or an escalation is pending already.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -464,8 +464,8 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now; the refusal is recorded.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -501,9 +501,9 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now, or the answer comes too late; the refusal is
-                recorded.
-            StoreError: It could not be recorded; nothing was answered.
+            ActionRefusedError: No action on the worker is permitted now, or the answer is too late; the
+                refusal is recorded.
+            StoreError: Recording failed; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
         async with self._climber.lock(worker.key):
@@ -529,8 +529,8 @@ class InterventionService:
         Stop a worker that is to be started again, under the same rules as every termination.
 
         Raises:
-            ActionRefusedError: It must not be acted on now, or its end is not confirmed.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
+            StoreError: Recording failed.
         """
         async with self._climber.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
@@ -575,7 +575,7 @@ class InterventionService:
         Stop all actions, or release the stop; the time in between does not count for any wait.
 
         Raises:
-            StoreError: It could not be stored. A stop still takes effect, until the next restart.
+            StoreError: Writing failed. A stop still takes effect, until the next restart.
         """
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)

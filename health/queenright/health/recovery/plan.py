@@ -230,7 +230,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
         return WatchResult("succeeded", "it has made progress", v.incarnation_id)
-    # It is healthy, and its work may take long. A known incarnation of its own means that it was heard of.
+    # It is healthy, and its work may take long. A known incarnation of its own means that it sent events.
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
         reason = "it waits" if v.waiting is not None else "it is working"
         return WatchResult("succeeded", reason, v.incarnation_id)

@@ -171,7 +171,7 @@ class RecoveryService:
             from_start: A person has looked, and it may start over if there is no checkpoint.
 
         Raises:
-            StoreError: It could not be recorded; nothing has changed.
+            StoreError: Recording failed; nothing has changed.
         """
         reason = redact(reason, 1_000)
         task_id = task_id or self._task_of(target)
@@ -223,7 +223,7 @@ class RecoveryService:
         Raises:
             TaskNotFoundError: No worker is, or was, working on it.
             ActionRefusedError: All actions are stopped, or its worker is running.
-            StoreError: It could not be recorded; nothing has changed.
+            StoreError: Recording failed; nothing has changed.
         """
         target = await self._target_of(task_id)
         task_id = self._named(task_id, target)
@@ -256,7 +256,7 @@ class RecoveryService:
         Drop waiting recoveries of an agent and its graphs, because it was stopped on purpose.
 
         Raises:
-            StoreError: It could not be recorded.
+            StoreError: Recording failed.
         """
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
@@ -385,7 +385,7 @@ class RecoveryService:
         Check a changed worker: a recovered one that fails again is recovered once more.
 
         Raises:
-            StoreError: It could not be recorded; ``advance`` checks again.
+            StoreError: Recording failed; ``advance`` checks again.
         """
         if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
             return
@@ -476,8 +476,8 @@ class RecoveryService:
     async def _watch(self, recovery: Recovery, now: float) -> None:
         worker = self._recovered_worker(recovery)
         result = plan.watch(recovery, worker, now)
-        is_heard = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
-        if is_heard and worker is not None:
+        has_started = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
+        if has_started and worker is not None:
             recovery = recovery.model_copy(
                 update={
                     "new_session_id": worker.vitals.session_id,
@@ -489,7 +489,7 @@ class RecoveryService:
         elif result.verdict != "goes_on":
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
-        elif is_heard:
+        elif has_started:
             changes = Changes()
             changes.set(recovery)
             await self._ledger.commit(changes)

@@ -144,12 +144,12 @@ class Stage:
         return part
 
     async def play(self, part: Part) -> None:
-        """Let time pass until ``part`` is over; the other actors go on."""
+        """Let time pass until ``part`` is over; the other actors continue."""
         while not part.over:
             await self._advance(math.inf)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass; the actors go on."""
+        """Let time pass; the actors continue."""
         until = self.time.now + seconds
         while await self._advance(until):
             pass

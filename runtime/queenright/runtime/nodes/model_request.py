@@ -126,7 +126,7 @@ async def _reply(
     Call a provider and check that it returns a reply.
 
     Raises:
-        ModelError: It did not, raised an unexpected exception, or cancelled itself.
+        ModelError: The provider returned no reply, raised an unexpected exception, or cancelled itself.
     """
     reply, error = await run_isolated(_call_provider(model, messages, tools, on_text))
     if isinstance(error, ModelError | TimeoutError):

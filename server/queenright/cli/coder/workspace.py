@@ -150,7 +150,7 @@ class Workspace:
         Return the absolute path of a file.
 
         Raises:
-            ToolError: It is outside the workspace, or hidden.
+            ToolError: The path is outside the workspace, or hidden.
         """
         try:
             path = (self.root / name).resolve()

@@ -230,7 +230,7 @@ class AgentManager:
 
         Raises:
             AgentNotLoadedError: The loaded agent does not exist, or was unloaded meanwhile.
-            AgentAlreadyLoadedError: It has a graph of this id, or is loading one.
+            AgentAlreadyLoadedError: The agent has a graph of this id, or is loading one.
             GraphError: And what ``load`` raises.
         """
         return await self._run_unless_closing(self._add_graph(agent_id, path, graph_id, model))

@@ -167,7 +167,7 @@ def content_type_for(accept: str) -> str:
 
 
 _RUNNING: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
-"""The states of agents that are counted: the outcome of a run that has ended is none."""
+"""The states of agents that are counted. The outcome of an ended run is not a state."""
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
 """With only this finding, an agent continues with its other tools, so it needs no page."""

@@ -74,9 +74,9 @@ async def reload(service: Service) -> ReloadResult:
     Reload the settings of a service, and apply the reloadable ones.
 
     Raises:
-        NoSettingsFileError: They were not read from a file.
-        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They are not
-            valid; nothing is changed.
+        NoSettingsFileError: The settings were not read from a file.
+        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: The settings are
+            not valid; nothing is changed.
     """
     before = service.settings_read
     if before is None:

@@ -219,7 +219,7 @@ class Session:
         A client connects before its first prompt and disconnects when it exits.
         """
         if self.run.open and at <= self.run.ended_at:
-            return  # late, of an earlier run
+            return  # late, from an earlier run
         change = Change(EventType.MCP_SERVER_CHANGED, at, observation.data)
         if self.run.open or self.run.ended_at:
             yield change

@@ -96,7 +96,7 @@ class Callbacks:
 
         Raises:
             InvalidWebhookError: The body is not an Alertmanager webhook.
-            StoreError: It could not be stored; Alertmanager retries.
+            StoreError: Writing failed; Alertmanager retries.
         """
         notification, now = parse_notification(body), self._clock()
         if notification.truncated:
