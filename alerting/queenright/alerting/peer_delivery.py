@@ -25,10 +25,10 @@ from queenright.alerting.settings import AlertingSettings
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 100
-_FIRST_BACKOFF: Final = 1.0
-_BACKOFF: Final = 30.0
+_FIRST_BACKOFF_SECONDS: Final = 1.0
+_MAX_BACKOFF_SECONDS: Final = 30.0
 # Shorter for a refused connection, which is cheap, so that a peer that has just started is reached quickly.
-_BACKOFF_UNREACHED: Final = 5.0
+_UNREACHED_BACKOFF_SECONDS: Final = 5.0
 
 Outcome = Literal["delivered", "retried", "failed"]
 
@@ -100,7 +100,7 @@ class PeerDelivery:
     def is_backing_off(self, now: float) -> bool:
         """Return whether the backoff after a failure is still running."""
         # The upper bound covers a clock that was set back.
-        return now < self.next_attempt_at <= now + 2 * _BACKOFF
+        return now < self.next_attempt_at <= now + 2 * _MAX_BACKOFF_SECONDS
 
     def update_pending(self, notifications: Sequence[Notification], now: float) -> None:
         """Update the overdue notifications without sending anything."""
@@ -266,8 +266,8 @@ class PeerDelivery:
                 attempts = self._attempts[(notification.id, post.status)]
                 result.failures.append(Failure(post, notification, error.reason, attempts, is_final=False))
         self.error = error.reason
-        limit = _BACKOFF if error.was_reached else _BACKOFF_UNREACHED
-        pause = min(_FIRST_BACKOFF * 2 ** min(self._failed_in_row, 10), limit)
+        limit = _MAX_BACKOFF_SECONDS if error.was_reached else _UNREACHED_BACKOFF_SECONDS
+        pause = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failed_in_row, 10), limit)
         self._failed_in_row += 1
         self.next_attempt_at = now + pause * self._jitter()
 

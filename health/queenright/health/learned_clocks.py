@@ -15,7 +15,7 @@ from queenright.health.settings import LearnedClockSettings
 
 _MOST_KEYS: Final = 16
 """Maximum tools and models per agent; further ones are not learned."""
-_SHORTEST: Final = 1.0
+_SHORTEST_SECONDS: Final = 1.0
 """Seconds: what never takes longer needs no clock of its own."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
@@ -65,7 +65,7 @@ class LearnedClocks:
             if len(self._counts) >= _MOST_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST)), len(_BOUNDS) - 1)
+        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST_SECONDS)), len(_BOUNDS) - 1)
         if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known

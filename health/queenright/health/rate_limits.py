@@ -11,7 +11,7 @@ from typing import Any, Final
 from queenright.health.vital_facts import seconds
 from queenright.runtime.timers import load_timezone
 
-_LONGEST: Final = 8 * 86_400.0
+_MAX_SECONDS: Final = 8 * 86_400.0
 """Seconds: limits are for a week at most, and one that lasts longer is a failure, not a wait."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
@@ -84,7 +84,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     wait = seconds(data.get("retry_after"))
     if wait is None:
         wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
-    return wait if wait is not None and 0 < wait <= _LONGEST else None
+    return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None
 
 
 def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:

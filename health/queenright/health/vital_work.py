@@ -40,15 +40,15 @@ from queenright.instrumentation.effects import (
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
-from queenright.instrumentation.shell_effects import SHORTEST_WAIT
+from queenright.instrumentation.shell_effects import MIN_WAIT_SECONDS
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_FASTEST_REPLY: Final = 5.0
+_FASTEST_REPLY_SECONDS: Final = 5.0
 """Seconds. A person needs longer to read an answer and write the next message, time after time."""
-_SLOWEST_ANSWER: Final = 60.0
+_SLOWEST_ANSWER_SECONDS: Final = 60.0
 """Seconds that a model may take, where it is not known how long it took."""
 _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
@@ -222,7 +222,7 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
         return True
     ended = max(v._answered or 0.0, v._tool_ended or 0.0)
     pause = v.active_for - ended
-    return pause < _SLOWEST_ANSWER if duration is None else pause - duration < _FASTEST_REPLY
+    return pause < _SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < _FASTEST_REPLY_SECONDS
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -391,7 +391,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER_SECONDS)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.record_progress(at)
@@ -602,7 +602,7 @@ def _is_poll(
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
     # A query of a state may wait by itself.
-    is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
+    is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search

@@ -60,8 +60,8 @@ _SPENDING: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESC
 _BATCH: Final = 256
 """Events fanned out between two turns of the loop: about 10 ms if their workers are in trouble."""
 
-_RETRY_PAUSE: Final = 1.0
-_WRITE_CHECK_PAUSE: Final = 2.0
+_RETRY_PAUSE_SECONDS: Final = 1.0
+_WRITE_CHECK_PAUSE_SECONDS: Final = 2.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -214,12 +214,12 @@ class EventPipeline:
             await self._has_pending.wait()
             self._has_pending.clear()
             if not await self.publish_pending():
-                await asyncio.sleep(_RETRY_PAUSE)
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
     async def run_write_checks(self) -> None:
         """After a failed write, try to write until it succeeds: until then the service is not ready."""
         while True:
-            await asyncio.sleep(_WRITE_CHECK_PAUSE)
+            await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
             if not self.store.writable:
                 with contextlib.suppress(StoreError):
                     await self.store.check_writable()

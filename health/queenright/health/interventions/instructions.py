@@ -29,7 +29,7 @@ from queenright.runtime.events import Clock
 REACHABLE_SECONDS: Final = 120.0
 """A worker that fetched within this time is reachable."""
 
-LONGEST_WAIT: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 _DETAIL_LIMIT: Final = 500
 
 Kind = Literal["nudge", "terminate"]
@@ -206,7 +206,7 @@ class Instructions:
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         fetching = self._fetching.setdefault(target, set())
         fetching.add(arrived)
-        timer = asyncio.ensure_future(self._sleep(min(wait, LONGEST_WAIT)))
+        timer = asyncio.ensure_future(self._sleep(min(wait, MAX_WAIT_SECONDS)))
         try:
             await asyncio.wait((arrived, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:

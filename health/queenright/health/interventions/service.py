@@ -53,7 +53,7 @@ _ANSWERS: Final = {
     InstructionStatus.FAILED: Outcome.FAILED,
     InstructionStatus.EXPIRED: Outcome.EXPIRED,
 }
-_LONGEST_MORE_TIME: Final = 7 * 86_400.0
+_MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
 
 Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
 """Decides what to do about a worker. None: the decision comes later, by ``decide``."""
@@ -297,7 +297,7 @@ class InterventionService:
         """
         if decision not in OPTIONS:
             raise ValueError(f"decision must be one of {', '.join(OPTIONS)}, got {decision!r}")
-        if more_time_seconds is not None and not 0 < more_time_seconds <= _LONGEST_MORE_TIME:
+        if more_time_seconds is not None and not 0 < more_time_seconds <= _MAX_MORE_TIME_SECONDS:
             raise ValueError(
                 f"more_time_seconds must be above 0 and at most a week, got {more_time_seconds!r}"
             )

@@ -28,10 +28,10 @@ _SEARCHED: Final = 4_000
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
-_NO_CLOCK_STEP: Final = 1.0
+_NO_CLOCK_STEP_SECONDS: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
-_LONGEST_WAIT: Final = 3600.0
+_MAX_WAIT_SECONDS: Final = 3600.0
 """Seconds that such a run may say that it waited in one step."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
@@ -82,7 +82,7 @@ class Steps:
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
         waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
-        return clock + _NO_CLOCK_STEP + min(waited, _LONGEST_WAIT)
+        return clock + _NO_CLOCK_STEP_SECONDS + min(waited, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""

@@ -43,7 +43,7 @@ _QUIET_ROUNDS: Final = 12
 """Idle turns of the event loop after which everything is settled."""
 _STUCK_SECONDS: Final = 5.0
 """A run that is idle for this long in real time waits for the virtual clock."""
-_LONGEST_POLL: Final = 0.02
+_MAX_POLL_SECONDS: Final = 0.02
 _CHANGES: Final = frozenset(
     {
         EventType.FINDING_OPENED,
@@ -286,9 +286,9 @@ class Stage:
             await self.bus.drain()
             await asyncio.sleep(poll)
             if self._busy():
-                quiet, poll, since = 0, min(_LONGEST_POLL, poll + 0.0002), time.monotonic()
+                quiet, poll, since = 0, min(_MAX_POLL_SECONDS, poll + 0.0002), time.monotonic()
             elif self._running():
-                quiet, poll = 0, min(_LONGEST_POLL, poll + 0.0002)
+                quiet, poll = 0, min(_MAX_POLL_SECONDS, poll + 0.0002)
                 if time.monotonic() - since > _STUCK_SECONDS:
                     if self.time.next_waking() < math.inf:
                         return

@@ -41,7 +41,7 @@ from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 _log = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
-_SLACK: Final = 2.0
+_SLACK_SECONDS: Final = 2.0
 """Seconds that the service may run without recording it, at most."""
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
@@ -223,7 +223,7 @@ def rebuild(
     ]
     if alive_until is not None:
         alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
-    end = now if alive_until is None else min(now, alive_until + _SLACK)
+    end = now if alive_until is None else min(now, alive_until + _SLACK_SECONDS)
     known_times, gaps = _locate_notes(conn, notes)
     timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:

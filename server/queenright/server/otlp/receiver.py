@@ -57,7 +57,7 @@ from queenright.server.otlp.wire import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
-from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL, Intake
+from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL_SECONDS, Intake
 from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
 """Bytes of bodies in memory at one time, compressed and decompressed."""
-BODY_TIMEOUT: Final = 30.0
+BODY_TIMEOUT_SECONDS: Final = 30.0
 SMALL_JSON: Final = 8 * 1024
 """Longer JSON is parsed in a thread: parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
@@ -162,7 +162,7 @@ class OtlpReceiver:
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
         max_in_flight: int = MAX_IN_FLIGHT,
-        body_timeout: float = BODY_TIMEOUT,
+        body_timeout: float = BODY_TIMEOUT_SECONDS,
         clock: Clock = time.time,
         share: EventLoopShare | None = None,
     ) -> None:
@@ -182,7 +182,7 @@ class OtlpReceiver:
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
-        self._grpc_logged_at = -NOTICE_INTERVAL
+        self._grpc_logged_at = -NOTICE_INTERVAL_SECONDS
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -204,7 +204,7 @@ class OtlpReceiver:
         self.counts.requests += 1
         self.counts.refused += 1
         self._intake.add_refusal(GRPC_PATH, 505, GRPC_REASON, now)
-        if now - self._grpc_logged_at >= NOTICE_INTERVAL:
+        if now - self._grpc_logged_at >= NOTICE_INTERVAL_SECONDS:
             self._grpc_logged_at = now
             logger.warning(
                 "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
