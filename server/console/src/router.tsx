@@ -32,7 +32,7 @@ export const homeRoute = createRoute({
 export const sessionRoute = createRoute({
   getParentRoute: () => root,
   path: '/agents/$agentId',
-  validateSearch: texts('session', 'at', 'view'),
+  validateSearch: texts('session', 'at', 'view', 'kinds', 'repeat', 'set'),
   component: lazyRouteComponent(() => import('./routes/session'), 'SessionPage'),
 })
 
@@ -72,6 +72,7 @@ export const operateRoute = createRoute({
 export const connectRoute = createRoute({
   getParentRoute: () => root,
   path: '/connect',
+  validateSearch: texts('client'),
   component: lazyRouteComponent(() => import('./routes/connect'), 'ConnectPage'),
 })
 

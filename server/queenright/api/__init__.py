@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from queenright.api.shared import *  # noqa: F403
     from queenright.api.slots import *  # noqa: F403
     from queenright.api.status import *  # noqa: F403
+    from queenright.api.steps import *  # noqa: F403
     from queenright.api.telemetry import *  # noqa: F403
     from queenright.api.tickets import *  # noqa: F403
     from queenright.api.wire import *  # noqa: F403
@@ -62,6 +63,9 @@ _MODELS: Final = {
     "status": (
         "Acting Budget FeedLine Ready StandInMessage Status StatusApproval StatusBreaker "
         "StatusEmergencyStop StatusEscalation StatusLadder StatusRecovery Storm"
+    ),
+    "steps": (
+        "DetectorClock DetectorValue Evaluation FiredFinding Moment ReplayFinding Step Steps Threshold"
     ),
     "telemetry": "MissingPart RefusedRequests Telemetry TelemetrySource UnusedRecords",
     "tickets": "ChatMessage ChatMessages ReceiverDelivery Ticket TicketSilence TicketsPage",

@@ -71,6 +71,47 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
             api.HistoryRow, agent_path(agent_id, "history"), "history", limit, seconds=seconds
         )
 
+    async def steps(
+        self,
+        agent_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> api.Steps:
+        """
+        Return steps of a session and its open work; the newest steps by default, oldest first.
+
+        ``after`` and ``before`` are ``last`` and ``first`` of another page.
+        """
+        return await self._transport.get_model(
+            api.Steps,
+            agent_path(agent_id, "steps"),
+            session_id=session_id,
+            after=after,
+            before=before,
+            limit=limit,
+        )
+
+    async def evaluate(
+        self,
+        agent_id: str,
+        settings: Mapping[str, float] | None = None,
+        *,
+        session_id: str | None = None,
+    ) -> api.Evaluation:
+        """Replay a session through the detectors, with other thresholds by dotted name."""
+        return await self._transport.send_for_model(
+            api.Evaluation,
+            agent_path(agent_id, "evaluation"),
+            json_body(session_id=session_id, settings=None if settings is None else dict(settings)),
+        )
+
+    async def recording(self, agent_id: str, *, session_id: str | None = None) -> dict[str, Any]:
+        """Return a session as a recorded run: as one line of JSON, ``queenright evaluate`` reads it."""
+        return await self._transport.get_json(agent_path(agent_id, "recording"), session_id=session_id)
+
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
         """Return the last heartbeat of a worker."""
         return await self._transport.get_model(api.Heartbeat, agent_path(agent_id, "heartbeat"))

@@ -10,7 +10,7 @@ from pydantic import Field
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.server.access.caller import actor_of, who
+from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -64,7 +64,7 @@ async def nudge_agent(
             given.message,
             session_id=given.session_id,
             incarnation_id=given.incarnation_id,
-            by=who(request, given.by),
+            by=person_name(request, given.by),
         )
     )
 
@@ -80,7 +80,7 @@ async def escalate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=who(request, body.by),
+            by=person_name(request, body.by),
         )
     )
 
@@ -96,7 +96,7 @@ async def terminate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
         )
     )
 
@@ -153,7 +153,7 @@ async def decide_escalation(
         await service.health.decide_escalation(
             escalation_id,
             body.decision,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
@@ -163,11 +163,11 @@ async def decide_escalation(
 @router.get("/emergency-stop")
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
-    return api.EmergencyStop.of(health.emergency_stopped)
+    return api.EmergencyStop.of(health.emergency_stop_state)
 
 
 @router.put("/emergency-stop")
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
-    by = actor_of(request, body.by)
+    by = audit_name(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

@@ -12,7 +12,7 @@ from queenright import api
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -162,7 +162,7 @@ async def acknowledge_ticket(
     given = body or Acknowledge()
     await require_seen_ticket(service, given, ticket_id)
     await service.tickets.acknowledge(
-        ticket_id, by=who(request, given.by), via=AckChannel(given.via), note=given.note
+        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via), note=given.note
     )
     return await read_ticket(service, ticket_id)
 
@@ -174,7 +174,9 @@ async def unacknowledge_ticket(
     """Withdraw an acknowledgement: reminders start again."""
     given = body or Unacknowledge()
     await require_seen_ticket(service, given, ticket_id)
-    await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=AckChannel(given.via))
+    await service.tickets.unacknowledge(
+        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via)
+    )
     return await read_ticket(service, ticket_id)
 
 
@@ -190,7 +192,7 @@ async def dismiss_ticket(
     severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
     """
     await require_seen_ticket(service, body, ticket_id)
-    ticket, by = await service.tickets.find(ticket_id), who(request, body.by)
+    ticket, by = await service.tickets.find(ticket_id), person_name(request, body.by)
     if ticket is not None and service.tickets.is_about_dead_worker(ticket):
         await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=by)
     else:
@@ -211,5 +213,5 @@ async def resolve_ticket(
 ) -> api.Ticket:
     """Close a ticket about a dead worker or a failed recovery that a person has settled."""
     await require_seen_ticket(service, body, ticket_id)
-    await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
+    await service.tickets.resolve(ticket_id, body.reason, by=person_name(request, body.by))
     return await read_ticket(service, ticket_id)

@@ -57,7 +57,7 @@ def reason_of(health: WorkerHealth) -> str:
     if lead is not None:
         # The current evidence: the monitor's reason dates from when the state began.
         return lead.evidence
-    if (health.standing or health.state) is not HealthState.HEALTHY:
+    if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
     return end_reason(health.vitals) if health.vitals.refused_input else ""
 
@@ -66,7 +66,7 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     activity, progress = vitals.last_activity, vitals.last_progress
-    state = health.standing or health.state
+    state = health.fleet_state or health.state
     return api.AgentRow(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,
