@@ -1,7 +1,7 @@
 """
 Take the pictures of the console that README and docs show: ``python -m tools.console_pictures``.
 
-A service with its demo has to run, by ``make up``, and ``researcher`` has to loop: within a minute of its start.
+A service with its demo must run (``make up``), and ``researcher`` must have a ticket: within a minute.
 """
 
 from __future__ import annotations
