@@ -50,7 +50,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
       <div className="stack">
         <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
-        <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+        <Outcome real={real.data} steps={steps ?? []} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
       <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
     </div>
@@ -255,12 +255,19 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
 }
 
 /** What fired, and the difference that the changed thresholds make. */
-function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Evaluation | undefined; isReading: boolean; onGo: (stepId: string) => void }) {
+function Outcome({ real, tried, steps, isReading, onGo }: {
+  real: Evaluation
+  tried: Evaluation | undefined
+  steps: readonly Step[]
+  isReading: boolean
+  onGo: (stepId: string) => void
+}) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
+  const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: FiredFinding | undefined) =>
+  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined) =>
     one ? (
-      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence}`}>
+      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
       </button>
     ) : (
@@ -274,7 +281,8 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
             <thead>
               <tr>
                 <th>Detector</th>
-                <th>Thresholds in force</th>
+                <th>In the session</th>
+                <th>{tried ? 'Thresholds in force' : 'Replayed'}</th>
                 {tried && <th>Changed thresholds</th>}
                 {tried && <th>Difference</th>}
                 {!tried && <th>Evidence</th>}
@@ -287,8 +295,10 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
                     <span className="row">
                       <Shape tone={toneOf((row.after ?? row.before)!.severity)} />
                       {words(row.kind)}
+                      {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
+                  <td>{time(logged(row.kind))}</td>
                   <td>{time(row.before)}</td>
                   {tried && <td>{time(row.after)}</td>}
                   {tried && (
