@@ -222,7 +222,7 @@ def test_restart_from_the_beginning_is_notified() -> None:
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
     assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
     assert RECEIVERS[rule["labels"]["source"], rule["labels"]["severity"]] == "on-call-slack"
-    for place in ("queenright recoveries", "status page", "queenright interventions"):
+    for place in ("queenright recoveries", "the console", "queenright interventions"):
         assert place in rule["annotations"]["description"]
 
 

@@ -229,7 +229,7 @@ def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int
             found = None
             while found is None:
                 text = (folder / "log").read_text()
-                found = re.search(r"Status page (\S+), telemetry (\S+)", text)
+                found = re.search(r"Console (\S+), telemetry (\S+)", text)
                 if process.poll() is not None or time.monotonic() > until:
                     raise RuntimeError(f"{program} serve did not start: {text[-2000:]}")
                 time.sleep(0.05)

@@ -121,5 +121,3 @@ async def cable(running: Running) -> AsyncIterator[Cable]:
     yield found
     found.pull()
     server.close()
-
-

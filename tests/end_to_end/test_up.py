@@ -94,7 +94,7 @@ def is_closed(url: str, seconds: float = 10) -> bool:
 
 def test_demo_pages_once_and_ctrl_c_stops_every_process(up: Up) -> None:
     """The readme's first promise."""
-    page = up.wait_for(r"Status page\s+(http://\S+)")
+    page = up.wait_for(r"Console\s+(http://\S+)")
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
     alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
     up.wait_for("slack firing: researcher")
@@ -124,7 +124,7 @@ def test_second_service_on_the_same_folder_is_refused(up: Up, storage: Path) -> 
 
 
 def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, storage: Path) -> None:
-    port = up.wait_for(r"Status page\s+http://\S+:(\d+)")
+    port = up.wait_for(r"Console\s+http://\S+:(\d+)")
 
     second = Up(storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
 

@@ -34,7 +34,7 @@ SKIPPED_COMMANDS = {
 
 # Commands that run until stopped, and output that they print before.
 UNTIL_STOPPED = {
-    r"serve\b.*": b"Status page http://",
+    r"serve\b.*": b"Console http://",
     r"events\b.*": b"researcher",
 }
 

@@ -1,4 +1,4 @@
-"""What the status page says of acting."""
+"""What the console says of acting."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ async def test_session_name_has_its_owner(
     health = (await http.get(f"/api/agents/{AGENT}/health")).json()
     assert agent["agent_id"] == AGENT
     assert agent["framework"] == "claude-code"
+    assert (agent["owner"], agent["repository"]) == ("ada@laptop", AGENT.rpartition("/")[2])
     assert health["state"] == "healthy"
     [worker] = running.service.monitor.of_agent(AGENT)
     vitals = worker.vitals

@@ -170,7 +170,7 @@ def first_words_of_serve(folder: Path) -> str:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as running:
         assert running.stdout is not None
-        assert running.stdout.readline().startswith("Status page ")
+        assert running.stdout.readline().startswith("Console ")
         running.terminate()
         _, output = running.communicate(timeout=30)
     return output

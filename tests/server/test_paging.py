@@ -84,8 +84,8 @@ async def test_every_agent_is_listed_once_while_others_start(
         number = len(running.service.workers())
         await running.service.ingest(list(looping(running.service.clock(), agent=f"a{number:03d}", times=1)))
 
-    for path in ("/api/agents", "/api/agents/health"):
-        found = [one for page in await pages(http, path, "agents", 2, another) for one in page]
+    for path, order in (("/api/agents", {"sort": "agent"}), ("/api/agents/health", {})):
+        found = [one for page in await pages(http, path, "agents", 2, another, **order) for one in page]
         seen = [one["agent_id"] for one in found]
         assert [name for name in seen if name in names] == names
         assert seen == sorted(set(seen))

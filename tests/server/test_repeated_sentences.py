@@ -12,8 +12,8 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
+from queenright.server.views.agents import activity_of
 from queenright.server.views.formatting import without_repeats
-from queenright.server.views.view import activity_of
 from tests.health.worker_script import WorkerScript
 from tests.server.conftest import looping
 from tests.server.test_app import lost_ticket_on, ticket_on

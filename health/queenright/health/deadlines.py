@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from queenright.health.findings import FindingKind
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
@@ -38,6 +39,14 @@ class StallClock(NamedTuple):
     tool: OpenTool | None = None
     learned: Learned | None = None
     """The origin of the limit, if it was learned."""
+
+
+class DetectorClock(NamedTuple):
+    """When a detector of elapsed time fires, and since when it counts. Seconds since the epoch."""
+
+    kind: FindingKind
+    since: float
+    due: float
 
 
 class Sign(NamedTuple):
@@ -240,44 +249,61 @@ def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
     return v.incarnation_started + settings.judge.start_grace_seconds
 
 
-def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[float]:
-    """Yield every moment, past or future, at which time alone changes a worker's findings."""
+def detector_clocks(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorClock]:
+    """Yield the clock of each detector that fires after a time, if nothing happens until then."""
     clock = stall_clock(v, settings)
     if clock is not None:
-        yield clock.due
-        yield clock.ticket_due
-        if settings.learned_clocks.mode == "shadow" and (trial := stall_clock(v, settings, on_trial=True)):
-            yield trial.due
+        yield DetectorClock(FindingKind.STALL, clock.since, clock.due)
     tool = overdue_tool(v)
     if tool is not None and tool.timeout is not None:
-        yield tool.started + tool.timeout
+        yield DetectorClock(FindingKind.TOOL_TIMEOUT, tool.started, tool.started + tool.timeout)
     heartbeat = heartbeat_due(v, settings)
     if heartbeat is not None:
-        yield heartbeat
+        limit = settings.heartbeat.limit(v.heartbeat_interval)
+        yield DetectorClock(FindingKind.HEARTBEAT_MISSING, heartbeat - limit, heartbeat)
+    checkpoint = checkpoint_due(v, settings.health_check.checkpoint_degraded_seconds)
+    if checkpoint is not None:
+        yield DetectorClock(FindingKind.CHECKPOINT_STALE, checkpoint_from(v) or checkpoint, checkpoint)
+    calls = no_tool_call_from(v)
+    if calls is not None:
+        yield DetectorClock(
+            FindingKind.NO_TOOL_CALLS, calls, calls + settings.health_check.no_tool_call_seconds
+        )
+    tokens = no_tokens_from(v)
+    if tokens is not None:
+        yield DetectorClock(FindingKind.NO_TOKENS, tokens, tokens + settings.health_check.no_tokens_seconds)
+    output = unchanged_from(v, settings)
+    if output is not None:
+        yield DetectorClock(FindingKind.OUTPUT_UNCHANGED, output, output + OUTPUT_UNCHANGED_SECONDS)
+
+
+def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[float]:
+    """Yield every moment, past or future, at which time alone changes a worker's findings."""
+    for clock in detector_clocks(v, settings):
+        yield clock.due
+        # What the detector finds changes again later.
+        if clock.kind is FindingKind.STALL:
+            stall = stall_clock(v, settings)
+            if stall is not None:
+                yield stall.ticket_due
+            trial = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, on_trial=True)
+            if trial:
+                yield trial.due
+        elif clock.kind is FindingKind.NO_TOOL_CALLS:
+            for times in (HIGH_AFTER, CRITICAL_AFTER):
+                yield clock.since + times * settings.health_check.no_tool_call_seconds
+        elif clock.kind is FindingKind.NO_TOKENS:
+            if v.progress_from is not None and v.progress_from > clock.since:
+                yield v.progress_from + settings.health_check.no_tokens_seconds
+        elif clock.kind is FindingKind.CHECKPOINT_STALE:
+            stale = checkpoint_due(v, settings.health_check.checkpoint_stale_threshold_seconds)
+            if stale is not None:
+                yield stale
     over = over_from(v, settings, sign)
     if over is not None:
         yield over
-    for limit in (
-        settings.health_check.checkpoint_degraded_seconds,
-        settings.health_check.checkpoint_stale_threshold_seconds,
-    ):
-        checkpoint = checkpoint_due(v, limit)
-        if checkpoint is not None:
-            yield checkpoint
-    calls = no_tool_call_from(v)
-    if calls is not None:
-        for times in (1, HIGH_AFTER, CRITICAL_AFTER):
-            yield calls + times * settings.health_check.no_tool_call_seconds
-    tokens = no_tokens_from(v)
-    if tokens is not None:
-        yield tokens + settings.health_check.no_tokens_seconds
-        if v.progress_from is not None and v.progress_from > tokens:
-            yield v.progress_from + settings.health_check.no_tokens_seconds
     if v.spent_today is not None and v.ended_at is None and settings.spending.is_on:
         yield (v.spent_today.day + 1) * DAY
-    output = unchanged_from(v, settings)
-    if output is not None:
-        yield output + OUTPUT_UNCHANGED_SECONDS
 
 
 def shortest_limit(settings: HealthSettings) -> float:

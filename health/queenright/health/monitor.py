@@ -32,7 +32,7 @@ from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
 from queenright.health.state import health_state, may_follow
-from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
+from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
@@ -651,6 +651,7 @@ class HealthMonitor:
             older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
+        note_origin(vitals, event.data)
         self._children.rename(vitals, old, new)
         vitals.clocks = self._clocks_of(target.vitals.agent_id)
         target.vitals = vitals

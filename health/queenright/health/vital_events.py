@@ -67,6 +67,7 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
         v.framework = sys.intern(str(data["framework"]))
+    note_origin(v, data)
     v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
     if data.get("task_id"):
         v.task_id = word(data["task_id"]) or v.task_id
@@ -77,6 +78,15 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
     if data.get("start_records"):
         v.start_records = True
         v.metrics_served = bool(data.get("metrics_served"))
+
+
+def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
+    """Note who a worker works for, and in which repository, if an event says so."""
+    # Interned: the workers of one owner share the text.
+    if owner := word(data.get("owner")):
+        v.owner = sys.intern(owner)
+    if repository := word(data.get("repository")):
+        v.repository = sys.intern(repository)
 
 
 def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -195,6 +195,7 @@ class VitalState:
         "open_tools",
         "outlived_termination",
         "output",
+        "owner",
         "polls",
         "polls_from",
         "polls_since",
@@ -208,6 +209,7 @@ class VitalState:
         "refusals",
         "refused_input",
         "repeatable",
+        "repository",
         "rereads",
         "resources",
         "results_since_gain",
@@ -281,6 +283,10 @@ class VitalState:
         self.graph_id = ""
         self.node_id = ""
         self.framework = ""
+        self.owner = ""
+        """Who it works for: a user, a team; empty if unknown."""
+        self.repository = ""
+        """The repository or folder in which it works; empty if unknown."""
         self.status = SessionStatus.ACTIVE
         self.started_at = at
         self.incarnation_started = at
@@ -453,6 +459,8 @@ class VitalState:
     def absorb(self, other: VitalState) -> None:
         """Add the totals of vital signs that were kept under another name, of the same session."""
         self.started_at = min(self.started_at, other.started_at)
+        self.owner = self.owner or other.owner
+        self.repository = self.repository or other.repository
         self.steps_total += other.steps_total
         self.tool_calls_total += other.tool_calls_total
         self.error_count += other.error_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from array import array
 from collections.abc import Mapping
@@ -70,6 +71,7 @@ class _Failure(Enum):
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
 _NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
+_SIGNATURE_BYTES: Final = 8
 
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """Effects whose error means that the tool rejected the change: edits and submissions."""
@@ -344,13 +346,49 @@ def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     return _TIMED_OUT.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
 
 
+def call_signature(data: Mapping[str, Any]) -> str:
+    """
+    Return a text that is equal for tool calls that the loop detector counts as equal.
+
+    Args:
+        data: The data of ``tool_call_completed``.
+
+    Returns:
+        An empty string if the arguments are unknown.
+    """
+    if data.get("args_hash") is None:
+        return ""
+    tool, args = name(data.get("tool")), str(data["args_hash"])
+    effect = _effect(data, tool)
+    failed = tool_call_failed(data) and not _is_expected_failure(data, effect)
+    result = None if data.get("result_hash") is None else str(data["result_hash"])
+    compared = _compared_result(args, result, effect)
+    parts = (tool, _compared_args(args, data.get("subagent")), compared, failed)
+    return hashlib.blake2b(repr(parts).encode(), digest_size=_SIGNATURE_BYTES).hexdigest()
+
+
+def _effect(data: Mapping[str, Any], tool: str) -> str | None:
+    declared = data.get("effect")
+    return declared if declared and isinstance(declared, str) else effect_of_tool(tool)
+
+
+def _compared_args(args: str, subagent: str | None) -> str:
+    # What another sub-agent has called, this one does not know.
+    return f"{subagent} {args}" if subagent else args
+
+
+def _compared_result(args: str, result: str | None, effect: str | None) -> str | None:
+    # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
+    # something that they do not tell: the next page, or what has become of the work since.
+    return "" if result is not None and effect == _EDITS and args not in _NO_ARGUMENTS else result
+
+
 def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     tool = name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
-    declared = data.get("effect")
-    effect = declared if declared and isinstance(declared, str) else effect_of_tool(tool)
+    effect = _effect(data, tool)
     is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_expected_failure(data, effect)
     is_stopped = failed and is_stopped_by_user(data)
     failed = failed and not is_stopped
@@ -521,12 +559,9 @@ def _record_call(
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v._loops.window)
-        # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
-        # something that they do not tell: the next page, or what has become of the work since.
         tells_all = args not in _NO_ARGUMENTS
-        if subagent:
-            args = f"{subagent} {args}"  # what another sub-agent has called, this one does not know
-        compared = "" if result is not None and effect == _EDITS and tells_all else result
+        compared = _compared_result(args, result, effect)
+        args = _compared_args(args, subagent)
         if (
             effect in CHANGING
             and not (failed or tells_all or v.stale_calls)

@@ -32,7 +32,7 @@ export const homeRoute = createRoute({
 export const sessionRoute = createRoute({
   getParentRoute: () => root,
   path: '/agents/$agentId',
-  validateSearch: texts('session', 'at', 'view'),
+  validateSearch: texts('session', 'at', 'view', 'kinds', 'repeat', 'set'),
   component: lazyRouteComponent(() => import('./routes/session'), 'SessionPage'),
 })
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from queenright.api.acting import *  # noqa: F403
     from queenright.api.agents import *  # noqa: F403
     from queenright.api.alerts import *  # noqa: F403
+    from queenright.api.attention import *  # noqa: F403
     from queenright.api.breakers import *  # noqa: F403
     from queenright.api.events import *  # noqa: F403
     from queenright.api.judge import *  # noqa: F403
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from queenright.api.shared import *  # noqa: F403
     from queenright.api.slots import *  # noqa: F403
     from queenright.api.status import *  # noqa: F403
+    from queenright.api.steps import *  # noqa: F403
     from queenright.api.telemetry import *  # noqa: F403
     from queenright.api.tickets import *  # noqa: F403
     from queenright.api.wire import *  # noqa: F403
@@ -32,7 +34,7 @@ _MODELS: Final = {
         "PermissionResult PermissionsPage TerminationResult"
     ),
     "agents": (
-        "AgentHealth AgentHealthPage AgentRow AgentsPage Finding HealthMetrics Heartbeat "
+        "AgentCounts AgentHealth AgentHealthPage AgentRow AgentsPage Finding HealthMetrics Heartbeat "
         "HeartbeatReceipt HistoryPage HistoryRow Ladder Signal"
     ),
     "alerts": (
@@ -40,6 +42,7 @@ _MODELS: Final = {
         "OutboxPeer RefusedAlert Silence SilencePeer SilenceResult Silences SlackReply "
         "SymptomsReceipt"
     ),
+    "attention": "AttentionItem AttentionList",
     "breakers": "Breaker BreakersPage",
     "events": "Event",
     "judge": "JudgeCheck JudgeChecksPage",
@@ -61,6 +64,7 @@ _MODELS: Final = {
         "Acting Budget FeedLine Ready StandInMessage Status StatusApproval StatusBreaker "
         "StatusEmergencyStop StatusEscalation StatusLadder StatusRecovery Storm"
     ),
+    "steps": "DetectorClock Step Steps",
     "telemetry": "MissingPart RefusedRequests Telemetry TelemetrySource UnusedRecords",
     "tickets": "ChatMessage ChatMessages ReceiverDelivery Ticket TicketSilence TicketsPage",
     "wire": "Wire",

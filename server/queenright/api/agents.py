@@ -43,6 +43,8 @@ class AgentRow(Wire):
     task_id: str = Field(description="The task of the session; by default the session's id.")
     incarnation_id: str = Field(description="The worker's incarnation; empty: unknown.")
     framework: str
+    owner: str = Field(description="Who it works for, such as `ada@laptop` or a team; empty: unknown.")
+    repository: str = Field(description="The repository or folder in which it works; empty: unknown.")
     node_id: str = Field(description="The current node of its graph; empty: unknown.")
     health: Health = Field(description="Health of a session that runs; empty once it has ended.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
@@ -183,9 +185,36 @@ class HeartbeatReceipt(Wire):
     agent_id: str
 
 
+class AgentCounts(Wire):
+    """
+    Sessions by health, activity, owner and repository.
+
+    Each counts the sessions that the other filters allow, so that its own values can be chosen among.
+    """
+
+    health: dict[str, int] = Field(
+        description="By `healthy`, `degraded`, `stuck`, `failing` and `ended`.",
+        examples=[{"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "ended": 3}],
+    )
+    activity: dict[str, int] = Field(
+        description="Of sessions that run: `working`, `waiting`, `queued`, `paused` and `idle`.",
+        examples=[{"working": 9, "waiting": 2, "queued": 0, "paused": 0, "idle": 1}],
+    )
+    owner: dict[str, int] = Field(
+        description="The 50 most frequent; sessions without a known owner are not counted.",
+        examples=[{"ada@laptop": 12}],
+    )
+    repository: dict[str, int] = Field(
+        description="The 50 most frequent; sessions without a known repository are not counted.",
+        examples=[{"website": 12}],
+    )
+
+
 class AgentsPage(Wire):
-    """Sessions of workers, by the worker's name."""
+    """Sessions of workers, in the order that was asked for."""
 
     loaded: list[AgentSlot] = Field(description="Agents that run inside the service, all on each page.")
     agents: list[AgentRow]
+    total: int = Field(description="Sessions that match the filters, on all pages.")
+    counts: AgentCounts
     next: str | None = Field(description=NEXT)

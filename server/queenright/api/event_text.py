@@ -1,4 +1,4 @@
-"""Events as sentences: for the status page, the timeline of a ticket, and the terminal."""
+"""Events as sentences: for the console, the timeline of a ticket, and the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of the status page, and the service's readiness."""
+"""The content of the console, and the service's readiness."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class StandInMessage(Wire):
 
 
 class Status(Wire):
-    """The content of the status page."""
+    """The content of the console."""
 
     at: Annotated[float, RelativeToNow()] = Field(
         default=0.0, description="The time of the response, in seconds since the epoch."

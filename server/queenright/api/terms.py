@@ -9,6 +9,18 @@ from queenright.api.wire import KnownValues
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
 """Health of a session that runs."""
+LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
+"""What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
+Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "idle")]
+"""What a session that runs does now."""
+AgentSort = Annotated[
+    str,
+    KnownValues(
+        *("attention", "agent", "activity", "progress", "tokens", "cost"),
+        *("-attention", "-agent", "-activity", "-progress", "-tokens", "-cost"),
+    ),
+]
+"""The order of a list of sessions."""
 SessionOutcome = Annotated[str, KnownValues("", "completed", "failed", "cancelled", "terminated", "unknown")]
 """How a session ended; empty while it runs."""
 Severity = Annotated[str, KnownValues("low", "medium", "high", "critical")]
@@ -54,6 +66,25 @@ LadderLevel = Annotated[
     ),
 ]
 """The level of a ladder."""
+StepKind = Annotated[
+    str,
+    KnownValues(
+        "turn",
+        "tool",
+        "wait",
+        "checkpoint",
+        "finding",
+        "state",
+        "ticket",
+        "intervention",
+        "notification",
+        "started",
+        "ended",
+        "other",
+    ),
+]
+"""The kind of a step of a session."""
+StepPhase = Annotated[str, KnownValues("open", "done", "failed", "instant")]
 ActionKind = Annotated[str, KnownValues("nudge", "escalate", "terminate", "recover", "answer")]
 Outcome = Annotated[
     str,

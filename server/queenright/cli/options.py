@@ -56,7 +56,7 @@ SessionStorage = Annotated[
     ),
 ]
 PortOption = Annotated[
-    int | None, typer.Option("--port", help="Port of the API and the status page. Default: 8420.")
+    int | None, typer.Option("--port", help="Port of the API and the console. Default: 8420.")
 ]
 OtlpPort = Annotated[int | None, typer.Option(help="Port that receives telemetry. Default: 4318.")]
 Forward = Annotated[

@@ -154,6 +154,7 @@ class Agents(_Resource):
     health = _call(agents.AsyncAgents.health)
     all_health = _list(agents.AsyncAgents.all_health)
     history = _list(agents.AsyncAgents.history)
+    steps = _call(agents.AsyncAgents.steps)
     heartbeat = _call(agents.AsyncAgents.heartbeat)
     send_heartbeat = _call(agents.AsyncAgents.send_heartbeat)
     nudge = _call(agents.AsyncAgents.nudge)
@@ -272,6 +273,7 @@ class Service(_Resource):
     """State of the service, and settings for all workers."""
 
     status = _call(resources.AsyncService.status)
+    attention = _call(resources.AsyncService.attention)
     version = _call(resources.AsyncService.version)
     ready = _call(resources.AsyncService.ready)
     settings = _call(resources.AsyncService.settings)

@@ -36,6 +36,7 @@ from queenright.server.routes import (
     probes,
     recoveries,
     silences,
+    steps,
     tickets,
 )
 from queenright.server.routes import service as service_routes
@@ -54,6 +55,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     execution_api.router,
     agents_api.router,
     health.router,
+    steps.router,
     tickets.router,
     chat.router,
     events.router,

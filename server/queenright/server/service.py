@@ -60,13 +60,13 @@ from queenright.server.webhooks.callbacks import Callbacks
 _log = logging.getLogger(__name__)
 
 TICKETS_SHOWN: Final = 100
-"""Open tickets on the status page, the worst."""
+"""Open tickets in the console, the worst."""
 
 _RECENT_EVENTS: Final = 200
 
 
 def list_worst_tickets(tickets: TicketService) -> list[EscalationTicket]:
-    """Return the open tickets that the status page shows, newest first: the worst ``TICKETS_SHOWN``."""
+    """Return the open tickets that the console shows, newest first: the worst ``TICKETS_SHOWN``."""
     newest = sorted(tickets.open_tickets(), key=lambda ticket: ticket.first_seen, reverse=True)
     worst = sorted(newest, key=lambda ticket: -ticket.severity.rank)[:TICKETS_SHOWN]
     return sorted(worst, key=lambda ticket: ticket.first_seen, reverse=True)
@@ -114,7 +114,7 @@ class Service:
     tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
     started_at: float = field(init=False)
     recent: deque[AgentEvent] = field(default_factory=lambda: deque(maxlen=_RECENT_EVENTS))
-    """The latest alert-class events, for the status page."""
+    """The latest alert-class events, for the console."""
     recorder: Recorder | None = None
     """The stand-in for Slack and PagerDuty, if notifications are sent to it."""
     deadman_at: float | None = None
@@ -255,7 +255,7 @@ class Service:
         return self.remediation.permissions
 
     def shown_tickets(self) -> list[EscalationTicket]:
-        """Return the tickets on the status page; see ``list_worst_tickets``."""
+        """Return the tickets in the console; see ``list_worst_tickets``."""
         return list_worst_tickets(self.tickets)
 
     def workers(self) -> list[WorkerHealth]:

@@ -104,7 +104,7 @@ class _Block(BaseModel):
 
 
 class HttpSettings(_Block):
-    """Where the API and the status page listen."""
+    """Where the API and the console listen."""
 
     host: str = "127.0.0.1"
     """Address; any but loopback requires tokens."""

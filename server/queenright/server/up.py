@@ -52,7 +52,7 @@ from queenright.server.telemetry.pricing import load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
-_API: Final = "the API and the status page"
+_API: Final = "the API and the console"
 
 Say = Callable[[str], None]
 Find = Callable[[str], Path | None]

@@ -87,7 +87,7 @@ def _given_up(selectors: Selectors) -> Alert:
         severity="warning",
         summary="A task was given up: its recovery failed.",
         description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. For the reasons, see '
-        "entries with exhausted true in queenright recoveries --json, or the status page. Each agent has a "
+        "entries with exhausted true in queenright recoveries --json, or the console. Each agent has a "
         "critical ticket: queenright tickets.",
         threshold="1 task within an hour, after `health_monitoring.recovery.max_attempts_per_task` attempts",
         reason="nothing more is tried automatically: somebody has to finish the work or drop it",
@@ -105,7 +105,7 @@ def _from_start(selectors: Selectors) -> Alert:
         severity="warning",
         summary="A task restarted from the beginning: it had no valid checkpoint.",
         description='Tasks restarted in the last hour: {{ $value | printf "%.0f" }}. Their earlier work may '
-        "be repeated. See entries with from_start true in queenright recoveries --json, or the status page; "
+        "be repeated. See entries with from_start true in queenright recoveries --json, or the console; "
         "for the cause, run queenright interventions.",
         threshold="1 task within an hour",
         reason="external effects of a task (mails, tickets, payments) may happen twice",

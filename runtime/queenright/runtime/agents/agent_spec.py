@@ -42,7 +42,7 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Identifier
-    """The agent's ``agent_id`` in telemetry, on the status page and on disk."""
+    """The agent's ``agent_id`` in telemetry, in the console and on disk."""
     version: str = "0"
     description: str = ""
     graph: GraphSpec

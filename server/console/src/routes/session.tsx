@@ -1,5 +1,151 @@
-import { Empty } from '../ui/basics'
+import './session/session.css'
+import { useQuery } from '@tanstack/react-query'
+import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
+import { lazy, Suspense } from 'react'
+import { data, GET, RequestError } from '../api/client'
+import { attentionQuery } from '../api/queries'
+import type { AgentHealth, AgentRow } from '../api/schema'
+import { useNow } from '../clock'
+import { ago, dateTime, duration, words } from '../format'
+import { Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { AttentionList } from './attention'
+import { Actions } from './session/actions'
+import { OpenWork } from './session/open-work'
+import { Side } from './session/side'
+import { Timeline } from './session/timeline'
+
+const Recorder = lazy(() => import('./session/recorder').then((module) => ({ default: module.Recorder })))
 
 export function SessionPage() {
-  return <Empty title="session" />
+  const { agentId } = useParams({ from: '/agents/$agentId' })
+  const { session = '', view } = useSearch({ from: '/agents/$agentId' })
+  const health = useQuery({
+    queryKey: ['agent', agentId, 'health', session],
+    queryFn: () => data(GET('/api/agents/{agent_id}/health', { params: { path: { agent_id: agentId }, query: session ? { session_id: session } : {} } })),
+  })
+  const worker = health.data
+  if (!worker) {
+    if (!health.error) return <Panel title={agentId}><Loading rows={6} /></Panel>
+    if (health.error instanceof RequestError && health.error.status === 404)
+      return (
+        <Empty title={session ? 'There is no such session' : 'There is no such agent'}>
+          <p className="wrap">{health.error.message}</p>
+          <Link to="/" className="link">
+            Go to the fleet
+          </Link>
+        </Empty>
+      )
+    return <ReadError error={health.error} retry={() => void health.refetch()} />
+  }
+  return (
+    <div className="session">
+      <Head worker={worker} />
+      <NeedsYou worker={worker} />
+      {view === 'recorder' ? (
+        <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
+          <Recorder key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
+        </Suspense>
+      ) : (
+        <div className="session-columns">
+          <div className="stack">
+            <OpenWork worker={worker} />
+            <Timeline key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
+          </div>
+          <Side worker={worker} />
+        </div>
+      )}
+    </div>
+  )
+}
+
+function Head({ worker }: { worker: AgentHealth }) {
+  const { agent_id: agentId, session_id: sessionId } = worker
+  const { view } = useSearch({ from: '/agents/$agentId' })
+  const now = useNow()
+  const state = worker.ended ? worker.outcome || 'ended' : worker.health || 'healthy'
+  const to = { to: '/agents/$agentId', params: { agentId } } as const
+  return (
+    <>
+      <div className="session-head">
+        <div className="grow">
+          <div className="row wraps">
+            <h1 className="wrap">{agentId}</h1>
+            <Pill tone={toneOf(state)}>{state}</Pill>
+            {!worker.ended && worker.activity && <Pill tone="quiet">{words(worker.activity)}</Pill>}
+          </div>
+          <p className="muted session-facts">
+            {[worker.framework, worker.node_id && `node ${worker.node_id}`].filter(Boolean).map((fact) => (
+              <span key={fact} className="wrap">
+                {fact}
+              </span>
+            ))}
+            <span className="number">
+              {worker.ended ? 'ran for' : 'running for'} {duration(worker.metrics.uptime_seconds)}
+            </span>
+            <span className="number" title={dateTime(worker.last_activity)}>
+              {worker.ended ? 'ended' : 'last activity'} {ago(worker.last_activity, now)}
+            </span>
+          </p>
+        </div>
+        <Actions worker={worker} />
+      </div>
+      {!worker.ended && worker.reason && state !== 'healthy' && (
+        <p className={`session-reason tone-${toneOf(state)}`}>
+          <span>{worker.reason}</span> <span className="muted number">for {duration(now - worker.state_since)}</span>
+        </p>
+      )}
+      <div className="session-bar">
+        <nav className="tabs" aria-label="Views of the session">
+          <Link {...to} search={{ session: sessionId }} aria-current={view === 'recorder' ? undefined : 'page'}>
+            Timeline
+          </Link>
+          <Link {...to} search={{ session: sessionId, view: 'recorder' }} aria-current={view === 'recorder' ? 'page' : undefined}>
+            Flight recorder
+          </Link>
+        </nav>
+        <SessionPicker worker={worker} />
+      </div>
+    </>
+  )
+}
+
+/** Choose one of the agent's sessions. */
+function SessionPicker({ worker }: { worker: AgentHealth }) {
+  const navigate = useNavigate()
+  const { view } = useSearch({ from: '/agents/$agentId' })
+  const now = useNow()
+  const agent = useQuery({
+    queryKey: ['agent', worker.agent_id, 'sessions'],
+    queryFn: () => data(GET('/api/agents/{agent_id}', { params: { path: { agent_id: worker.agent_id } } })),
+  })
+  const sessions = [...(agent.data?.sessions ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended) || b.last_activity - a.last_activity)
+  const label = (row: AgentRow): string => `${row.session_id} · ${row.ended ? row.outcome || 'ended' : row.health || 'healthy'} · ${ago(row.last_activity, now)}`
+  return (
+    <label className="session-picker">
+      <span className="muted">Session{sessions.length > 1 && <span className="number"> (of {sessions.length})</span>}</span>
+      <select
+        className="input mono"
+        value={worker.session_id}
+        onChange={(event) => void navigate({ to: '/agents/$agentId', params: { agentId: worker.agent_id }, search: { session: event.target.value, ...(view ? { view } : {}) } })}
+      >
+        {!sessions.some((row) => row.session_id === worker.session_id) && <option value={worker.session_id}>{worker.session_id}</option>}
+        {sessions.map((row) => (
+          <option key={row.session_id} value={row.session_id}>
+            {label(row)}
+          </option>
+        ))}
+      </select>
+    </label>
+  )
+}
+
+/** What waits for a person in this session, with its answer. */
+function NeedsYou({ worker }: { worker: AgentHealth }) {
+  const items = useQuery(attentionQuery).data?.items.filter((item) => item.agent_id === worker.agent_id && item.session_id === worker.session_id) ?? []
+  if (!items.length) return null
+  return (
+    <Panel title={`Needs you (${items.length})`}>
+      <AttentionList items={items} total={items.length} />
+    </Panel>
+  )
 }

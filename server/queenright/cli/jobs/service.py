@@ -55,7 +55,7 @@ def run_serve(settings: Settings) -> int:
         stop = _stop_event()
         async with serving(settings) as running:
             reload_on_sighup(running.service)
-            typer.echo(f"Status page {running.url}, telemetry {running.otlp_url}")
+            typer.echo(f"Console {running.url}, telemetry {running.otlp_url}")
             await stop.wait()
 
     _run(run())

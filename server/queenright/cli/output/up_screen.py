@@ -51,7 +51,8 @@ class UpScreen:
     def print_addresses(self, running: Running, options: UpOptions) -> None:
         """Print the addresses of everything that runs."""
         grid = Table.grid(padding=(0, 2))
-        grid.add_row("Status page", Text(running.url, style="bold"))
+        grid.add_row("Console", Text(running.url, style="bold"))
+        grid.add_row("In the terminal", f"queenright tui --url {running.url}")
         grid.add_row("Send telemetry", f"OTEL_EXPORTER_OTLP_ENDPOINT={running.otlp_url}")
         grid.add_row("Prometheus", running.prometheus_url or "not running")
         grid.add_row("Alertmanager", running.alertmanager_url or "not running")

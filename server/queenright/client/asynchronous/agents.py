@@ -16,11 +16,37 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     """The workers of a service, including the agents that run inside it."""
 
     def list(
-        self, *, agent_id: str | None = None, state: str | None = None, limit: int | None = None
+        self,
+        *,
+        agent_id: str | None = None,
+        state: str | None = None,
+        search: str | None = None,
+        health: str | None = None,
+        activity: str | None = None,
+        owner: str | None = None,
+        repository: str | None = None,
+        sort: str = "agent",
+        limit: int | None = None,
     ) -> AsyncIterator[api.AgentRow]:
-        """Yield the sessions of workers, ordered by name, filtered by name or state."""
+        """
+        Yield the sessions of workers, filtered and ordered by the service.
+
+        ``health`` and ``activity`` are comma-separated lists. In another order than ``agent``, a session
+        whose place changes meanwhile may be missed.
+        """
         return self._transport.list_models(
-            api.AgentRow, _AGENTS, "agents", limit, agent_id=agent_id, state=state
+            api.AgentRow,
+            _AGENTS,
+            "agents",
+            limit,
+            agent_id=agent_id,
+            state=state,
+            search=search,
+            health=health,
+            activity=activity,
+            owner=owner,
+            repository=repository,
+            sort=sort,
         )
 
     async def health(self, agent_id: str, *, session_id: str | None = None) -> api.AgentHealth:
@@ -43,6 +69,29 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         """
         return self._transport.list_models(
             api.HistoryRow, agent_path(agent_id, "history"), "history", limit, seconds=seconds
+        )
+
+    async def steps(
+        self,
+        agent_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> api.Steps:
+        """
+        Return steps of a session and its open work; the newest steps by default, oldest first.
+
+        ``after`` and ``before`` are ``last`` and ``first`` of another page.
+        """
+        return await self._transport.get_model(
+            api.Steps,
+            agent_path(agent_id, "steps"),
+            session_id=session_id,
+            after=after,
+            before=before,
+            limit=limit,
         )
 
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:

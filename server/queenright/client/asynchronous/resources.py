@@ -345,8 +345,12 @@ class AsyncService(AsyncResource):
     """State of the service, and settings for all workers."""
 
     async def status(self) -> api.Status:
-        """Return the content of the status page."""
+        """Return the content of the console."""
         return await self._transport.get_model(api.Status, "/api/status")
+
+    async def attention(self) -> api.AttentionList:
+        """Return what needs a person now, most urgent first."""
+        return await self._transport.get_model(api.AttentionList, "/api/attention")
 
     async def version(self) -> api.Version:
         """Return the version of the service."""

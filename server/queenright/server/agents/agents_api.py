@@ -19,7 +19,7 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
-from queenright.server.views.view import agent_row
+from queenright.server.views.agents import agent_row
 
 router = APIRouter(prefix="/api", tags=[TAG])
 agent_router = APIRouter(prefix=PREFIX, tags=[TAG])

@@ -17,8 +17,9 @@ from queenright.server.console.actions import objection
 from queenright.server.console.forms import part
 from queenright.server.service import Service
 from queenright.server.views.acting import breaker_row, recovery_row
+from queenright.server.views.agents import agent_row
 from queenright.server.views.formatting import ago, clock_time
-from queenright.server.views.view import agent_row, event_line, ticket_row
+from queenright.server.views.view import event_line, ticket_row
 
 _A_DAY: Final = 86_400.0
 _HISTORY: Final = 40

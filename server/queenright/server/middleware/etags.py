@@ -20,7 +20,7 @@ from queenright.api.wire import Wire, relative_fields
 M = TypeVar("M", bound=Wire)
 
 _POLLED: Final = re.compile(
-    r"/api/(?:status|version|settings|emergency-stop"
+    r"/api/(?:status|version|settings|emergency-stop|attention"
     r"|(?:agents|tickets|breakers|recoveries|interventions|escalations|approvals|silences|notifications)(?:/.*)?)",
     re.DOTALL,
 )

@@ -129,7 +129,7 @@ class _ClientDisconnectedError(Exception):
 
 class OtlpReceiver:
     """
-    The receiver, an ASGI app. ``counts`` has the totals for the status page.
+    The receiver, an ASGI app. ``counts`` has the totals for the console.
 
     Args:
         ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may

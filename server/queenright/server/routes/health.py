@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from queenright import api
+from queenright.api import terms
 from queenright.health.findings import HealthState
 from queenright.health.heartbeat import parse_heartbeat
 from queenright.health.service import AgentNotFoundError
@@ -14,13 +15,24 @@ from queenright.server.agents.rows import slot_row
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation, takes
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, SessionQuery
-from queenright.server.views.view import agent_health_row, agent_row
+from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
+from queenright.server.routes.params import (
+    AgentId,
+    AgentQuery,
+    SessionQuery,
+    one_of,
+    some_of,
+    words_in,
+    words_of,
+)
+from queenright.server.views.agents import agent_health_row, agent_row
+from queenright.server.views.fleet import FleetQuery, Place, find_sessions
 
 router = APIRouter(prefix="/api", tags=["health"])
 
 _LONGEST_HISTORY = 366 * 86_400.0
+_STANDINGS = ", ".join(words_of(terms.LadderInputs))
+_ACTIVITIES = ", ".join(words_of(terms.Activity))
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
 _EMPTY = {"const": ""}
 _COUNT = {"anyOf": [{"type": ["integer", "null"], "minimum": 0}, _EMPTY]}
@@ -53,23 +65,83 @@ async def list_agents(
     service: ServiceDep,
     agent_id: AgentQuery = None,
     state: Annotated[HealthState | None, Query(description="Only workers in this state.")] = None,
+    search: Annotated[
+        str,
+        Query(
+            max_length=200,
+            description="Only sessions with this text in the name of the agent, the session, the task, the "
+            "reason or the question; case does not matter.",
+        ),
+    ] = "",
+    health: Annotated[
+        str,
+        Query(description=f"Only these, separated by commas: {_STANDINGS}.", examples=["failing,stuck"]),
+        some_of(terms.LadderInputs),
+    ] = "",
+    activity: Annotated[
+        str,
+        Query(description=f"Only these, separated by commas: {_ACTIVITIES}.", examples=["waiting,paused"]),
+        some_of(terms.Activity),
+    ] = "",
+    owner: Annotated[str, Query(max_length=256, description="Only sessions of this owner.")] = "",
+    repository: Annotated[str, Query(max_length=256, description="Only sessions in this repository.")] = "",
+    sort: Annotated[
+        terms.AgentSort,
+        Query(
+            description="`attention`: the worst health first, then the longest time without progress. "
+            "`agent`: by name. `activity`, `progress` (the longest time without it first), `tokens`, `cost` "
+            "(the least first). A `-` before it reverses the order."
+        ),
+        one_of(terms.AgentSort),
+    ] = "attention",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.AgentsPage:
-    """List workers by name, a row for each session, with state and vital signs."""
-    after = place_of(cursor, "agents", str, str)
+    """
+    List sessions of workers with state and vital signs, and count those that match.
+
+    A session whose place in the order changes while pages are read may be listed twice or not at all; in the
+    order of `agent` none is.
+    """
+    found = await find_sessions(
+        service,
+        FleetQuery(
+            search=search,
+            agent_id=agent_id,
+            state=state,
+            health=words_in(health),
+            activity=words_in(activity),
+            owner=owner,
+            repository=repository,
+            sort=sort,
+        ),
+        limit=limit + 1,
+        after=_place_after(cursor, sort),
+    )
     now = service.clock()
-    loaded = [slot_row(slot) for slot in service.agents.slots.values()]
-    found = await page(
+    listed = await page(
         api.AgentsPage,
         "agents",
-        service.health.workers(limit=limit + 1, after=after, agent_id=agent_id, state=state),
+        found.shown,
         limit,
-        row=lambda one: agent_row(one, now),
-        place=lambda one: one.key,
-        loaded=loaded,
+        row=lambda one: agent_row(one[1], now),
+        place=lambda one: (sort, *one[0]),
+        loaded=[slot_row(slot) for slot in service.agents.slots.values()],
+        total=found.total,
+        counts=found.counts,
     )
-    return set_etag(response, found)
+    return set_etag(response, listed)
+
+
+def _place_after(cursor: str | None, sort: str) -> Place | None:
+    """Return the place that a cursor of this order names."""
+    place = place_of(cursor, "agents", str, float, float, str, str)
+    if place is None:
+        return None
+    if place[0] != sort:
+        raise InvalidCursorError(cursor or "", f"agents by {sort}")
+    _, first, second, agent_id, session_id = place
+    return first, second, agent_id, session_id
 
 
 # Before the route of one worker: this is the health of all, not of a worker without a name.

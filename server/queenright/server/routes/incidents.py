@@ -1,20 +1,28 @@
-"""Incidents, and the health of model providers."""
+"""What needs a person, incidents, and the health of model providers."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from queenright import api
 from queenright.health.incidents import incidents_of
+from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.views.attention import attention
 from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
 
 _SECONDS: Final = 7 * 86_400.0
 _LARGEST: Final = 10_000
+
+
+@router.get("/attention", tags=["tickets"])
+async def list_attention(response: Response, service: ServiceDep) -> api.AttentionList:
+    """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
+    return set_etag(response, attention(service))
 
 
 @router.get("/incidents", tags=["tickets"])

@@ -85,9 +85,32 @@ class Body(BaseModel):
         return value
 
 
+def words_of(term: Any) -> tuple[str, ...]:
+    """Return the words of an API term."""
+    [words] = (one.words for one in get_args(term) if isinstance(one, KnownValues))
+    return words
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a comma-separated list."""
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def some_of(term: Any) -> AfterValidator:
+    """Return a validator that allows a comma-separated list of words of an API term."""
+    words = words_of(term)
+
+    def check(text: str) -> str:
+        if not set(words_in(text)) <= set(words):
+            raise ValueError(f"it must be a comma-separated list of {', '.join(words)}")
+        return text
+
+    return AfterValidator(check)
+
+
 def one_of(term: Any) -> AfterValidator:
     """Return a validator that allows only the words of an API term."""
-    [words] = (one.words for one in get_args(term) if isinstance(one, KnownValues))
+    words = words_of(term)
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in words:

@@ -37,7 +37,7 @@ Moment = Annotated[
 
 @router.get("/api/status")
 async def get_status(response: Response, service: ServiceDep) -> api.Status:
-    """Return the content of the status page; of many workers the worst."""
+    """Return the content of the console; of many workers the worst."""
     return set_etag(response, status(service))
 
 

@@ -7,8 +7,9 @@ however many records report it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from queenright.instrumentation.identity import clean_name
@@ -24,6 +25,7 @@ from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.pricing import Prices, Tokens, price_call
+from queenright.server.telemetry.process import origin_of
 from queenright.server.telemetry.runs import (
     MAX_TRACES,
     EndedCall,
@@ -187,7 +189,8 @@ class _Assembly:
             ended_at = None if run.open else run.ended_at
             forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
-            self._rename(session.run, observation, session.update_name(observation), observation.session)
+            name = session.update_name(observation)
+            self._rename(session.run, observation, name, observation.session, session.origin)
             for event in session.apply(observation, int(self._now * 1e9)):
                 self._emit(event.type, session.run, observation, event.data, at=event.at)
             return session.run
@@ -305,11 +308,19 @@ class _Assembly:
         run.has_own_session |= named_session
         trace.add(run)
 
-    def _rename(self, run: Run, observation: Observation, agent: str, session: str) -> None:
+    def _rename(
+        self,
+        run: Run,
+        observation: Observation,
+        agent: str,
+        session: str,
+        origin: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Rename a run and its session; emit an event if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
             self._batch.on_undo(run.name_restorer())
-            self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
+            data = {"agent_id": agent, "session_id": session, **origin}
+            self._emit(EventType.AGENT_RENAMED, run, observation, data)
         run.agent_id, run.session_id = agent, session
 
     def _get_trace_spans(self, observation: Observation) -> Sequence[Observation]:
@@ -382,7 +393,8 @@ class _Assembly:
         self._batch.set_open(run, True, run.ended_at)
         run.began_at = observation.start or observation.end
         run.failure, run.outcome_at = {}, 0
-        data: dict[str, Any] = {"start_records": False}
+        process = observation.process
+        data: dict[str, Any] = {"start_records": False} | origin_of(process.user, process.repository)
         if observation.library:
             data["framework"] = clean_name(observation.library)
         if observation.version:

@@ -14,7 +14,7 @@ from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.partial_spans import read_partial_span
-from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.process import Process, origin_of
 from queenright.server.telemetry.span_records import observation_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
@@ -54,7 +54,10 @@ def read_log(
             for attribute in record.attributes
         }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
-        return client.read_log(attributes, process, time)
+        observation = client.read_log(attributes, process, time)
+        if observation is not None and not process.user:
+            observation.user = process.id_in(attributes.get("user.email"))
+        return observation
     fields = fields_of(record.attributes)
     if "partial_event" in fields:
         return read_partial_span(text_of(fields["partial_event"]), record.body, now)
@@ -74,6 +77,7 @@ def read_log(
     data = read(fields, now)
     if kind is Kind.AGENT:
         data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
+        data |= origin_of(process.user, process.repository)
     return Observation(
         identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
         process=process,

@@ -60,6 +60,8 @@ class Observation:
     """It is a permission prompt for an open tool call that it does not name."""
     subagent: str = ""
     """The id of the sub-agent that did it; it may continue after the turn of its parent."""
+    user: str = ""
+    """The user that the record names, such as an email address."""
     folder: str = ""
     """The name of the folder in which a coding agent works."""
     session: str = ""

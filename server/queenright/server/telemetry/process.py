@@ -13,7 +13,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
-from queenright.server.telemetry.values import MAX_ATTRIBUTES, id_in, plain_of, text_of
+from queenright.server.telemetry.values import MAX_ATTRIBUTES, folder_name, id_in, plain_of, text_of
 
 _MAX_TEXTS: Final = 4_096
 
@@ -28,6 +28,10 @@ RESOURCE_ATTRIBUTES: Final[Mapping[str, str]] = {
     "user": "user.name",
     "host": "host.name",
     "repository": "vcs.repository.name",
+    "repository_url": "vcs.repository.url.full",
+    "email": "user.email",
+    "end_user": "enduser.id",
+    "namespace": "service.namespace",
 }
 
 PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
@@ -59,6 +63,8 @@ class Process:
     version: str = ""
     owner: str = ""
     """User and host, such as ``ada@laptop``, or one of them."""
+    user: str = ""
+    """Who it works for: ``ada@laptop``, an email address, an end user's id or a namespace; or ""."""
     repository: str = ""
     _texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Cache of cleaned names and ids of this request: most repeat, and cleaning one costs 0.5 µs."""
@@ -93,19 +99,26 @@ class Process:
         if not incarnation:
             marks = sorted((k, str(plain_of(v))) for k, v in attributes.items() if k in PROCESS_ATTRIBUTES)
             incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
+        owner = "@".join(name for name in (texts["user"], texts["host"]) if name)
         return cls(
             service=texts["service"] or UNKNOWN_SERVICE,
             agent=texts["agent"],
             incarnation_id=incarnation,
             is_own=bool(texts["incarnation"]),
             version=texts["version"],
-            owner="@".join(name for name in (texts["user"], texts["host"]) if name),
-            repository=texts["repository"],
+            owner=owner,
+            user=(texts["user"] and owner) or texts["email"] or texts["end_user"] or texts["namespace"],
+            repository=texts["repository"] or folder_name(texts["repository_url"]).removesuffix(".git"),
         )
 
     def name_of(self, client: str) -> str:
         """Return a coding agent's name with its owner and repository: ``claude-code/ada@laptop/website``."""
         return client_name(client, self.owner, self.repository)
+
+
+def origin_of(user: str, repository: str) -> dict[str, str]:
+    """Return who an agent works for and in which repository, as events have it; unknown parts are absent."""
+    return {key: value for key, value in (("owner", user), ("repository", repository)) if value}
 
 
 def client_name(client: str, owner: str, repository: str) -> str:

@@ -12,7 +12,7 @@ from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation, failure_in
-from queenright.server.telemetry.process import client_name
+from queenright.server.telemetry.process import client_name, origin_of
 from queenright.server.telemetry.runs import Run
 
 MAX_SESSIONS: Final = 5_000
@@ -60,7 +60,7 @@ class Session:
         self.run = run
         self._known_as = run.agent_id
         """The agent's name before a restart of the service."""
-        self._owner = self._repository = self._folder = ""
+        self._owner = self._user = self._repository = self._folder = ""
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompt ids, and whether their turn has ended."""
@@ -97,11 +97,17 @@ class Session:
         """
         if not self._owner or observation.process.owner.count("@") > self._owner.count("@"):
             self._owner = observation.process.owner
+        self._user = self._user or observation.process.user or observation.user
         self._repository = self._repository or observation.process.repository
         self._folder = self._folder or observation.folder
         name = client_name(observation.client, self._owner, self._repository or self._folder)
         is_better = name.count("/") > self._known_as.count("/")
         return name if is_better or not self._known_as else self._known_as
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Return who the session works for and in which repository, as far as they are known."""
+        return origin_of(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
         """Restore state from a stored event: a counted call, a wait, or a pending model call."""
@@ -184,9 +190,8 @@ class Session:
                 return
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
-            yield Change(
-                EventType.EXECUTION_STARTED, observation.start, {k: v for k, v in start.items() if v != ""}
-            )
+            known = {k: v for k, v in start.items() if v != ""}
+            yield Change(EventType.EXECUTION_STARTED, observation.start, known | self.origin)
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         is_working = False

@@ -1,4 +1,4 @@
-"""The status page's view of interventions, escalations, approvals, breakers and recoveries."""
+"""The console's view of interventions, escalations, approvals, breakers and recoveries."""
 
 from __future__ import annotations
 

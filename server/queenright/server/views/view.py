@@ -1,12 +1,11 @@
-"""Models that the API and the pages share: workers, tickets, notifications, events and the status page."""
+"""Models that the API and the pages share: workers, tickets, notifications, events and the console."""
 
 from __future__ import annotations
 
 import heapq
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from dataclasses import asdict
 from typing import Final
 
 from queenright import api
@@ -14,19 +13,18 @@ from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
-from queenright.health.findings import HealthState, worst
-from queenright.health.incidents import incidents_of
+from queenright.health.findings import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Step, next_step
-from queenright.health.monitor import WorkerHealth, end_reason
+from queenright.health.monitor import WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth
-from queenright.health.service import AgentHealth
 from queenright.health.tickets import EscalationTicket
-from queenright.health.vitals import VitalSigns
-from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
+from queenright.server.views.agents import agent_row
+from queenright.server.views.attention import open_incidents
+from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
 from queenright.server.views.formatting import ago, clock_time
 from queenright.server.views.recent_notifications import delivery_rows
 
@@ -34,95 +32,9 @@ _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""
 _NAME_LIMIT: Final = 60
 """Characters of a name in such a line."""
-_HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 WORKERS_SHOWN: Final = 200
-"""Workers on the status page, the worst ones; each costs time to render."""
+"""Workers in the console, the worst ones; each costs time to render."""
 _ENDED_SHOWN: Final = 10
-_WORST_FIRST = [
-    HealthState.FAILING,
-    HealthState.STUCK,
-    HealthState.DEGRADED,
-    HealthState.HEALTHY,
-    HealthState.TERMINATED,
-]
-_RANKS: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}
-
-
-_WAITS: Final = {
-    WaitingReason.USER_INPUT: "waiting for its user",
-    WaitingReason.CHILDREN: "waiting for its sub-agents",
-    WaitingReason.BACKOFF: "waiting to try again",
-    WaitingReason.PAUSED: "paused",
-    WaitingReason.DONE: "idle",
-}
-
-
-def activity_of(vitals: VitalSigns) -> str:
-    """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
-    if vitals.ended:
-        return ""
-    if vitals.limited_until is not None:
-        again = datetime.fromtimestamp(vitals.limited_until, UTC)
-        return f"waiting to try again at {again:%H:%M:%S} UTC"
-    if vitals.waiting is not None:
-        return _WAITS[vitals.waiting]
-    if vitals.tool:
-        return f"working: {vitals.tool}"
-    return {Phase.LLM: "working: model", Phase.IDLE: "idle"}.get(vitals.phase, "working")
-
-
-def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
-    """Return the row of a worker: identity, state, reason and vital signs."""
-    vitals = health.vitals
-    lead = worst(health.findings) if health.findings else None
-    activity, progress = vitals.last_activity, vitals.last_progress
-    state = health.fleet_state or health.state
-    reason = health.reason
-    if state is HealthState.HEALTHY:
-        reason = end_reason(vitals) if vitals.refused_input else ""
-    if lead is not None:
-        # The current evidence: the monitor's reason dates from when the state began.
-        reason = lead.evidence
-    return api.AgentRow(
-        agent_id=vitals.agent_id,
-        session_id=vitals.session_id,
-        task_id=vitals.task_id or vitals.session_id,
-        incarnation_id=vitals.incarnation_id,
-        framework=vitals.framework,
-        node_id=vitals.node_id,
-        health="" if vitals.ended else state,
-        state=state,
-        state_since=health.state_since,
-        state_for=ago(now - health.state_since),
-        reason=reason,
-        ended=bool(vitals.ended),
-        outcome=vitals.status if vitals.ended else "",
-        activity=activity_of(vitals),
-        phase=vitals.phase,
-        tool=vitals.tool or "",
-        waiting=vitals.waiting or "",
-        question=vitals.question,
-        steps=vitals.steps_total,
-        bad_steps=vitals.steps_since_last_accept,
-        tool_calls=vitals.tool_calls_total,
-        errors=vitals.error_count,
-        tokens=vitals.tokens,
-        cost_usd=vitals.cost_usd,
-        unpriced_tokens=vitals.unpriced_tokens,
-        verdicts=list(vitals.recent_verdicts[-12:]),
-        last_activity=activity,
-        last_progress=progress,
-        active_ago=ago(now - activity if activity else None),
-        progress_ago=ago(now - progress if progress else None),
-        findings=[api.Finding.of(finding) for finding in health.findings],
-        shadow_findings=[api.Finding.of(finding) for finding in health.shadow],
-    )
-
-
-def agent_health_row(worker: WorkerHealth, health: AgentHealth, now: float) -> api.AgentHealth:
-    """Return the row of a worker, with the signals and the metrics behind its state."""
-    values = vars(agent_row(worker, now)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
-    return api.AgentHealth.model_validate(values, from_attributes=True)
 
 
 def ticket_row(
@@ -233,7 +145,7 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
         kind=kind,
         text=text,
         id=event.id,
-        ticket=_ticket_of(event),
+        ticket=ticket_of(event),
     )
 
 
@@ -242,7 +154,7 @@ def _first_sentence(text: object) -> str:
     return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
 
 
-def _ticket_of(event: AgentEvent) -> str:
+def ticket_of(event: AgentEvent) -> str:
     """Return the id of the ticket that an event is about, or an empty string."""
     found = event.data.get("ticket_id")
     if not found and isinstance(ticket := event.data.get("ticket"), Mapping):
@@ -251,26 +163,22 @@ def _ticket_of(event: AgentEvent) -> str:
 
 
 def status(service: Service) -> api.Status:
-    """Return the status page's content: the worst workers and tickets, and the latest events."""
+    """Return the console's content: the worst workers and tickets, and the latest events."""
     now = service.clock()
-    by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
+    by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
     ended: list[WorkerHealth] = []
-    unresolved = _unresolved_sessions(service)
+    unresolved = unresolved_sessions(service)
     for health in service.monitor.workers():
-        if (fleet_state := health.fleet_state) is not None:
-            by_state[fleet_state].append(health)
-        elif health.key in unresolved:
-            # The session ended, and an operator has to act.
-            by_state[HealthState.FAILING].append(health)
-        else:
-            ended.append(health)
+        standing = standing_of(health, unresolved)
+        (ended if standing is None else by_state[standing]).append(health)
     shown: list[WorkerHealth] = []
     for workers in by_state.values():
         shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), workers, key=_by_name)
-    ended = heapq.nsmallest(_ENDED_SHOWN, ended, key=lambda one: (_RANKS[one.state], *_by_name(one)))
+    ended = heapq.nsmallest(
+        _ENDED_SHOWN, ended, key=lambda one: (WORST_FIRST.index(one.state), *_by_name(one))
+    )
     tickets = service.shown_tickets()
     outbox = api.Outbox.model_validate(service.outbox.status())
-    open_incidents = [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
     return api.Status(
         at=now,
         started_at=service.started_at,
@@ -299,7 +207,7 @@ def status(service: Service) -> api.Status:
             if has_feed_line(event.type, event.data)
         ],
         not_ready=service.ready(),
-        incidents=[api.Incident.of(one) for one in open_incidents],
+        incidents=[api.Incident.of(one) for one in open_incidents(service)],
         providers=[provider_row(one) for one in service.providers.providers(now)],
         acting=_acting(service, now),
         stand_in=service.recorder is not None,
@@ -313,12 +221,8 @@ def provider_row(one: ProviderHealth) -> api.Provider:
     return api.Provider.model_validate(asdict(one) | {"errors": errors})
 
 
-def _unresolved_sessions(service: Service) -> set[tuple[str, str]]:
-    """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
-    recoveries = (one for one in service.recoveries.latest if one.ended_at is None)
-    return {(one.worker_agent_id, one.worker_session_id) for one in service.tickets.open_tickets()} | {
-        (one.agent_id, one.session_id) for one in recoveries
-    }
+def _by_state(health: WorkerHealth) -> tuple[int, str, float]:
+    return WORST_FIRST.index(health.state), *_by_name(health)
 
 
 def _by_name(health: WorkerHealth) -> tuple[str, float]:

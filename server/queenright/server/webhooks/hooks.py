@@ -319,12 +319,14 @@ def _process(query: bytes) -> Process:
             f"the URL has more than {_QUERY_FIELDS} query fields; send only user, host and repository"
         ) from None
     query_fields = {key: clean_name(values[0]) for key, values in fields.items()}
+    owner = "@".join(name for name in (query_fields.get("user", ""), query_fields.get("host", "")) if name)
     return Process(
         service="",
         agent="",
         incarnation_id="",
         is_own=False,
-        owner="@".join(name for name in (query_fields.get("user", ""), query_fields.get("host", "")) if name),
+        owner=owner,
+        user=owner if query_fields.get("user") else "",
         repository=query_fields.get("repository", ""),
     )
 

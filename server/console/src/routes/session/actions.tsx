@@ -1,0 +1,149 @@
+import { useQuery } from '@tanstack/react-query'
+import { lazy, Suspense, useState } from 'react'
+import { nudgeWorker, stopWorker } from '../../api/acts'
+import { data, GET, POST } from '../../api/client'
+import { callerQuery } from '../../api/queries'
+import type { AgentHealth, Ticket } from '../../api/schema'
+import { by } from '../../shell/name'
+import { say } from '../../ui/act'
+import { Button } from '../../ui/basics'
+
+const Ask = lazy(() => import('../../ui/dialog').then((module) => ({ default: module.Ask })))
+
+/** Tickets of one session, newest first. */
+export function useTickets(worker: AgentHealth) {
+  return useQuery({
+    queryKey: ['tickets', 'of', worker.agent_id],
+    queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: worker.agent_id, limit: 100 } } })),
+    select: (page) => page.tickets.filter((ticket) => ticket.worker_session_id === worker.session_id),
+  })
+}
+
+export const isOpen = (ticket: Ticket): boolean => ticket.closed_at === null
+
+const DURATIONS = [
+  { value: '1800', label: '30 minutes' },
+  { value: '3600', label: '1 hour' },
+  { value: '14400', label: '4 hours' },
+  { value: '86400', label: '1 day' },
+]
+
+type Action = 'nudge' | 'escalate' | 'silence' | 'recover' | 'stop'
+
+/** What a person can do to the worker. Each names the session and incarnation that are shown. */
+export function Actions({ worker }: { worker: AgentHealth }) {
+  const caller = useQuery(callerQuery).data
+  const [asked, setAsked] = useState<Action | null>(null)
+  const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
+  if (!caller) return null
+  if (!caller.may_act) return <span className="muted">You may view only.</span>
+  const canRecover = worker.ended && worker.outcome !== 'completed'
+  return (
+    <div className="row wraps" role="group" aria-label="Actions">
+      {!worker.ended && (
+        <>
+          <Button onPress={() => setAsked('nudge')}>Nudge…</Button>
+          <Button onPress={() => setAsked('escalate')}>Escalate…</Button>
+        </>
+      )}
+      {ticket && <Button onPress={() => setAsked('silence')}>Silence…</Button>}
+      {canRecover && <Button onPress={() => setAsked('recover')}>Recover…</Button>}
+      {!worker.ended && (
+        <Button look="danger" onPress={() => setAsked('stop')}>
+          Stop…
+        </Button>
+      )}
+      <Suspense>{asked && <Question action={asked} worker={worker} ticket={ticket} onClose={() => setAsked(null)} />}</Suspense>
+    </div>
+  )
+}
+
+function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
+  const { agent_id: agentId, session_id, incarnation_id } = worker
+  const target = { agentId, session_id, incarnation_id }
+  const seen = (
+    <p className="mono muted wrap" style={{ fontSize: 12 }}>
+      Session {session_id}
+      <br />
+      Incarnation {incarnation_id || 'not reported'}
+    </p>
+  )
+  switch (action) {
+    case 'nudge':
+      return (
+        <Ask
+          title={`Nudge ${agentId}`}
+          lead="A hint that the agent reads before its next turn."
+          target={seen}
+          fields={[{ name: 'message', label: 'Message', multiline: true, hint: 'Empty: Queenright writes it from its findings.' }]}
+          confirm="Send"
+          run={({ message = '' }) => nudgeWorker({ ...target, message })}
+          onClose={onClose}
+        />
+      )
+    case 'escalate':
+      return (
+        <Ask
+          title={`Escalate ${agentId}`}
+          lead="An operator is asked to decide: more time, a handover, or a stop."
+          target={seen}
+          fields={[{ name: 'reason', label: 'Reason', required: true }]}
+          confirm="Escalate"
+          run={async ({ reason = '' }) => {
+            const result = await data(POST('/api/agents/{agent_id}/escalate', { params: { path: { agent_id: agentId } }, body: { reason, session_id, incarnation_id, ...by() } }))
+            say(`Escalation of ${agentId}: ${result.outcome}.`)
+          }}
+          onClose={onClose}
+        />
+      )
+    case 'silence':
+      return (
+        <Ask
+          title="Silence the ticket"
+          lead={ticket?.cause}
+          fields={[
+            { name: 'seconds', label: 'For', options: DURATIONS, value: '3600' },
+            { name: 'comment', label: 'Why', required: true },
+          ]}
+          confirm="Silence"
+          run={async ({ seconds, comment = '' }) => {
+            await data(POST('/api/silences', { body: { ticket_id: ticket!.ticket_id, seconds: Number(seconds), comment, ...by() } }))
+            say(`Silenced the ticket of ${agentId} for ${DURATIONS.find((one) => one.value === seconds)?.label ?? seconds}.`)
+          }}
+          onClose={onClose}
+        />
+      )
+    case 'recover':
+      return (
+        <Ask
+          title={`Recover ${agentId}`}
+          lead="A new worker takes up the task."
+          target={<p className="mono muted wrap" style={{ fontSize: 12 }}>Task {worker.task_id}</p>}
+          fields={[
+            { name: 'start', label: 'From', options: [{ value: '', label: 'Its last valid checkpoint' }, { value: 'start', label: 'The start, if there is no checkpoint' }] },
+            { name: 'reviewed', label: 'Attempts', options: [{ value: '', label: 'Within the limit' }, { value: 'yes', label: 'One more: I reviewed the failure' }] },
+          ]}
+          confirm="Recover"
+          run={async ({ start, reviewed }) => {
+            const result = await data(POST('/api/recoveries', { body: { task_id: worker.task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
+            if (!result.accepted) throw new Error(result.reason)
+            say(result.reason || `Recovery of ${agentId}: attempt ${result.attempt}.`)
+          }}
+          onClose={onClose}
+        />
+      )
+    case 'stop':
+      return (
+        <Ask
+          title={`Stop ${agentId}?`}
+          lead="The agent is told to stop; its last checkpoint is kept."
+          target={seen}
+          fields={[{ name: 'reason', label: 'Reason', required: true }]}
+          confirm="Stop"
+          danger
+          run={({ reason = '' }) => stopWorker({ ...target, reason })}
+          onClose={onClose}
+        />
+      )
+  }
+}

@@ -1,0 +1,49 @@
+import { describe, expect, it } from 'vitest'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
+
+const fired = (kind: string, at: number) => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null })
+
+describe('the difference', () => {
+  it('says how much later the first one is', () => {
+    expect(compareFired([fired('stall', 10), fired('stall', 40)], [fired('stall', 25)])).toMatchObject([{ kind: 'stall', later: 15 }])
+  })
+
+  it('says what fires in one evaluation only', () => {
+    const found = compareFired([fired('stall', 10)], [fired('spending', 5)])
+    expect(found.map(({ kind, before, after, later }) => [kind, !!before, !!after, later])).toEqual([['spending', false, true, null], ['stall', true, false, null]])
+  })
+})
+
+describe('settings in the address', () => {
+  it('are read as they were written', () => {
+    expect(readSettings(writeSettings({ 'loops.window': 20, 'health_check.error_rate': 0.25 }))).toEqual({ 'loops.window': 20, 'health_check.error_rate': 0.25 })
+  })
+
+  it('leaves out what is not a number', () => {
+    expect(readSettings('a:x,b,:3,c:4')).toEqual({ c: 4 })
+  })
+})
+
+describe('a slider', () => {
+  it('reaches both ends', () => {
+    for (const [low, high] of [[1, 50], [10, 86_400], [0, 1]] as const) {
+      expect(fromSlider(0, low, high, false)).toBe(low)
+      expect(fromSlider(SLIDER, low, high, false)).toBe(high)
+    }
+  })
+
+  it('spreads a wide range', () => {
+    expect(toSlider(300, 10, 86_400)).toBeGreaterThan(300)
+    expect(fromSlider(toSlider(300, 10, 86_400), 10, 86_400, true)).toBe(300)
+  })
+})
+
+describe('the moment of a step', () => {
+  const moments = [{ step_id: 'a', at: 1 }, { step_id: 'b', at: 5 }]
+
+  it('is its own, or the last before its time', () => {
+    expect(momentOf(moments, 'b', undefined)).toBe(1)
+    expect(momentOf(moments, 'x', 4)).toBe(0)
+    expect(momentOf(moments, 'x', undefined)).toBe(-1)
+  })
+})

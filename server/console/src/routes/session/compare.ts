@@ -1,0 +1,65 @@
+import type { Fired } from '../../api/schema'
+
+/** A detector that fired, with the thresholds in force and with others. */
+export interface Difference {
+  kind: string
+  before: Fired | undefined
+  after: Fired | undefined
+  /** Seconds by which it fires later; null if one of the two did not fire. */
+  later: number | null
+}
+
+/** When each detector first fired in two evaluations, in order of time. */
+export function compareFired(before: readonly Fired[], after: readonly Fired[]): readonly Difference[] {
+  const first = (fired: readonly Fired[], kind: string): Fired | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
+  const kinds = [...new Set([...before, ...after].map((one) => one.kind))]
+  return kinds
+    .map((kind) => {
+      const [old, current] = [first(before, kind), first(after, kind)]
+      return { kind, before: old, after: current, later: old && current ? current.at - old.at : null }
+    })
+    .sort((a, b) => (a.before ?? a.after!).at - (b.before ?? b.after!).at)
+}
+
+/** Thresholds as the address has them: `loops.window:20,stall.seconds:60`. */
+export function readSettings(text: string | undefined): Record<string, number> {
+  const found: Record<string, number> = {}
+  for (const part of text?.split(',') ?? []) {
+    const [name, value] = part.split(':')
+    if (name && value && Number.isFinite(Number(value))) found[name] = Number(value)
+  }
+  return found
+}
+
+export const writeSettings = (settings: Readonly<Record<string, number>>): string =>
+  Object.entries(settings)
+    .map(([name, value]) => `${name}:${value}`)
+    .join(',')
+
+/** Steps of a slider. A range of more than two orders of magnitude is logarithmic. */
+export const SLIDER = 1000
+
+const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 100
+
+/** The place of a value on a slider, from 0 to SLIDER. */
+export function toSlider(value: number, minimum: number, maximum: number): number {
+  if (maximum <= minimum) return 0
+  const share = isWide(minimum, maximum) ? Math.log(value / minimum) / Math.log(maximum / minimum) : (value - minimum) / (maximum - minimum)
+  return Math.round(Math.max(0, Math.min(1, share)) * SLIDER)
+}
+
+/** The value at a place of a slider, rounded as a person would. */
+export function fromSlider(place: number, minimum: number, maximum: number, isWhole: boolean): number {
+  const share = place / SLIDER
+  if (share <= 0 || share >= 1) return share <= 0 ? minimum : maximum
+  const value = isWide(minimum, maximum) ? minimum * (maximum / minimum) ** share : minimum + share * (maximum - minimum)
+  const rounded = Number(value.toPrecision(2))
+  return Math.max(minimum, Math.min(maximum, isWhole ? Math.round(rounded) : rounded))
+}
+
+/** The moment of a step: the last one that is not later. Steps without a moment of their own have a time. */
+export function momentOf(moments: readonly { step_id: string; at: number }[], stepId: string | undefined, at: number | undefined): number {
+  const exact = moments.findLastIndex((moment) => moment.step_id === stepId)
+  if (exact >= 0 || at === undefined) return exact
+  return Math.max(0, moments.findLastIndex((moment) => moment.at <= at))
+}

@@ -1,0 +1,58 @@
+import { describe, expect, it } from 'vitest'
+import type { Step } from '../../api/schema'
+import { axisOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+
+const step = (id: string, at: number, more: Partial<Step> = {}): Step => ({
+  step_id: id, at, kind: 'tool', name: 'search', phase: 'done', started_at: at, ended_at: at, text: '', detail: '', tokens_in: 0,
+  tokens_out: 0, cost_usd: null, signature: '', severity: '', ref: '', ...more,
+} as Step)
+
+describe('repeats', () => {
+  const steps = [step('1', 1, { signature: 'a' }), step('2', 2, { signature: 'b' }), step('3', 3, { signature: 'a' }), step('4', 4), step('5', 5, { signature: 'a' })]
+
+  it('counts equal calls and leaves out the others', () => {
+    expect([...repeatsOf(steps).values()]).toEqual([{ signature: 'a', name: 'search', count: 3, glyph: 0 }])
+  })
+
+  it('numbers equal calls', () => {
+    expect([...ordinalsOf(steps, repeatsOf(steps))]).toEqual([['1', 1], ['3', 2], ['5', 3]])
+  })
+})
+
+describe('windows', () => {
+  const finding = (id: string, at: number, type: string, severity: string): Step => step(id, at, { kind: 'finding', name: 'doom_loop', type, severity })
+
+  it('joins a finding that became more severe, until it is cleared', () => {
+    const windows = windowsOf([finding('1', 10, 'finding_opened', 'medium'), finding('2', 12, 'finding_opened', 'critical'), finding('3', 20, 'finding_cleared', 'critical')], null)
+    expect(windows).toMatchObject([{ from: 10, to: 20, severity: 'critical', stepId: '1' }])
+    expect(windowAt(windows, 15)?.kind).toBe('doom_loop')
+    expect(windowAt(windows, 21)).toBeUndefined()
+  })
+
+  it('ends with the session', () => {
+    expect(windowsOf([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
+  })
+})
+
+describe('the axis', () => {
+  it('is even without pauses', () => {
+    const axis = axisOf([0, 1, 2, 3, 4])
+    expect(axis.place(2)).toBeCloseTo(0.5)
+    expect(axis.time(0.25)).toBeCloseTo(1)
+    expect(axis.breaks).toEqual([])
+  })
+
+  it('shortens a pause and says so', () => {
+    const times = [...Array.from({ length: 50 }, (_, at) => at), ...Array.from({ length: 50 }, (_, at) => 10_000 + at)]
+    const axis = axisOf(times)
+    expect(axis.place(49)).toBeGreaterThan(0.4)
+    expect(axis.place(10_000)).toBeLessThan(0.6)
+    expect(axis.breaks).toHaveLength(1)
+    expect(axis.time(axis.place(10_020))).toBeCloseTo(10_020)
+  })
+
+  it('has a place for no steps and for one', () => {
+    expect(axisOf([]).place(5)).toBe(0)
+    expect(axisOf([5]).time(1)).toBe(5)
+  })
+})

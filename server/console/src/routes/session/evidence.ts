@@ -1,0 +1,129 @@
+import type { Step } from '../../api/schema'
+
+/** A call that was made more than once with the same arguments and result. */
+export interface Repeat {
+  signature: string
+  name: string
+  count: number
+  /** Which glyph stands for it, from 0. */
+  glyph: number
+}
+
+/** The calls that repeat, by signature; the order in which they began to repeat decides the glyph. */
+export function repeatsOf(steps: readonly Step[]): ReadonlyMap<string, Repeat> {
+  const counts = new Map<string, number>()
+  const repeats = new Map<string, Repeat>()
+  for (const { signature, name } of steps) {
+    if (!signature) continue
+    const count = (counts.get(signature) ?? 0) + 1
+    counts.set(signature, count)
+    const repeat = repeats.get(signature)
+    if (repeat) repeat.count = count
+    else if (count > 1) repeats.set(signature, { signature, name, count, glyph: repeats.size })
+  }
+  return repeats
+}
+
+/** For each step of a repeated call, which of them it is, from 1. */
+export function ordinalsOf(steps: readonly Step[], repeats: ReadonlyMap<string, Repeat>): ReadonlyMap<string, number> {
+  const counts = new Map<string, number>()
+  const ordinals = new Map<string, number>()
+  for (const { signature, step_id } of steps) {
+    if (!repeats.has(signature)) continue
+    const count = (counts.get(signature) ?? 0) + 1
+    counts.set(signature, count)
+    ordinals.set(step_id, count)
+  }
+  return ordinals
+}
+
+/** From when to when a finding held. */
+export interface Window {
+  kind: string
+  severity: string
+  from: number
+  /** Null while it holds. */
+  to: number | null
+  text: string
+  stepId: string
+}
+
+const RANK: Record<string, number> = { low: 1, medium: 2, high: 3, critical: 4 }
+
+export const rankOf = (severity: string): number => RANK[severity] ?? 0
+
+/** The windows of the findings in a timeline, oldest first. A finding that became more severe is one window. */
+export function windowsOf(steps: readonly Step[], ended: number | null): readonly Window[] {
+  const windows: Window[] = []
+  const open = new Map<string, Window>()
+  for (const { kind, type, name, severity, at, text, step_id: stepId } of steps) {
+    if (kind !== 'finding') continue
+    let window = open.get(name)
+    if (type === 'finding_cleared') {
+      if (window) window.to = at
+      open.delete(name)
+    } else if (window) {
+      window.text = text || window.text
+      if (rankOf(severity) > rankOf(window.severity)) window.severity = severity
+    } else {
+      window = { kind: name, severity, from: at, to: ended, text, stepId }
+      windows.push(window)
+      open.set(name, window)
+    }
+  }
+  return windows
+}
+
+/** The most severe window at a time. */
+export function windowAt(windows: readonly Window[], at: number): Window | undefined {
+  let found: Window | undefined
+  for (const window of windows) {
+    if (at >= window.from && (window.to === null || at <= window.to) && rankOf(window.severity) > rankOf(found?.severity ?? '')) found = window
+  }
+  return found
+}
+
+/** A time axis on which pauses are shortened. */
+export interface Axis {
+  /** The place of a time, from 0 to 1. */
+  place: (at: number) => number
+  /** The time at a place. */
+  time: (place: number) => number
+  /** Places where a pause is shortened, with its seconds. */
+  breaks: readonly { place: number; seconds: number }[]
+}
+
+/**
+ * Make the axis of a timeline: a pause longer than a twentieth of the time without pauses takes that much.
+ *
+ * @param times Unix seconds, ascending.
+ */
+export function axisOf(times: readonly number[]): Axis {
+  const from = times[0] ?? 0
+  const gaps = times.slice(1).map((at, index) => at - times[index]!)
+  const sorted = [...gaps].sort((a, b) => a - b)
+  const usual = sorted[Math.floor(sorted.length * 0.9)] ?? 0
+  const busy = gaps.reduce((sum, gap) => sum + Math.min(gap, usual * 4), 0)
+  const longest = Math.max(busy / 20, usual * 4)
+  const shown = gaps.map((gap) => Math.min(gap, longest))
+  const total = shown.reduce((sum, gap) => sum + gap, 0) || 1
+  const places = [0]
+  for (const gap of shown) places.push(places.at(-1)! + gap / total)
+  const breaks = gaps.flatMap((seconds, index) => (seconds > longest * 2 ? [{ place: (places[index]! + places[index + 1]!) / 2, seconds }] : []))
+
+  function between(from: readonly number[], to: readonly number[], value: number): number {
+    if (from.length < 2 || value <= from[0]!) return to[0] ?? 0
+    let low = 0
+    let high = from.length - 1
+    if (value >= from[high]!) return to[high]!
+    while (high - low > 1) {
+      const middle = (low + high) >> 1
+      if (from[middle]! <= value) low = middle
+      else high = middle
+    }
+    const span = from[high]! - from[low]!
+    return to[low]! + (span ? (value - from[low]!) / span : 0) * (to[high]! - to[low]!)
+  }
+  const known = times.length ? times : [from]
+  return { place: (at) => between(known, places, at), time: (place) => between(places, known, place), breaks }
+}

@@ -1,0 +1,97 @@
+import { useQuery } from '@tanstack/react-query'
+import { stepsQuery } from '../../api/steps'
+import type { AgentHealth, Step } from '../../api/schema'
+import { useNow } from '../../clock'
+import { dateTime, duration, timeOfDay, words } from '../../format'
+import { Panel, Shape, toneOf } from '../../ui/basics'
+import { KindIcon, kindName, stepName } from './kinds'
+
+/** What the worker is doing now, for how long, and when a detector fires. */
+export function OpenWork({ worker }: { worker: AgentHealth }) {
+  const { open = [], clocks = [] } = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data ?? {}
+  const now = useNow()
+  if (worker.ended) {
+    const outcome = worker.outcome || 'unknown'
+    return (
+      <Panel title="Outcome">
+        <p className="open-none">
+          <Shape tone={toneOf(outcome)} />
+          <span>
+            The session is over: <strong>{outcome}</strong>
+            {worker.reason && worker.reason !== 'no findings' ? `, ${worker.reason}` : ''}
+          </span>
+          <span className="muted number" title={dateTime(worker.last_activity)}>
+            {timeOfDay(worker.last_activity)}
+          </span>
+        </p>
+      </Panel>
+    )
+  }
+  return (
+    <Panel title="Now">
+      {open.length ? (
+        <ul className="open-list">
+          {open.map((step) => (
+            <OpenStep key={step.step_id} step={step} now={now} />
+          ))}
+        </ul>
+      ) : (
+        <p className="open-none muted">
+          <span>No turn, tool call or wait is open.</span>
+          <span className="number">Last activity {duration(now - worker.last_activity)} ago</span>
+        </p>
+      )}
+      {clocks.length > 0 && (
+        <ul className="clocks" aria-label="Detectors that fire if nothing happens">
+          {clocks.slice(0, 4).map((clock) => (
+            <li key={clock.detector} title={`Since ${dateTime(clock.since)}, limit ${duration(clock.limit_seconds)}`}>
+              <strong>{words(clock.detector)}</strong>{' '}
+              <span className="muted number">
+                {clock.fires_at > now ? `in ${duration(clock.fires_at - now)}` : 'due'}, limit {duration(clock.limit_seconds)}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Panel>
+  )
+}
+
+function OpenStep({ step, now }: { step: Step; now: number }) {
+  const elapsed = Math.max(0, now - step.started_at)
+  const firesAt = step.fires_at ?? null
+  const share = step.limit_seconds ? Math.min(1, elapsed / step.limit_seconds) : null
+  const level = share === null ? '' : share >= 1 ? 'over' : share >= 0.75 ? 'near' : ''
+  return (
+    <li className={`open-step ${level}`}>
+      <KindIcon step={step} />
+      <span className="open-what">
+        <strong className="wrap">{stepName(step)}</strong> <span className="muted">{kindName(step.kind).toLowerCase()}</span>
+        {(step.text || step.detail) && <span className="open-text">{step.text || step.detail}</span>}
+      </span>
+      <span className="open-clock number" title={`Since ${dateTime(step.started_at)}`}>
+        {duration(elapsed)}
+      </span>
+      {step.limit_seconds ? (
+        <>
+          <span className="limit-bar" role="progressbar" aria-label={`Time of ${stepName(step)}`} aria-valuemin={0} aria-valuemax={Math.round(step.limit_seconds)} aria-valuenow={Math.round(Math.min(elapsed, step.limit_seconds))} aria-valuetext={`${duration(elapsed)} of ${duration(step.limit_seconds)}`}>
+            <i style={{ width: `${(share ?? 0) * 100}%` }} />
+          </span>
+          <span className="open-fires muted number">
+            {firesAt !== null && firesAt > now ? (
+              <>
+                Stalled in <strong>{duration(firesAt - now)}</strong>, <span title={dateTime(firesAt)}>at {timeOfDay(firesAt)}</span>
+              </>
+            ) : (
+              <strong>Stalled</strong>
+            )}
+            . Limit {duration(step.limit_seconds)}
+            {step.reason && <span className="wrap"> ({step.reason})</span>}
+          </span>
+        </>
+      ) : (
+        step.reason && <span className="open-fires muted">{step.reason}</span>
+      )}
+    </li>
+  )
+}

@@ -1,0 +1,466 @@
+import './recorder.css'
+import { keepPreviousData, useQuery } from '@tanstack/react-query'
+import { Link, useNavigate, useSearch } from '@tanstack/react-router'
+import { useDeferredValue, useEffect, useMemo, useRef, useState } from 'react'
+import type { AgentHealth, Evaluation, Fired, Hold, Moment, Step, Threshold } from '../../api/schema'
+import { evaluationQuery, stepsQuery } from '../../api/steps'
+import { count, dateTime, duration, timeOfDay, words } from '../../format'
+import { say } from '../../ui/act'
+import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
+import type { Difference } from './compare'
+import { KindIcon, kindName, stepName } from './kinds'
+
+const NONE = {}
+
+/** A session, moment by moment: what each detector held, and what it would have done with other thresholds. */
+export function Recorder({ worker }: { worker: AgentHealth }) {
+  const { at, set } = useSearch({ from: '/agents/$agentId' })
+  const navigate = useNavigate()
+  const chosen = useMemo(() => readSettings(set), [set])
+  const isChanged = Object.keys(chosen).length > 0
+  const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, NONE))
+  const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
+  const steps = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data?.steps
+
+  function change(next: { at?: string; set?: string }): void {
+    const merged = { session: worker.session_id, view: 'recorder', at, set, ...next }
+    const search = Object.fromEntries(Object.entries(merged).filter(([, value]) => value))
+    void navigate({ to: '/agents/$agentId', params: { agentId: worker.agent_id }, search, replace: true, resetScroll: false })
+  }
+
+  if (!real.data)
+    return <Panel title="Flight recorder">{real.error ? <ReadError error={real.error} retry={() => void real.refetch()} /> : <Loading rows={6} />}</Panel>
+  if (!real.data.moments.length)
+    return (
+      <Panel title="Flight recorder">
+        <Empty title="Nothing is recorded of this session" />
+      </Panel>
+    )
+  const shown = isChanged ? (tried.data ?? real.data) : real.data
+  return (
+    <div className="session-columns">
+      <div className="stack">
+        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
+        {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
+        <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+      </div>
+      <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
+    </div>
+  )
+}
+
+function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRefresh }: {
+  worker: AgentHealth
+  evaluation: Evaluation
+  real: Evaluation
+  isChanged: boolean
+  steps: readonly Step[] | undefined
+  at: string | undefined
+  onMove: (stepId: string) => void
+  onRefresh: () => void
+}) {
+  const { moments, fired } = evaluation
+  const step = steps?.find((one) => one.step_id === at)
+  const asked = momentOf(moments, at, step?.at)
+  const initial = asked >= 0 ? asked : Math.max(0, momentOf(moments, fired[0]?.step_id, fired[0]?.at))
+  const [index, setIndex] = useState(initial)
+  const own = useRef(at)
+  // The address was changed elsewhere: by a link, by Back, by the list below.
+  useEffect(() => {
+    if (at === own.current || asked < 0) return
+    own.current = at
+    setIndex(asked)
+  }, [at, asked])
+  const current = Math.min(index, moments.length - 1)
+  const moment = moments[current]!
+  // The address follows the slider when it rests.
+  useEffect(() => {
+    if (own.current === moment.step_id || (own.current === undefined && current === initial)) return
+    const timer = setTimeout(() => onMove((own.current = moment.step_id)), 250)
+    return () => clearTimeout(timer)
+  })
+  const go = (to: number): void => setIndex(Math.max(0, Math.min(moments.length - 1, to)))
+  const marks = useMemo(() => fired.map((one) => Math.max(0, momentOf(moments, one.step_id, one.at))).sort((a, b) => a - b), [fired, moments])
+  const previous = marks.findLast((mark) => mark < current)
+  const next = marks.find((mark) => mark > current)
+  const isBehind = !worker.ended && (steps?.at(-1)?.at ?? 0) > (real.moments.at(-1)?.at ?? 0)
+  const shownStep = steps?.find((one) => one.step_id === moment.step_id)
+
+  async function copy(): Promise<void> {
+    const url = new URL(location.href)
+    url.searchParams.set('session', worker.session_id)
+    url.searchParams.set('view', 'recorder')
+    url.searchParams.set('at', moment.step_id)
+    try {
+      await navigator.clipboard.writeText(url.href)
+      say('Copied the link to this moment.')
+    } catch {
+      say(`The browser does not allow copying. The link: ${url.href}`, true)
+    }
+  }
+
+  return (
+    <section className="panel" aria-labelledby="recorder">
+      <header className="recorder-head">
+        <h2 id="recorder">Flight recorder</h2>
+        {isBehind && (
+          <Button small look="plain" onPress={onRefresh}>
+            The session has gone on: read again
+          </Button>
+        )}
+        <Button small onPress={() => void copy()}>
+          Copy link to this moment
+        </Button>
+        <a className="button small" download={`${worker.session_id}.jsonl`} href={`/api/agents/${encodeURIComponent(worker.agent_id)}/recording?session_id=${encodeURIComponent(worker.session_id)}`} title="A run that `queenright evaluate` reads">
+          Export as fixture
+        </a>
+      </header>
+      <div className="playback">
+        <Track moments={moments} fired={evaluation.fired} real={isChanged ? real.fired : undefined} current={current} />
+        <input
+          type="range"
+          className="scrubber"
+          min={0}
+          max={moments.length - 1}
+          value={current}
+          aria-label="Moment of the session"
+          aria-valuetext={`${timeOfDay(moment.at)}, moment ${current + 1} of ${moments.length}, ${moment.health || 'healthy'}${shownStep ? `, ${stepName(shownStep)}` : ''}`}
+          onChange={(event) => go(Number(event.target.value))}
+        />
+        <div className="playback-tools">
+          <Button small aria-label="Previous detector that fired" isDisabled={previous === undefined} onPress={() => go(previous!)}>
+            « fired
+          </Button>
+          <Button small aria-label="Previous moment" isDisabled={current === 0} onPress={() => go(current - 1)}>
+            ‹
+          </Button>
+          <span className="number playback-place">
+            {count(current + 1)} <span className="muted">of {count(moments.length)}</span>
+          </span>
+          <Button small aria-label="Next moment" isDisabled={current === moments.length - 1} onPress={() => go(current + 1)}>
+            ›
+          </Button>
+          <Button small aria-label="Next detector that fired" isDisabled={next === undefined} onPress={() => go(next!)}>
+            fired »
+          </Button>
+          <span className="playback-time number" title={dateTime(moment.at)}>
+            {timeOfDay(moment.at)} <span className="muted">+{duration(moment.at - moments[0]!.at)}</span>
+          </span>
+        </div>
+        {evaluation.truncated && <p className="muted">The session is longer than what is evaluated at once: its later moments are missing.</p>}
+      </div>
+      <MomentView moment={moment} step={shownStep} worker={worker} />
+    </section>
+  )
+}
+
+/** The session as a strip: its health, and where detectors fired. */
+function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly Fired[]; real: readonly Fired[] | undefined; current: number }) {
+  const last = Math.max(1, moments.length - 1)
+  const segments = useMemo(() => {
+    const found: { health: string; from: number; to: number }[] = []
+    moments.forEach((moment, index) => {
+      const before = found.at(-1)
+      if (before?.health === moment.health) before.to = index
+      else found.push({ health: moment.health, from: index, to: index })
+    })
+    return found
+  }, [moments])
+  const place = (one: Fired): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
+  return (
+    <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
+      <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
+        {segments.map(({ health, from, to }) => (
+          <rect key={from} className={`health-${health || 'healthy'}`} x={(from / last) * 1000} y={12} width={Math.max(1.5, ((to - from + 1) / last) * 1000)} height={10} />
+        ))}
+        {(real ?? fired).map((one, index) => (
+          <rect key={index} className={`severity-${one.severity} fired`} x={place(one) - 1.5} y={0} width={3} height={12}>
+            <title>{`${words(one.kind)} at ${timeOfDay(one.at)}`}</title>
+          </rect>
+        ))}
+        {real &&
+          fired.map((one, index) => (
+            <rect key={index} className="fired tried" x={place(one) - 1.5} y={22} width={3} height={12}>
+              <title>{`${words(one.kind)} at ${timeOfDay(one.at)} with the changed thresholds`}</title>
+            </rect>
+          ))}
+        <rect className="cursor" x={(current / last) * 1000 - 1} y={0} width={2} height={34} />
+      </svg>
+      {real && (
+        <p className="track-key muted">
+          <span>above: thresholds in force</span> <span>below: changed thresholds</span>
+        </p>
+      )}
+    </div>
+  )
+}
+
+const counted = (value: number, noun: string): string => `${value} ${noun}${value === 1 ? '' : 's'}`
+
+function MomentView({ moment, step, worker }: { moment: Moment; step: Step | undefined; worker: AgentHealth }) {
+  const holds = useDeferredValue(moment.holds)
+  const firing = new Map(moment.findings.map((finding) => [finding.kind, finding]))
+  const sorted = [...holds].sort((a, b) => share(b) - share(a))
+  return (
+    <>
+      <div className="moment-step">
+        <Pill tone={toneOf(moment.health || 'healthy')}>{moment.health || 'healthy'}</Pill>
+        {step ? (
+          <>
+            <KindIcon step={step} />
+            <span className="clip grow">
+              <span className="muted">{kindName(step.kind)}</span> <strong>{stepName(step)}</strong> <span className="muted">{step.text || step.detail}</span>
+            </span>
+          </>
+        ) : (
+          <span className="grow muted">A step that is not loaded</span>
+        )}
+        <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, at: moment.step_id }} className="link muted">
+          Show in the timeline
+        </Link>
+      </div>
+      {moment.findings.length > 0 && (
+        <ul className="moment-findings" aria-label="Findings at this moment">
+          {moment.findings.map((finding) => (
+            <li key={finding.kind} className={`severity-${finding.severity}`}>
+              <Shape tone={toneOf(finding.severity)} />
+              <strong>{words(finding.kind)}</strong> <span className="wrap">{finding.evidence}</span>
+            </li>
+          ))}
+        </ul>
+      )}
+      <div className="holds">
+        <h3>What each detector held</h3>
+        {sorted.length ? (
+          <ul>
+            {sorted.map((hold, index) => (
+              <HoldBar key={`${hold.detector}${index}`} hold={hold} severity={firing.get(hold.detector)?.severity ?? ''} />
+            ))}
+          </ul>
+        ) : (
+          <p className="muted">No detector held anything at this moment.</p>
+        )}
+      </div>
+    </>
+  )
+}
+
+const share = (hold: Hold): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
+
+/** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
+const LIMIT_AT = 75
+
+function HoldBar({ hold, severity }: { hold: Hold; severity: string }) {
+  const part = share(hold)
+  const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
+  const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
+  return (
+    <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
+      <span className="hold-name">{words(hold.detector)}</span>
+      <span className="hold-bar" role="meter" aria-label={words(hold.detector)} aria-valuemin={0} aria-valuemax={hold.limit} aria-valuenow={Math.min(hold.value, hold.limit)} aria-valuetext={`${amount(hold.value)} of ${amount(hold.limit)}`}>
+        <i style={{ width: `${width}%` }} />
+        <b style={{ left: `${LIMIT_AT}%` }} />
+      </span>
+      <span className="hold-value number">
+        {amount(hold.value)} <span className="muted">/ {amount(hold.limit)}</span>
+      </span>
+      {hold.text && <span className="hold-text muted wrap">{hold.text}</span>}
+    </li>
+  )
+}
+
+const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
+
+/** What fired, and the difference that the changed thresholds make. */
+function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Evaluation | undefined; isReading: boolean; onGo: (stepId: string) => void }) {
+  const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
+  const start = real.moments[0]?.at ?? 0
+  const time = (one: Fired | undefined) =>
+    one ? (
+      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence}`}>
+        {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
+      </button>
+    ) : (
+      <span className="muted">did not fire</span>
+    )
+  return (
+    <Panel title="What fired" aside={isReading && <span className="muted">Evaluating</span>}>
+      {rows.length ? (
+        <div className="scroll-x">
+          <table className="table fired-table">
+            <thead>
+              <tr>
+                <th>Detector</th>
+                <th>Thresholds in force</th>
+                {tried && <th>Changed thresholds</th>}
+                {tried && <th>Difference</th>}
+                {!tried && <th>Evidence</th>}
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((row) => (
+                <tr key={row.kind}>
+                  <td>
+                    <span className="row">
+                      <Shape tone={toneOf((row.after ?? row.before)!.severity)} />
+                      {words(row.kind)}
+                    </span>
+                  </td>
+                  <td>{time(row.before)}</td>
+                  {tried && <td>{time(row.after)}</td>}
+                  {tried && (
+                    <td>
+                      <Change row={row} />
+                    </td>
+                  )}
+                  {!tried && <td className="wrap muted">{row.before?.evidence}</td>}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : (
+        <p className="body muted">No detector fired in this session{tried ? ', with either thresholds' : ''}.</p>
+      )}
+    </Panel>
+  )
+}
+
+function Change({ row }: { row: Difference }) {
+  if (!row.after) return <strong className="tone-healthy">does not fire</strong>
+  if (!row.before) return <strong className="tone-failing">fires</strong>
+  if (!row.later) return <span className="muted">same</span>
+  return (
+    <strong className="number">
+      {duration(Math.abs(row.later))} {row.later > 0 ? 'later' : 'earlier'}
+    </strong>
+  )
+}
+
+/** Thresholds to try. Nothing is changed in the service. */
+function Thresholds({ evaluation, chosen, isReading, onChange }: {
+  evaluation: Evaluation
+  chosen: Readonly<Record<string, number>>
+  isReading: boolean
+  onChange: (next: Record<string, number>) => void
+}) {
+  const [draft, setDraft] = useState<Record<string, number>>({ ...chosen })
+  const [search, setSearch] = useState('')
+  const sent = useRef(writeSettings(chosen))
+  const outside = writeSettings(chosen)
+  useEffect(() => {
+    // The address was changed elsewhere.
+    if (outside !== sent.current) setDraft(readSettings((sent.current = outside)))
+  }, [outside])
+  const text = writeSettings(draft)
+  useEffect(() => {
+    if (text === sent.current) return
+    const timer = setTimeout(() => {
+      sent.current = text
+      onChange(draft)
+    }, 350)
+    return () => clearTimeout(timer)
+  })
+  function change(setting: Threshold, value: number | null): void {
+    setDraft((before) => {
+      const { [setting.name]: _, ...others } = before
+      return value === null || value === setting.value ? others : { ...others, [setting.name]: value }
+    })
+  }
+  const wanted = search.trim().toLowerCase()
+  const shown = evaluation.settings.filter((one) => !wanted || `${one.name} ${one.help}`.toLowerCase().includes(wanted))
+  const groups = [...new Set(shown.map(groupName))].map((group) => [group, shown.filter((one) => groupName(one) === group)] as const)
+  const changes = Object.keys(draft).length
+  return (
+    <aside aria-label="Thresholds">
+      <section className="panel thresholds">
+        <header>
+          <h2>Thresholds</h2>
+          {isReading && <span className="muted">Evaluating</span>}
+          {changes > 0 && (
+            <Button small look="plain" onPress={() => setDraft({})}>
+              Reset {changes}
+            </Button>
+          )}
+        </header>
+        <div className="thresholds-top">
+          <p className="muted">Move one to see when it would have fired. The service keeps its own.</p>
+          <input className="input" type="search" aria-label="Filter thresholds" placeholder="Filter" value={search} onChange={(event) => setSearch(event.target.value)} />
+        </div>
+        {groups.map(([group, settings]) => (
+          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === groupName(evaluation.settings[0]!)}>
+            <summary>
+              {words(group)} <span className="muted number">{settings.length}</span>
+            </summary>
+            {settings.map((setting) => (
+              <ThresholdField key={setting.name} setting={setting} value={draft[setting.name]} onChange={(value) => change(setting, value)} />
+            ))}
+          </details>
+        ))}
+        {!shown.length && <p className="body muted">No threshold matches.</p>}
+      </section>
+    </aside>
+  )
+}
+
+const groupName = (setting: Threshold): string => (setting.name.includes('.') ? setting.name.slice(0, setting.name.lastIndexOf('.')) : 'other')
+
+function ThresholdField({ setting, value, onChange }: { setting: Threshold; value: number | undefined; onChange: (value: number | null) => void }) {
+  const { name, minimum, maximum } = setting
+  const current = value ?? setting.value
+  const isWhole = [setting.default, minimum, setting.value].every(Number.isInteger) && maximum - minimum > 1
+  const id = `threshold-${name}`
+  const short = name.slice(name.lastIndexOf('.') + 1)
+  const unit = setting.unit ? ` ${setting.unit}` : ''
+  return (
+    <div className={`threshold ${value === undefined ? '' : 'changed'}`}>
+      <label htmlFor={id} className="mono" title={name}>
+        {short}
+      </label>
+      <span className="threshold-input">
+        <input
+          id={id}
+          className="input number"
+          type="number"
+          min={minimum}
+          max={maximum}
+          step={isWhole ? 1 : 'any'}
+          value={current}
+          aria-describedby={`${id}-help`}
+          onChange={(event) => event.target.value !== '' && event.target.validity.valid && onChange(Number(event.target.value))}
+        />
+        <span className="muted">{setting.unit}</span>
+      </span>
+      <input
+        type="range"
+        min={0}
+        max={SLIDER}
+        step={1}
+        value={toSlider(current, minimum, maximum)}
+        aria-label={name}
+        aria-valuetext={`${amount(current)}${unit}`}
+        onChange={(event) => onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole))}
+        onKeyDown={(event) => {
+          // A step of the slider may be less than a step of the value.
+          const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key]
+          if (!by || !isWhole) return
+          event.preventDefault()
+          onChange(Math.max(minimum, Math.min(maximum, current + by)))
+        }}
+      />
+      <span id={`${id}-help`} className="hint muted">
+        {setting.help && <span className="wrap">{setting.help} </span>}
+        <span className="number">
+          Default {amount(setting.default)}
+          {setting.value !== setting.default && `, in force ${amount(setting.value)}`}, {amount(minimum)} to {amount(maximum)}
+        </span>
+        {value !== undefined && (
+          <button className="link" onClick={() => onChange(null)}>
+            Reset
+          </button>
+        )}
+      </span>
+    </div>
+  )
+}

@@ -1,0 +1,336 @@
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { Link, useNavigate, useSearch } from '@tanstack/react-router'
+import { useVirtualizer } from '@tanstack/react-virtual'
+import type { KeyboardEvent } from 'react'
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
+import { addOlder, readOlder, stepsQuery } from '../../api/steps'
+import type { Log } from '../../api/steps'
+import type { AgentHealth, Step } from '../../api/schema'
+import { useNow } from '../../clock'
+import { count, dateTime, duration, money, timeOfDay } from '../../format'
+import { say } from '../../ui/act'
+import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
+import { ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+import type { Repeat, Window } from './evidence'
+import { GROUPS, groupOf, KindIcon, kindName, Mark, stepName } from './kinds'
+import { Overview } from './overview'
+
+const ROW = 34
+/** Steps that are read without asking, so that repeats and windows are whole. */
+const READ_AHEAD = 1000
+
+/** The steps of a session, newest first: what it did, what was found, and what was done about it. */
+export function Timeline({ worker }: { worker: AgentHealth }) {
+  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
+  const older = useOlder(worker, log.data)
+  if (!log.data)
+    return <Panel title="Timeline">{log.error ? <ReadError error={log.error} retry={() => void log.refetch()} /> : <Loading rows={8} />}</Panel>
+  return <Steps worker={worker} log={log.data} older={older} />
+}
+
+/** Reads the page before what is known. */
+function useOlder(worker: AgentHealth, log: Log | undefined) {
+  const queries = useQueryClient()
+  const [state, setState] = useState<'idle' | 'reading' | 'failed'>('idle')
+  const isReading = useRef(false)
+  async function read(): Promise<void> {
+    if (!log?.more || !log.steps.length || isReading.current) return
+    isReading.current = true
+    setState('reading')
+    try {
+      const page = await readOlder(worker.agent_id, worker.session_id, log)
+      queries.setQueryData<Log>(stepsQuery(worker.agent_id, worker.session_id).queryKey, (known) => known && addOlder(known, page))
+      setState('idle')
+    } catch (error) {
+      setState('failed')
+      say(error instanceof Error ? error.message : String(error), true)
+    } finally {
+      isReading.current = false
+    }
+  }
+  const isShort = log !== undefined && log.more && log.steps.length < READ_AHEAD
+  useEffect(() => {
+    if (isShort && state === 'idle') void read()
+  })
+  return { read, state }
+}
+
+function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: ReturnType<typeof useOlder> }) {
+  const { at, kinds, repeat: signature } = useSearch({ from: '/agents/$agentId' })
+  const navigate = useNavigate()
+  const ended = worker.ended ? worker.last_activity : null
+  const repeats = useMemo(() => repeatsOf(log.steps), [log.steps])
+  const ordinals = useMemo(() => ordinalsOf(log.steps, repeats), [log.steps, repeats])
+  const windows = useMemo(() => windowsOf(log.steps, ended), [log.steps, ended])
+  const counts = useMemo(() => {
+    const found: Record<string, number> = {}
+    for (const step of log.steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
+    return found
+  }, [log.steps])
+  const chosen = useMemo(() => new Set(kinds?.split(',').filter(Boolean)), [kinds])
+  const shown = useMemo(
+    () => log.steps.filter((step) => (!chosen.size || chosen.has(groupOf(step.kind))) && (!signature || step.signature === signature)).reverse(),
+    [log.steps, chosen, signature],
+  )
+  const change = (next: { at?: string; kinds?: string; repeat?: string }): void => {
+    const merged = { session: worker.session_id, at, kinds, repeat: signature, ...next }
+    const search = Object.fromEntries(Object.entries(merged).filter(([, value]) => value))
+    void navigate({ to: '/agents/$agentId', params: { agentId: worker.agent_id }, search, replace: true, resetScroll: false })
+  }
+  function toggle(id: string): void {
+    const next = new Set(chosen)
+    if (!next.delete(id)) next.add(id)
+    change({ kinds: [...next].join(',') })
+  }
+  const repeated = [...repeats.values()].sort((a, b) => b.count - a.count).slice(0, 6)
+  const selected = log.steps.find((step) => step.step_id === at)
+  return (
+    <section className="panel timeline" aria-labelledby="timeline">
+      <header>
+        <h2 id="timeline">
+          Timeline <span className="muted number">{count(log.steps.length)}{log.more ? '+' : ''} steps, newest first</span>
+        </h2>
+        {older.state === 'reading' && <span className="muted">Loading earlier steps</span>}
+      </header>
+      <Overview steps={log.steps} windows={windows} repeated={repeats} end={Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0)} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(shown.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
+      <div className="timeline-tools">
+        <div className="chips" role="group" aria-label="Kinds of steps">
+          {GROUPS.map((group) => (
+            <button key={group.id} className="chip" aria-pressed={chosen.has(group.id)} disabled={!counts[group.id] && !chosen.has(group.id)} onClick={() => toggle(group.id)}>
+              {group.label} <span className="number">{count(counts[group.id] ?? 0)}</span>
+            </button>
+          ))}
+        </div>
+        {repeated.length > 0 && (
+          <div className="chips" role="group" aria-label="Repeated calls">
+            {repeated.map((one) => (
+              <button key={one.signature} className="chip repeat" aria-pressed={signature === one.signature} title={`${one.name}: ${one.count} calls with the same arguments and result`} onClick={() => change({ repeat: signature === one.signature ? '' : one.signature })}>
+                <Mark glyph={one.glyph} /> {one.name} <span className="number">×{count(one.count)}</span>
+              </button>
+            ))}
+          </div>
+        )}
+        {(chosen.size > 0 || signature) && (
+          <Button small look="plain" onPress={() => change({ kinds: '', repeat: '' })}>
+            Clear
+          </Button>
+        )}
+      </div>
+      {shown.length ? (
+        <Rows key={`${kinds} ${signature}`} worker={worker} steps={shown} repeats={repeats} ordinals={ordinals} windows={windows} at={at} onOpen={(id) => change({ at: id })} more={() => log.more && older.state === 'idle' && void older.read()} />
+      ) : log.steps.length ? (
+        <Empty title="No step matches these filters" />
+      ) : (
+        <Empty title="Nothing is recorded of this session">
+          <p>Its steps appear here as its telemetry arrives.</p>
+        </Empty>
+      )}
+      <footer className="timeline-foot muted">
+        {log.more ? (
+          <Button small look="plain" isDisabled={older.state === 'reading'} onPress={() => void older.read()}>
+            Load earlier steps
+          </Button>
+        ) : (
+          'This is the whole session.'
+        )}
+      </footer>
+    </section>
+  )
+}
+
+function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
+  worker: AgentHealth
+  steps: readonly Step[]
+  repeats: ReadonlyMap<string, Repeat>
+  ordinals: ReadonlyMap<string, number>
+  windows: readonly Window[]
+  at: string | undefined
+  onOpen: (id: string) => void
+  more: () => void
+}) {
+  const scroll = useRef<HTMLDivElement>(null)
+  const [focused, setFocused] = useState(0)
+  const [unseen, setUnseen] = useState(0)
+  const virtual = useVirtualizer({
+    count: steps.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => ROW,
+    overscan: 10,
+    getItemKey: (index) => steps[index]!.step_id,
+  })
+
+  // New steps come in above. Whoever reads further down keeps their place, and is told.
+  const first = useRef(steps[0]?.step_id)
+  useLayoutEffect(() => {
+    const added = steps.findIndex((step) => step.step_id === first.current)
+    first.current = steps[0]?.step_id
+    const box = scroll.current
+    if (added <= 0 || !box || box.scrollTop < ROW) return
+    box.scrollTop += added * ROW
+    setFocused((index) => index + added)
+    setUnseen((total) => total + added)
+  }, [steps])
+
+  // The step of the address is brought into view once, and when it is chosen elsewhere.
+  const opened = useRef<string | undefined>(undefined)
+  const index = at ? steps.findIndex((step) => step.step_id === at) : -1
+  useEffect(() => {
+    if (index < 0 || opened.current === at) return
+    opened.current = at
+    setFocused(index)
+    virtual.scrollToIndex(index, { align: 'center' })
+  }, [at, index, virtual])
+
+  const items = virtual.getVirtualItems()
+  const last = items.at(-1)?.index ?? 0
+  useEffect(() => {
+    if (last >= steps.length - 20) more()
+  })
+
+  function move(event: KeyboardEvent): void {
+    const page = Math.max(1, Math.floor((scroll.current?.clientHeight ?? 0) / ROW) - 1)
+    const to = { ArrowDown: focused + 1, ArrowUp: focused - 1, PageDown: focused + page, PageUp: focused - page, Home: 0, End: steps.length - 1 }[event.key]
+    if (to === undefined || !(event.target as Element).matches('.step-open')) return
+    event.preventDefault()
+    const next = Math.max(0, Math.min(steps.length - 1, to))
+    setFocused(next)
+    virtual.scrollToIndex(next)
+    const focus = (): void => scroll.current?.querySelector<HTMLElement>(`[data-index="${next}"] .step-open`)?.focus({ preventScroll: true })
+    requestAnimationFrame(() => requestAnimationFrame(focus))
+  }
+
+  const tabStop = items.some((item) => item.index === focused) ? focused : items[0]?.index
+  return (
+    <div className="steps-frame">
+      {unseen > 0 && (
+        <Button small className="unseen" onPress={() => (scroll.current!.scrollTo({ top: 0 }), setUnseen(0), setFocused(0))}>
+          ↑ {count(unseen)} new
+        </Button>
+      )}
+      <div className="steps" ref={scroll} onKeyDown={move} onScroll={(event) => event.currentTarget.scrollTop < ROW && unseen && setUnseen(0)}>
+        <ol style={{ height: virtual.getTotalSize() }} aria-label="Steps, newest first">
+          {items.map((item) => {
+            const step = steps[item.index]!
+            const isOpen = step.step_id === at
+            return (
+              <li key={item.key} ref={virtual.measureElement} data-index={item.index} aria-setsize={steps.length} aria-posinset={item.index + 1} style={{ transform: `translateY(${item.start}px)` }}>
+                <StepRow
+                  step={step}
+                  previous={steps[item.index + 1]}
+                  repeat={repeats.get(step.signature)}
+                  ordinal={ordinals.get(step.step_id)}
+                  window={windowAt(windows, step.at)}
+                  isOpen={isOpen}
+                  tabIndex={item.index === tabStop ? 0 : -1}
+                  onOpen={onOpen}
+                />
+                {isOpen && <StepDetail step={step} worker={worker} repeat={repeats.get(step.signature)} ordinal={ordinals.get(step.step_id)} />}
+              </li>
+            )
+          })}
+        </ol>
+      </div>
+    </div>
+  )
+}
+
+const day = (at: number): string => new Date(at * 1000).toDateString()
+
+const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window, isOpen, tabIndex, onOpen }: {
+  step: Step
+  previous: Step | undefined
+  repeat: Repeat | undefined
+  ordinal: number | undefined
+  window: Window | undefined
+  isOpen: boolean
+  tabIndex: number
+  onOpen: (id: string) => void
+}) {
+  const isEvent = !['turn', 'tool', 'wait'].includes(step.kind)
+  const seconds = step.phase === 'instant' || step.ended_at === null ? null : step.ended_at - step.started_at
+  const tone = step.kind === 'finding' ? `severity-${step.severity}` : ''
+  return (
+    <button
+      className={`step-open ${step.kind} ${step.phase} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
+      aria-expanded={isOpen}
+      tabIndex={tabIndex}
+      onClick={() => onOpen(isOpen ? '' : step.step_id)}
+    >
+      <span className="step-time number" title={dateTime(step.at)}>
+        {previous && day(previous.at) !== day(step.at) && <span className="visually-hidden">{dateTime(step.at)}</span>}
+        {timeOfDay(step.at)}
+      </span>
+      <KindIcon step={step} />
+      <span className="step-what clip">
+        <span className="visually-hidden">{kindName(step.kind)}: </span>
+        <span className="step-name">{stepName(step)}</span>
+        {step.severity && <span className={`step-severity severity-${step.severity}`}>{step.severity}</span>}
+        {(step.text || step.detail) && (
+          <span className="step-text" title={step.text || step.detail}>
+            {step.detail && step.text && !isEvent ? `${step.detail} · ` : ''}
+            {step.text || step.detail}
+          </span>
+        )}
+      </span>
+      {repeat && ordinal !== undefined ? (
+        <span className="step-repeat number" title={`Call ${ordinal} of ${repeat.count} with the same arguments and result`}>
+          <Mark glyph={repeat.glyph} />
+          {ordinal}/{count(repeat.count)}
+        </span>
+      ) : (
+        <span className="step-repeat" />
+      )}
+      <span className="step-took number">{step.phase === 'open' && !isEvent ? <Running since={step.started_at} /> : seconds === null ? '' : took(seconds)}</span>
+      <span className="step-tokens number" title={step.tokens_in || step.tokens_out ? 'Tokens in and out' : undefined}>
+        {step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} → ${count(step.tokens_out)}` : ''}
+      </span>
+      <span className="step-cost number">{step.cost_usd === null ? '' : money(step.cost_usd)}</span>
+    </button>
+  )
+})
+
+function Running({ since }: { since: number }) {
+  return <span className="running">{duration(useNow() - since)}</span>
+}
+
+/** `12 ms`, `3.4 s`, `2 min 5 s`. */
+function took(seconds: number): string {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
+  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
+}
+
+function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: AgentHealth; repeat: Repeat | undefined; ordinal: number | undefined }) {
+  const facts: [string, string][] = [
+    ['Kind', `${kindName(step.kind)}${step.phase === 'instant' ? '' : `, ${step.phase}`}`],
+    ['At', dateTime(step.started_at)],
+    ['Took', step.phase === 'instant' || step.ended_at === null ? '' : took(step.ended_at - step.started_at)],
+    ['Repeats', repeat ? `call ${ordinal} of ${repeat.count} with the same arguments and result` : ''],
+    ['Tokens', step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} in, ${count(step.tokens_out)} out` : ''],
+    ['Cost', step.cost_usd === null ? '' : money(step.cost_usd)],
+    ['Severity', step.severity],
+    ['Detail', step.detail],
+  ]
+  return (
+    <div className="step-detail">
+      {step.text ? <pre className="step-full">{step.text}</pre> : (step.kind === 'turn' || step.kind === 'tool') && <p className="muted">Its content is not recorded.</p>}
+      <dl className="facts">
+        {facts.map(([name, value]) => value && (
+          <div key={name} style={{ display: 'contents' }}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      <div className="row wraps">
+        <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', at: step.step_id }} className="button small">
+          Open in the flight recorder
+        </Link>
+        {step.ref && (step.kind === 'ticket' || step.kind === 'notification') && (
+          <Link to="/tickets/$ticketId" params={{ ticketId: step.ref }} className="button small">
+            Open the ticket
+          </Link>
+        )}
+      </div>
+    </div>
+  )
+}

@@ -1,0 +1,54 @@
+"""What needs a person now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from queenright.api.terms import Severity
+from queenright.api.wire import KnownValues, Wire
+
+AttentionKind = Annotated[
+    str, KnownValues("permission", "question", "approval", "escalation", "ticket", "incident")
+]
+
+
+class AttentionItem(Wire):
+    """Something that waits for a person. Times are in seconds since the epoch."""
+
+    item_id: str = Field(
+        description="The id of the permission request, approval, escalation, ticket or incident; of a "
+        "question, `agent_id/session_id`."
+    )
+    kind: AttentionKind = Field(
+        description="`permission`: a coding agent asks to use a tool. `question`: a worker asks its user. "
+        "`approval`: the queen asks to terminate a worker. `escalation`: an operator has to decide about a "
+        "worker. `ticket`: critical, or high and not acknowledged. `incident`: several workers share a "
+        "cause; their tickets are not listed as well."
+    )
+    severity: Severity | None = Field(description="Null: it has none.")
+    agent_id: str = Field(description="Empty for an incident.")
+    session_id: str
+    incarnation_id: str
+    title: str
+    text: str = Field(description="More about it; may be empty.")
+    since: float
+    deadline: float | None = Field(description="Until when an answer counts; null: it has none.")
+    ticket_id: str = Field(description="Its ticket; empty: none.")
+    tool: str = Field(description="The tool of a permission request; empty otherwise.")
+    options: list[str] = Field(description="What can be decided.")
+    acknowledged: bool = Field(description="Whether a person has acknowledged the ticket.")
+    workers: int = Field(description="Workers that it is about.")
+    can_answer: bool = Field(
+        description="Of a question: whether the service can deliver an answer, by "
+        "`POST /api/agents/{agent_id}/inject`. The agent runs here."
+    )
+    node_id: str = Field(description="The node that asks, for that; empty: none.")
+
+
+class AttentionList(Wire):
+    """What needs a person now, most urgent first."""
+
+    items: list[AttentionItem] = Field(description="At most 200.")
+    total: int = Field(description="All of them, those that are not listed included.")

@@ -1,0 +1,110 @@
+"""The rows of workers in the API and on pages."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Final
+
+from queenright import api
+from queenright.health.findings import HealthState, worst
+from queenright.health.monitor import WorkerHealth, end_reason
+from queenright.health.service import AgentHealth
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.views.formatting import ago
+
+_HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
+_WAITS: Final = {
+    WaitingReason.USER_INPUT: "waiting for its user",
+    WaitingReason.CHILDREN: "waiting for its sub-agents",
+    WaitingReason.BACKOFF: "waiting to try again",
+    WaitingReason.PAUSED: "paused",
+    WaitingReason.DONE: "idle",
+}
+
+_WAIT_KINDS: Final = {WaitingReason.PAUSED: "paused", WaitingReason.DONE: "idle"}
+
+
+def activity_of(vitals: VitalSigns) -> str:
+    """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
+    if vitals.ended:
+        return ""
+    if vitals.limited_until is not None:
+        again = datetime.fromtimestamp(vitals.limited_until, UTC)
+        return f"waiting to try again at {again:%H:%M:%S} UTC"
+    if vitals.waiting is not None:
+        return _WAITS[vitals.waiting]
+    if vitals.tool:
+        return f"working: {vitals.tool}"
+    return {Phase.LLM: "working: model", Phase.IDLE: "idle"}.get(vitals.phase, "working")
+
+
+def activity_kind(vitals: VitalSigns) -> str:
+    """Return the kind of a worker's activity, one of `terms.Activity`; "" if it has ended."""
+    if vitals.ended:
+        return ""
+    if vitals.limited_until is not None:
+        return "waiting"
+    if vitals.waiting is not None:
+        return _WAIT_KINDS.get(vitals.waiting, "waiting")
+    return "idle" if vitals.phase is Phase.IDLE else "working"
+
+
+def reason_of(health: WorkerHealth) -> str:
+    """Return why a worker is in its state; "" if it is well."""
+    if health.findings:
+        # The current evidence: the monitor's reason dates from when the state began.
+        return worst(health.findings).evidence
+    if (health.fleet_state or health.state) is not HealthState.HEALTHY:
+        return health.reason
+    return end_reason(health.vitals) if health.vitals.refused_input else ""
+
+
+def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
+    """Return the row of a worker: identity, state, reason and vital signs."""
+    vitals = health.vitals
+    activity, progress = vitals.last_activity, vitals.last_progress
+    state = health.fleet_state or health.state
+    return api.AgentRow(
+        agent_id=vitals.agent_id,
+        session_id=vitals.session_id,
+        task_id=vitals.task_id or vitals.session_id,
+        incarnation_id=vitals.incarnation_id,
+        framework=vitals.framework,
+        owner=vitals.owner,
+        repository=vitals.repository,
+        node_id=vitals.node_id,
+        health="" if vitals.ended else state,
+        state=state,
+        state_since=health.state_since,
+        state_for=ago(now - health.state_since),
+        reason=reason_of(health),
+        ended=bool(vitals.ended),
+        outcome=vitals.status if vitals.ended else "",
+        activity=activity_of(vitals),
+        phase=vitals.phase,
+        tool=vitals.tool or "",
+        waiting=vitals.waiting or "",
+        question=vitals.question,
+        steps=vitals.steps_total,
+        bad_steps=vitals.steps_since_last_accept,
+        tool_calls=vitals.tool_calls_total,
+        errors=vitals.error_count,
+        tokens=vitals.tokens,
+        cost_usd=vitals.cost_usd,
+        unpriced_tokens=vitals.unpriced_tokens,
+        verdicts=list(vitals.recent_verdicts[-12:]),
+        last_activity=activity,
+        last_progress=progress,
+        active_ago=ago(now - activity if activity else None),
+        progress_ago=ago(now - progress if progress else None),
+        findings=[api.Finding.of(finding) for finding in health.findings],
+        shadow_findings=[api.Finding.of(finding) for finding in health.shadow],
+    )
+
+
+def agent_health_row(worker: WorkerHealth, health: AgentHealth, now: float) -> api.AgentHealth:
+    """Return the row of a worker, with the signals and the metrics behind its state."""
+    values = vars(agent_row(worker, now)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    return api.AgentHealth.model_validate(values, from_attributes=True)

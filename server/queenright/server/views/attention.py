@@ -1,0 +1,195 @@
+"""What needs a person now: requests, questions, decisions, tickets and incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from queenright import api
+from queenright.health.findings import Severity, WorkerKey
+from queenright.health.incidents import Incident, incidents_of
+from queenright.health.interventions.approvals_record import Approval, describe_requester
+from queenright.health.interventions.permissions import ANSWERS, PermissionRequest
+from queenright.health.interventions.record import Escalation
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import WorkerHealth
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.instrumentation.names import WaitingReason
+from queenright.server.service import Service
+
+LISTED: Final = 200
+_APPROVED: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+"""The statuses of tickets that people are notified of."""
+
+_CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
+"""The causes of incidents that have a name."""
+
+
+def attention(service: Service) -> api.AttentionList:
+    """Return what needs a person now, most urgent first."""
+    items = sorted(_items(service), key=_urgency)
+    return api.AttentionList(items=items[:LISTED], total=len(items))
+
+
+def _items(service: Service) -> Iterator[api.AttentionItem]:
+    asking: set[WorkerKey] = set()
+    for request in service.permissions.open_requests():
+        asking.add(request.target.key)
+        yield _permission(request)
+    for approval in service.approvals.pending():
+        yield _approval(approval, service.tickets.get(approval.ticket_id))
+    if service.settings.health_monitoring.intervention.escalation.orchestrator == "none":
+        for escalation in service.interventions.ledger.pending.values():
+            yield _escalation(escalation, service.tickets.open_for(*escalation.target.key))
+    for worker in service.monitor.workers():
+        vitals = worker.vitals
+        if (
+            vitals.waiting is WaitingReason.USER_INPUT
+            and vitals.question
+            and vitals.ended_at is None
+            and worker.key not in asking
+        ):
+            yield _question(worker, _node_that_asks(service, worker))
+    tickets = service.tickets.open_tickets()
+    unacknowledged = {one.ticket_id for one in tickets if one.acknowledged_at is None}
+    shared: set[str] = set()
+    for incident in open_incidents(service):
+        shared.update(incident.ticket_ids)
+        yield _incident(incident, acknowledged=unacknowledged.isdisjoint(incident.ticket_ids))
+    for ticket in tickets:
+        if ticket.status not in _APPROVED or ticket.ticket_id in shared:
+            continue
+        is_left = ticket.severity is Severity.HIGH and ticket.ticket_id in unacknowledged
+        if is_left or ticket.severity is Severity.CRITICAL:
+            yield _ticket(ticket)
+
+
+def open_incidents(service: Service) -> list[Incident]:
+    """Return the incidents that are not over, newest first."""
+    return [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
+
+
+def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
+    """Return the place of an item: what expires, what is critical, who asks, the rest, what is in hand."""
+    if item.deadline is not None:
+        return 0, item.deadline, item.item_id
+    if item.acknowledged:
+        return 4, item.since, item.item_id
+    if item.severity == Severity.CRITICAL:
+        return 1, item.since, item.item_id
+    return 2 if item.kind == "question" else 3, item.since, item.item_id
+
+
+def _item(
+    target: Target, item_id: str, kind: str, title: str, since: float, **more: Any
+) -> api.AttentionItem:
+    values: dict[str, Any] = {
+        "severity": None,
+        "text": "",
+        "deadline": None,
+        "ticket_id": "",
+        "tool": "",
+        "options": [],
+        "acknowledged": False,
+        "workers": 1,
+        "can_answer": False,
+        "node_id": "",
+    }
+    return api.AttentionItem.of(target, item_id=item_id, kind=kind, title=title, since=since, **values | more)
+
+
+def _permission(one: PermissionRequest) -> api.AttentionItem:
+    return _item(
+        one.target,
+        one.request_id,
+        "permission",
+        one.question,
+        one.asked_at,
+        deadline=one.expires_at,
+        tool=one.tool,
+        options=list(ANSWERS),
+    )
+
+
+def _question(worker: WorkerHealth, node_id: str) -> api.AttentionItem:
+    vitals = worker.vitals
+    return _item(
+        Target.of(vitals),
+        "/".join(worker.key),
+        "question",
+        vitals.question,
+        vitals.waiting_since or vitals.last_activity,
+        can_answer=bool(node_id),
+        node_id=node_id,
+    )
+
+
+def _node_that_asks(service: Service, worker: WorkerHealth) -> str:
+    """Return the waiting node of a loaded agent; "" if the worker does not run here."""
+    slot = service.agents.slots.get(worker.vitals.agent_id)
+    nodes = () if slot is None else slot.runtime.waiting_nodes()
+    return next((one.node_id for one in nodes if one.session_id == worker.vitals.session_id), "")
+
+
+def _approval(one: Approval, ticket: EscalationTicket | None) -> api.AttentionItem:
+    requester = describe_requester(one.asked_by, one.ordered_by)
+    return _item(
+        one.target,
+        one.approval_id,
+        "approval",
+        f"The {requester} asks to terminate it",
+        one.created_at,
+        severity=ticket and ticket.severity,
+        text=one.reason,
+        deadline=one.expires_at,
+        ticket_id=one.ticket_id,
+        options=["approve", "deny"],
+    )
+
+
+def _escalation(one: Escalation, ticket: EscalationTicket | None) -> api.AttentionItem:
+    return _item(
+        one.target,
+        one.escalation_id,
+        "escalation",
+        "Decide how to go on with it",
+        one.created_at,
+        severity=ticket and ticket.severity,
+        text=one.reason,
+        deadline=one.deadline,
+        ticket_id=ticket.ticket_id if ticket is not None else "",
+        options=list(one.options),
+    )
+
+
+def _ticket(one: EscalationTicket) -> api.AttentionItem:
+    target = Target(
+        agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=one.incarnation_id
+    )
+    return _item(
+        target,
+        one.ticket_id,
+        "ticket",
+        one.cause,
+        one.first_seen,
+        severity=one.severity,
+        text=one.analysis,
+        ticket_id=one.ticket_id,
+        acknowledged=one.acknowledged_at is not None,
+    )
+
+
+def _incident(one: Incident, *, acknowledged: bool) -> api.AttentionItem:
+    kind, _, name = one.cause.partition(":")
+    title = _CAUSES.get(kind, "Many workers got worse at once")
+    return _item(
+        Target(agent_id="", session_id="", incarnation_id=""),
+        one.incident_id,
+        "incident",
+        f"{title} {name}".rstrip(),
+        one.opened_at,
+        severity=one.severity,
+        ticket_id=one.incident_id,
+        acknowledged=acknowledged,
+        workers=one.workers,
+    )

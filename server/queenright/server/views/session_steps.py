@@ -1,0 +1,500 @@
+"""The timeline of a session: its events in the log as steps, and the work that is open now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from queenright import api
+from queenright.api.event_text import clip_text, has_feed_line
+from queenright.health.deadlines import StallClock, detector_clocks, stall_clock
+from queenright.health.event_log import find_place
+from queenright.health.learned_clocks import Learned
+from queenright.health.monitor import WorkerHealth
+from queenright.health.session_log import read_session
+from queenright.health.settings import HealthSettings
+from queenright.health.vital_facts import OpenTool, count, dollars, seconds
+from queenright.health.vital_work import call_signature, tool_call_failed
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.bus import UnknownEventError
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.views.view import event_line, ticket_of
+
+_TEXT_LIMIT: Final = 400
+_CONTEXT: Final = 300
+"""Events before and after a page in which the other end of a step is looked for."""
+_NOT_SHOWN: Final = frozenset(
+    {
+        EventType.AGENT_HEARTBEAT,
+        EventType.AGENT_OPERATED,
+        EventType.CLIENT_OUTPUT_DELTA,
+        EventType.EMERGENCY_STOP_CHANGED,
+        EventType.JUDGE_CHECKED,
+        EventType.LLM_TEXT_DELTA,
+        EventType.OPERATOR_ASKED,
+        EventType.QUEEN_ANSWERED,
+        EventType.RESOURCE_REPORTED,
+        EventType.TOKENS_CHANGED,
+    }
+)
+STEP_EVENTS: Final = frozenset(EventType) - _NOT_SHOWN
+"""Types of events that are in a timeline."""
+
+_STARTS: Final = {
+    EventType.LLM_CALL_STARTED: EventType.LLM_CALL_COMPLETED,
+    EventType.NODE_LOOP_STARTED: EventType.NODE_LOOP_COMPLETED,
+    EventType.STEP_STARTED: EventType.STEP_COMPLETED,
+    EventType.TOOL_CALL_STARTED: EventType.TOOL_CALL_COMPLETED,
+}
+_ENDS: Final = frozenset(_STARTS.values())
+_RUN_ENDS: Final = frozenset(
+    {EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.AGENT_TERMINATED}
+)
+_WAIT_ENDS: Final = frozenset(
+    {EventType.CLIENT_INPUT_RECEIVED, EventType.EXECUTION_RESUMED, EventType.EXECUTION_STARTED, *_RUN_ENDS}
+)
+"""Events that end a wait, also a pause."""
+
+_KINDS: Final[Mapping[EventType, str]] = {
+    EventType.LLM_CALL_STARTED: "turn",
+    EventType.LLM_CALL_COMPLETED: "turn",
+    EventType.STEP_STARTED: "turn",
+    EventType.STEP_COMPLETED: "turn",
+    EventType.TOOL_CALL_STARTED: "tool",
+    EventType.TOOL_CALL_COMPLETED: "tool",
+    EventType.WORKER_WAITING: "wait",
+    EventType.EXECUTION_PAUSED: "wait",
+    EventType.CLIENT_INPUT_REQUESTED: "wait",
+    EventType.CHECKPOINT_SAVED: "checkpoint",
+    EventType.FINDING_OPENED: "finding",
+    EventType.FINDING_CLEARED: "finding",
+    EventType.HEALTH_STATE_CHANGED: "state",
+    EventType.WORKER_ESCALATION_TICKET: "ticket",
+    EventType.QUEEN_INTERVENTION_REQUESTED: "ticket",
+    EventType.TICKET_TRIAGED: "ticket",
+    EventType.TICKET_ACKNOWLEDGED: "ticket",
+    EventType.TICKET_UNACKNOWLEDGED: "ticket",
+    EventType.TICKET_REESCALATED: "ticket",
+    EventType.TICKET_RESOLVED: "ticket",
+    EventType.NUDGE_SENT: "intervention",
+    EventType.ESCALATION_TRIGGERED: "intervention",
+    EventType.ESCALATION_DECIDED: "intervention",
+    EventType.TERMINATION_REQUESTED: "intervention",
+    EventType.TERMINATION_DECIDED: "intervention",
+    EventType.AGENT_TERMINATED: "intervention",
+    EventType.RECOVERY_INITIATED: "intervention",
+    EventType.RECOVERY_COMPLETED: "intervention",
+    EventType.RECOVERY_FAILED: "intervention",
+    EventType.INTERVENTION_RECORDED: "intervention",
+    EventType.CIRCUIT_BREAKER_STATE_CHANGED: "other",
+    EventType.NOTIFICATION_DELIVERED: "notification",
+    EventType.NOTIFICATION_FAILED: "notification",
+    EventType.EXECUTION_STARTED: "started",
+    EventType.EXECUTION_RESUMED: "started",
+    EventType.EXECUTION_COMPLETED: "ended",
+    EventType.EXECUTION_FAILED: "ended",
+}
+"""The kind of a step by the type of its event; the others are `other`."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step, and the sequence number of its latest event."""
+
+    seq: int
+    start: AgentEvent
+    end: AgentEvent | None = None
+    amendments: list[AgentEvent] = field(default_factory=list)
+
+
+class SessionSteps:
+    """
+    Pairs the events of a session, which are added in the order of the log.
+
+    A start whose end is not among them stays open.
+    """
+
+    def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
+        self.drafts: list[_Draft] = []
+        self._open: list[_Draft] = []
+        self._wait: _Draft | None = None
+        self._reports_starts = False
+        for seq, event in events:
+            self.add(seq, event)
+
+    def add(self, seq: int, event: AgentEvent) -> str:
+        """Add an event and return the id of its step; an empty string if it has none of its own."""
+        kind, data = event.type, event.data
+        if kind in (EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED) and data.get("amends"):
+            return self._amend(event)
+        if kind in _STARTS:
+            self._reports_starts = True
+        if self._wait is not None and self._ends_wait(kind):
+            self._wait.end, self._wait.seq = event, seq
+            self._wait = None
+        if kind is EventType.EXECUTION_STARTED:
+            self._open.clear()
+        if kind in _ENDS and (begun := self._start_of(event)) is not None:
+            self._open.remove(begun)
+            begun.end, begun.seq = event, seq
+            return begun.start.id
+        if kind is EventType.WORKER_WAITING and not data.get("reason"):
+            return ""
+        if not has_feed_line(kind.value, data):
+            return ""
+        draft = _Draft(seq, event)
+        self.drafts.append(draft)
+        if kind in _STARTS:
+            self._open.append(draft)
+        elif _KINDS.get(kind) == "wait":
+            self._wait = draft
+        return event.id
+
+    def _ends_wait(self, kind: EventType) -> bool:
+        if kind in _WAIT_ENDS or _KINDS.get(kind) == "wait":
+            return True
+        if self._wait is not None and self._wait.start.type is EventType.EXECUTION_PAUSED:
+            return False
+        return kind in _STARTS or (kind in _ENDS and not self._reports_starts)
+
+    def _start_of(self, end: AgentEvent) -> _Draft | None:
+        candidates = [one for one in self._open if _STARTS[one.start.type] is end.type]
+        if end.type is EventType.TOOL_CALL_COMPLETED:
+            call_id, tool = end.data.get("call_id"), end.data.get("tool")
+            for one in candidates:
+                given = one.start.data.get("call_id")
+                if given == call_id if given and call_id else one.start.data.get("tool") == tool:
+                    return one
+            return None
+        for one in candidates:
+            if end.span_id and one.start.span_id == end.span_id:
+                return one
+        return next((one for one in candidates if one.start.node_id == end.node_id), None)
+
+    def _amend(self, event: AgentEvent) -> str:
+        for draft in reversed(self.drafts):
+            known = draft.end or draft.start
+            if known.type is event.type and known.data.get("call_id") == event.data.get("call_id"):
+                draft.amendments.append(event)
+                return draft.start.id
+        return ""
+
+
+def read_steps(
+    conn: Connection,
+    agent_id: str,
+    session_id: str,
+    *,
+    after: str | None = None,
+    before: str | None = None,
+    limit: int,
+) -> api.Steps:
+    """
+    Return a page of a session's timeline, without the work that is open now.
+
+    Args:
+        conn: A connection in a transaction.
+        after: The event that the page begins after; without it, the page has the newest steps.
+        before: The event that the page ends before.
+        limit: The maximum number of steps.
+
+    Raises:
+        UnknownEventError: There is no event ``after`` or ``before``.
+    """
+    low, high = _seq_of(conn, after) or 0, _seq_of(conn, before)
+    newest = after is None
+    # A step has at most two events.
+    most = 2 * limit
+    events = read_session(
+        conn,
+        agent_id,
+        session_id,
+        types=STEP_EVENTS,
+        after=low,
+        before=high,
+        limit=most,
+        newest=newest,
+    )
+    found = api.Steps(
+        session_id=session_id,
+        incarnation_id="",
+        items=[],
+        first=before if high is not None else after,
+        last=after if after is not None else before,
+        more=False,
+        open=[],
+        clocks=[],
+    )
+    if not events:
+        return found
+    first, last = events[0][0], events[-1][0]
+    around = {"types": STEP_EVENTS, "limit": _CONTEXT}
+    earlier = read_session(conn, agent_id, session_id, before=first, **around)
+    later = read_session(conn, agent_id, session_id, after=last, newest=False, **around)
+    pairs = SessionSteps([*earlier, *events, *later])
+    drafts = sorted((one for one in pairs.drafts if first <= one.seq <= last), key=lambda one: one.seq)
+    ids = {seq: event.id for seq, event in events}
+    kept = drafts[-limit:] if newest else drafts[:limit]
+    is_cut = len(kept) < len(drafts)
+    if is_cut:
+        first, last = (kept[0].seq, last) if newest else (first, kept[-1].seq)
+    return found.model_copy(
+        update={
+            "items": [_step(one) for one in kept],
+            "first": ids[first],
+            "last": ids[last],
+            "more": is_cut or bool(earlier if newest else later),
+        }
+    )
+
+
+def read_starts(conn: Connection, agent_id: str, session_id: str) -> list[AgentEvent]:
+    """Return the latest events of a session that began something, newest first."""
+    begins = frozenset(kind for kind in STEP_EVENTS if kind in _STARTS or _KINDS.get(kind) == "wait")
+    found = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT)
+    return [event for _, event in reversed(found)]
+
+
+def with_open_work(
+    page: api.Steps, worker: WorkerHealth, settings: HealthSettings, starts: Sequence[AgentEvent]
+) -> api.Steps:
+    """
+    Return a page with what the worker does now, and the clocks of its detectors.
+
+    Args:
+        page: The page.
+        worker: The worker.
+        settings: The thresholds.
+        starts: The latest events that began something, newest first.
+    """
+    v = worker.vitals
+    clocks = [
+        api.DetectorClock(
+            detector=one.kind, since=one.since, limit_seconds=one.due - one.since, fires_at=one.due
+        )
+        for one in detector_clocks(v, settings)
+    ]
+    return page.model_copy(
+        update={
+            "incarnation_id": v.incarnation_id,
+            "open": [] if v.ended else _open_steps(v, settings, starts),
+            "clocks": sorted(clocks, key=lambda one: one.fires_at),
+        }
+    )
+
+
+def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
+    clock = stall_clock(v, settings)
+    found = []
+    for tool in v.open_tools or ():
+        begun = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
+        found.append(_open_step("tool", begun, tool.tool, tool.started, **_limit_of_tool(tool, clock)))
+    if v.waiting is not None and v.waiting_since is not None:
+        begun = next((one for one in starts if _KINDS.get(one.type) == "wait"), None)
+        # Only the wait for a rate limit has an end that is known.
+        limits = {} if clock is None else _limit(clock)
+        found.append(
+            _open_step("wait", begun, v.waiting.value, v.waiting_since, text=_text(v.question), **limits)
+        )
+    elif not found and clock is not None and clock.phase is Phase.LLM:
+        begun = next((one for one in starts if one.type is EventType.LLM_CALL_STARTED), None)
+        since = clock.since if begun is None else begun.time
+        found.append(_open_step("turn", begun, v.model, since, **_limit(clock)))
+    elif not found and clock is not None:
+        found.append(_open_step("other", None, _IDLE[clock.phase], clock.since, **_limit(clock)))
+    return found
+
+
+def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:
+    of_kind = [one for one in starts if one.type is kind and str(one.data.get("tool") or "") == tool]
+    return next((one for one in of_kind if one.time == at), of_kind[0] if of_kind else None)
+
+
+def _open_step(kind: str, begun: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
+    return _plain(
+        step_id=f"open:{kind}:{name}:{since:.3f}" if begun is None else begun.id,
+        type="" if begun is None else begun.type,
+        kind=kind,
+        name=name,
+        phase="open",
+        at=since,
+        started_at=since,
+        **more,
+    )
+
+
+_IDLE: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "in an unknown phase"}
+
+
+def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
+    if clock is None:
+        return {}
+    if tool.timeout is not None and tool != clock.tool:
+        return {
+            "fires_at": tool.started + tool.timeout,
+            "limit_seconds": tool.timeout,
+            "reason": "timeout declared by the tool",
+        }
+    return _limit(clock)
+
+
+def _limit(clock: StallClock) -> dict[str, Any]:
+    learned: Learned | None = clock.learned
+    if clock.tool is not None and clock.tool.timeout is not None:
+        reason = "timeout declared by the tool"
+    elif learned is not None:
+        reason = f"learned from {learned.calls} durations"
+    else:
+        reason = f"health_monitoring.stall.{clock.phase.value}_seconds"
+    return {"fires_at": clock.due, "limit_seconds": clock.due - clock.since, "reason": reason}
+
+
+def _seq_of(conn: Connection, event_id: str | None) -> int | None:
+    if event_id is None:
+        return None
+    place = find_place(conn, event_id)
+    if place is None:
+        raise UnknownEventError(event_id)
+    return place.seq
+
+
+def _step(draft: _Draft) -> api.Step:
+    """Return a step as the API shows it."""
+    start, end = draft.start, draft.end
+    shown = end if end is not None and start.type in _STARTS else start
+    kind = _KINDS.get(start.type, "other")
+    values: dict[str, Any] = {
+        "step_id": start.id,
+        "type": shown.type,
+        "kind": kind,
+        "at": shown.time,
+        "started_at": start.time,
+        "ended_at": shown.time,
+        "phase": "instant",
+    }
+    if kind in ("turn", "tool", "wait") or start.type in _STARTS or start.type in _ENDS:
+        values |= _work(draft, shown)
+    else:
+        values |= _event(shown)
+    return _plain(**values)
+
+
+def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
+    """Return the fields of a step that has a duration."""
+    start, end = draft.start, draft.end
+    data: dict[str, Any] = dict(shown.data)
+    for amendment in draft.amendments:
+        data |= amendment.data
+    if end is None and start.type in _ENDS:
+        end = start
+    values: dict[str, Any] = {"at": end.time if end is not None else start.time}
+    values["ended_at"] = None if end is None else end.time
+    duration = seconds(data.get("duration"))
+    if draft.end is None and end is not None and duration is not None:
+        values["started_at"] = start.time - duration
+    failed = False
+    match shown.type:
+        case EventType.TOOL_CALL_STARTED | EventType.TOOL_CALL_COMPLETED:
+            failed = end is not None and tool_call_failed(data)
+            values["name"] = str(data.get("tool") or "")
+            values["detail"] = str(data.get("error_type") or (data.get("outcome") if failed else "") or "")
+            values["signature"] = call_signature(data)
+        case EventType.LLM_CALL_STARTED | EventType.LLM_CALL_COMPLETED:
+            failed = bool(data.get("error_type") or data.get("error"))
+            values["name"] = str(data.get("model") or start.data.get("model") or "")
+            values["detail"] = str(data.get("error_type") or ("truncated" if data.get("truncated") else ""))
+            values["tokens_in"] = count(data.get("input_tokens"))
+            values["tokens_out"] = count(data.get("output_tokens"))
+            values["cost_usd"] = dollars(data.get("cost_usd"))
+        case EventType.STEP_STARTED | EventType.STEP_COMPLETED:
+            failed = bool(data.get("error_type") or data.get("error"))
+            values["name"] = f"step {data['index']}" if data.get("index") is not None else "step"
+            values["detail"] = str(data.get("verdict") or data.get("error_type") or "")
+        case EventType.NODE_LOOP_STARTED | EventType.NODE_LOOP_COMPLETED:
+            failed = data.get("outcome") in ("failed", "incomplete")
+            values["name"] = shown.node_id
+            values["detail"] = str(data.get("outcome") or "")
+        case EventType.EXECUTION_PAUSED:
+            values["name"] = WaitingReason.PAUSED.value
+        case EventType.CLIENT_INPUT_REQUESTED:
+            values["name"] = WaitingReason.USER_INPUT.value
+        case _:
+            values["name"] = str(data.get("reason") or "")
+    values["text"] = _text(data.get("error") or data.get("question") or data.get("text"))
+    values["phase"] = "open" if end is None else "failed" if failed else "done"
+    return values
+
+
+def _event(event: AgentEvent) -> dict[str, Any]:
+    """Return the fields of an event without a duration."""
+    data = event.data
+    values: dict[str, Any] = {"name": event.type.value, "ref": _ref(event)}
+    match event.type:
+        case EventType.FINDING_OPENED | EventType.FINDING_CLEARED:
+            values |= {
+                "name": str(data.get("kind") or ""),
+                "severity": str(data.get("severity") or ""),
+                "detail": event.type.value.removeprefix("finding_"),
+                "text": _text(data.get("evidence")),
+            }
+        case EventType.HEALTH_STATE_CHANGED:
+            values |= {
+                "name": str(data.get("to") or ""),
+                "detail": str(data.get("outcome") or ""),
+                "text": _text(data.get("reason")),
+            }
+        case EventType.EXECUTION_COMPLETED | EventType.EXECUTION_FAILED:
+            failed = event.type is EventType.EXECUTION_FAILED
+            values |= {
+                "name": "failed" if failed else "completed",
+                "phase": "failed" if failed else "instant",
+                "detail": str(data.get("error_type") or ""),
+                "text": _text(data.get("error")),
+            }
+        case EventType.EXECUTION_STARTED | EventType.EXECUTION_RESUMED:
+            values["name"] = str(data.get("framework") or data.get("entry_point") or "")
+        case EventType.CHECKPOINT_SAVED:
+            values["name"] = str(data.get("checkpoint_id") or "")
+        case kind if kind in _KINDS:
+            ticket = data.get("ticket")
+            about = ticket if isinstance(ticket, Mapping) else data
+            values["severity"] = str(about.get("severity") or "")
+            values["detail"] = str(
+                data.get("change") or data.get("decision") or data.get("status") or data.get("outcome") or ""
+            )
+            line = event_line(event).text
+            values["text"] = _text(line.removeprefix(f"{event.agent_id}: "))
+    return values
+
+
+def _ref(event: AgentEvent) -> str:
+    names = ("intervention_id", "escalation_id", "approval_id", "recovery_id", "instruction_id")
+    return ticket_of(event) or next((str(event.data[one]) for one in names if event.data.get(one)), "")
+
+
+def _text(value: object) -> str:
+    return clip_text(redact(str(value)), _TEXT_LIMIT) if value else ""
+
+
+def _plain(**values: Any) -> api.Step:
+    defaults: dict[str, Any] = {
+        "name": "",
+        "ended_at": None,
+        "text": "",
+        "detail": "",
+        "tokens_in": 0,
+        "tokens_out": 0,
+        "cost_usd": None,
+        "signature": "",
+        "severity": "",
+        "ref": "",
+        "fires_at": None,
+        "limit_seconds": None,
+        "reason": "",
+    }
+    return api.Step(**defaults | values)

@@ -1,0 +1,147 @@
+"""What needs a person now: one list, most urgent first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings
+from tests.server.test_app import ticket_on
+from tests.server.test_permissions import AGENT, answering, ask, client_of, open_request
+from tests.server.test_shared_api import failing
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Only a person decides."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
+    answer = await http.get("/api/attention")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["items"]
+    assert answer.json()["total"] == len(found)
+    return found
+
+
+async def wait_for_user(running: Running, agent: str, question: str) -> None:
+    who = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": "one"}
+    now = running.service.clock()
+    await running.service.ingest(
+        [
+            AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 5, data={"start_records": True}, **who),
+            AgentEvent(
+                type=EventType.WORKER_WAITING,
+                time=now,
+                data={"reason": "user_input", "question": question},
+                **who,
+            ),
+        ]
+    )
+
+
+async def test_nothing_needs_a_person_in_a_quiet_fleet(running: Running, http: httpx.AsyncClient) -> None:
+    """B95: a turn that ended waits for its user, and asks nothing."""
+    await wait_for_user(running, "done", "")
+
+    assert await items(http) == []
+
+
+async def test_question_names_the_worker_and_whether_it_can_be_answered_here(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B112: by session and incarnation."""
+    await wait_for_user(running, "writer", "Which title?")
+
+    [item] = await items(http)
+
+    assert (item["kind"], item["title"], item["item_id"]) == ("question", "Which title?", "writer/writer-1")
+    assert (item["agent_id"], item["session_id"], item["incarnation_id"]) == ("writer", "writer-1", "one")
+    assert (item["can_answer"], item["node_id"]) == (False, ""), "it runs elsewhere"
+    assert (item["deadline"], item["severity"]) == (None, None)
+
+
+async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path) -> None:
+    async with (
+        serving(answering(tmp_path)) as running,
+        client_of(running) as telemetry,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
+        waiting = await ask(telemetry)
+        request = await open_request(http)
+        await wait_for_user(running, "writer", "Which title?")
+
+        first, second = await items(http)
+
+        assert (first["kind"], first["item_id"]) == ("permission", request["request_id"])
+        assert (first["agent_id"], first["tool"], first["title"]) == (AGENT, "Bash", "Bash: rm -rf build")
+        assert (first["options"], first["deadline"]) == (["allow", "deny"], request["expires_at"])
+        assert second["kind"] == "question", "what expires comes first"
+        await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
+        await waiting
+        assert [item["kind"] for item in await items(http)] == ["question"]
+
+
+async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    service = running.service
+    ticket_id = await ticket_on(running)
+    [ticket] = await items(http)
+    await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+
+    escalation, again = await items(http)
+
+    assert (ticket["kind"], ticket["ticket_id"], ticket["acknowledged"]) == ("ticket", ticket_id, False)
+    assert ticket["severity"] in ("high", "critical")
+    assert again["item_id"] == ticket_id
+    assert (escalation["kind"], escalation["ticket_id"]) == ("escalation", ticket_id)
+    assert escalation["options"] == ["more_time", "hand_off", "terminate"]
+    assert escalation["text"] == "it gets nowhere"
+    assert escalation["deadline"] > service.clock()
+    await http.post(f"/api/escalations/{escalation['item_id']}/decision", json={"decision": "more_time"})
+    await http.post(f"/api/tickets/{ticket_id}/acknowledge")
+    left = await items(http)
+    assert [(one["kind"], one["acknowledged"]) for one in left] == (
+        [("ticket", True)] if ticket["severity"] == "critical" else []
+    )
+
+
+async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    ticket = running.service.tickets.get(ticket_id)
+    assert ticket is not None
+    await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
+    [approval] = running.service.approvals.pending()
+
+    item = (await items(http))[0]
+
+    assert (item["kind"], item["item_id"]) == ("approval", approval.approval_id)
+    assert (item["agent_id"], item["session_id"], item["incarnation_id"]) == (
+        "looper",
+        "looper-session",
+        "one",
+    )
+    assert (item["ticket_id"], item["text"]) == (ticket_id, "It loops.")
+    assert (item["deadline"], item["options"]) == (approval.expires_at, ["approve", "deny"])
+
+
+async def test_forty_failing_workers_are_one_item(running: Running, http: httpx.AsyncClient) -> None:
+    """B104: tickets that share a cause are listed as their incident."""
+    names = [f"bee-{n:02}" for n in range(40)]
+    await failing(running, *names)
+
+    [item] = await items(http)
+
+    assert (item["kind"], item["workers"]) == ("incident", 40)
+    assert item["title"] == "Model provider anthropic"
+    assert item["agent_id"] == ""

@@ -1,0 +1,231 @@
+"""The list of sessions: filters, orders, counts and pages, made by the service."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright import api
+from queenright.health.monitor import WorkerHealth
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from queenright.server.views.agents import agent_row
+from tests.server.conftest import demo_settings
+
+AGENTS = 10_000
+PAGE = 60
+RANKS = {"failing": 0, "stuck": 1, "degraded": 2, "healthy": 3}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nothing is done about the agents that fail."""
+    found = demo_settings(tmp_path / "storage")
+    health = found.health_monitoring
+    idle = health.model_copy(
+        update={"intervention": health.intervention.model_copy(update={"enabled": False})}
+    )
+    return found.model_copy(update={"health_monitoring": idle})
+
+
+@pytest.fixture
+async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as client:
+        yield client
+
+
+def run_of(number: int, now: float) -> Iterator[AgentEvent]:
+    """Events of one agent; what it is follows from its number."""
+    names = {"agent_id": f"agent-{number:05}", "session_id": f"session-{number}"}
+
+    def event(kind: EventType, ago: float, **data: Any) -> AgentEvent:
+        return AgentEvent(type=kind, time=now - ago, data=data, incarnation_id="one", **names)
+
+    origin = {"owner": f"user-{number % 71:02}", "repository": "website" if number % 4 else ""}
+    yield event(EventType.EXECUTION_STARTED, 50, start_records=True, framework="test", **origin)
+    yield event(
+        EventType.LLM_CALL_COMPLETED, 45, input_tokens=number % 97, cost_usd=(number % 13) / 100, model="m"
+    )
+    # Not in the order of their names: the numbers repeat after 61.
+    yield event(EventType.TOOL_CALL_COMPLETED, 40 - number % 61 / 2, tool="search", result_hash=f"{number}")
+    if number % 50 == 7:
+        yield event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, 5, name="search", to="open")
+    elif number % 5 == 1:
+        yield event(EventType.WORKER_WAITING, 5, reason="user_input", question=f"Deploy build {number}?")
+    elif number % 5 == 2:
+        yield event(EventType.WORKER_WAITING, 5, reason="paused")
+    elif number % 5 == 3:
+        yield event(EventType.EXECUTION_COMPLETED, 5)
+
+
+def add_agents(running: Running, count: int) -> None:
+    now = running.service.clock()
+    for event in itertools.chain.from_iterable(run_of(number, now) for number in range(count)):
+        running.service.monitor.apply(event, now)
+
+
+async def read(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
+    answer = await http.get("/api/agents", params=params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def walk(http: httpx.AsyncClient, limit: int, **params: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while True:
+        page = await read(http, limit=limit, **params)
+        assert len(page["agents"]) <= limit
+        rows += page["agents"]
+        if page["next"] is None:
+            assert page["total"] == len(rows)
+            return rows
+        params["cursor"] = page["next"]
+
+
+def rank(row: dict[str, Any]) -> int:
+    return 4 if row["ended"] and row["state"] != "failing" else RANKS[row["state"]]
+
+
+async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
+    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B113: 60 rows a page, the worst first, each session once; rows are made of one page only."""
+    add_agents(running, AGENTS)
+    made = Counter[str]()
+
+    def make_row(worker: WorkerHealth, now: float) -> api.AgentRow:
+        made["rows"] += 1
+        return agent_row(worker, now)
+
+    monkeypatch.setattr("queenright.server.routes.health.agent_row", make_row)
+
+    rows: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"limit": PAGE}
+    for _ in range(10):
+        page = await read(http, **params)
+        rows += page["agents"]
+        params["cursor"] = page["next"]
+    last = (await read(http, limit=PAGE, sort="-attention"))["agents"]
+
+    assert page["total"] == AGENTS
+    assert made["rows"] == 11 * PAGE
+    expected = sorted(running.service.monitor.workers(), key=attention)
+    assert [row["session_id"] for row in rows] == [one.vitals.session_id for one in expected[: 10 * PAGE]]
+    assert [row["session_id"] for row in last] == [
+        one.vitals.session_id for one in expected[: -PAGE - 1 : -1]
+    ]
+    assert {row["state"] for row in rows[:200]} == {"failing"}
+
+
+def attention(worker: WorkerHealth) -> tuple[int, float, str]:
+    """The worst health first, then the longest time without progress; last what ended last."""
+    v = worker.vitals
+    if v.ended:
+        return 4, -(v.ended_at or 0.0), v.agent_id
+    return RANKS[worker.state.value], v.last_progress or 0.0, v.agent_id
+
+
+async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http: httpx.AsyncClient) -> None:
+    """B113"""
+    add_agents(running, 1_000)
+    everything = await read(http, limit=1)
+    failing = await read(http, health="failing", limit=1000)
+    waiting = await read(http, activity="waiting, paused", limit=1000)
+    mine = await read(http, owner="user-03", limit=1000)
+    asked = await read(http, search="deploy BUILD 11", limit=1000)
+    named = await read(http, search="SESSION-999")
+    both = await read(http, owner="user-03", health="ended", repository="website", limit=1000)
+
+    assert (everything["total"], len(everything["agents"])) == (1_000, 1)
+    assert everything["counts"]["health"] == {
+        "failing": 20, "stuck": 0, "degraded": 0, "healthy": 780, "ended": 200
+    }  # fmt: skip
+    assert sum(everything["counts"]["activity"].values()) == 800
+    assert len(everything["counts"]["owner"]) == 50, "the most frequent"
+    assert everything["counts"]["repository"] == {"website": 750}
+    assert {row["state"] for row in failing["agents"]} == {"failing"}
+    assert failing["total"] == len(failing["agents"]) == 20
+    # A facet counts without its own filter: there is something else to choose.
+    assert failing["counts"]["health"] == everything["counts"]["health"]
+    assert sum(failing["counts"]["activity"].values()) == 20
+    kinds = {row["waiting"] for row in waiting["agents"]}
+    assert kinds == {"user_input", "paused"}
+    activity = everything["counts"]["activity"]
+    assert waiting["total"] == activity["waiting"] + activity["paused"]
+    assert {row["owner"] for row in mine["agents"]} == {"user-03"}
+    assert mine["total"] == everything["counts"]["owner"]["user-03"]
+    questions = {f"Deploy build {number}?" for number in (11, 111, 116)}
+    assert {row["question"] for row in asked["agents"]} == questions
+    assert [row["agent_id"] for row in named["agents"]] == ["agent-00999"]
+    assert both["total"] == len(both["agents"]) == both["counts"]["health"]["ended"] > 0
+    assert both["total"] < mine["total"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "key"),
+    [
+        ("agent", lambda row: row["agent_id"]),
+        ("progress", lambda row: row["last_progress"]),
+        ("tokens", lambda row: row["tokens"]),
+        ("cost", lambda row: row["cost_usd"]),
+        ("attention", rank),
+        ("-attention", lambda row: -rank(row)),
+        ("activity", lambda row: ["working", "waiting", "paused", "idle", ""].index(kind_of(row))),
+    ],
+)
+async def test_every_order_can_be_reversed(
+    running: Running, http: httpx.AsyncClient, sort: str, key: Any
+) -> None:
+    """B113"""
+    add_agents(running, 150)
+
+    rows = await walk(http, 40, sort=sort)
+    reverse = await walk(http, 40, sort=sort[1:] if sort.startswith("-") else f"-{sort}")
+
+    keys = [key(row) for row in rows]
+    assert keys == sorted(keys)
+    assert len(set(map(str, keys))) > 1
+    assert [row["session_id"] for row in reverse] == [row["session_id"] for row in rows][::-1]
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    return str(row["activity"]).partition(" ")[0].partition(":")[0]
+
+
+async def test_cursor_stays_valid_while_sessions_come_and_go(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B113: a cursor names a place, not a number of rows."""
+    add_agents(running, 30)
+    first = await read(http, sort="agent", limit=10)
+    now = running.service.clock()
+    running.service.monitor.forget(("agent-00009", "session-9"))  # the last row of the page
+    for event in run_of(30, now):
+        running.service.monitor.apply(event, now)
+
+    second = await read(http, sort="agent", limit=100, cursor=first["next"])
+
+    assert [row["agent_id"] for row in second["agents"]] == [f"agent-{n:05}" for n in range(10, 31)]
+
+
+async def test_unknown_words_and_cursors_of_another_order_are_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    add_agents(running, 3)
+    cursor = (await read(http, sort="agent", limit=1))["next"]
+
+    for params in ({"health": "sleepy"}, {"activity": "working,odd"}, {"sort": "size"}):
+        answer = await http.get("/api/agents", params=params)
+        assert answer.status_code == 422, params
+        assert next(iter(params)) in answer.json()["title"]
+    other = await http.get("/api/agents", params={"sort": "tokens", "cursor": cursor})
+    assert other.status_code == 400
+    assert "agents by tokens" in other.json()["title"]

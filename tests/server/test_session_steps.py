@@ -1,0 +1,206 @@
+"""The timeline of a session: paired events, pages, open work and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.health.deadlines import detector_clocks
+from queenright.health.detectors import detect
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings, looping
+
+Send = Callable[..., Any]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Only the test decides."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+    return AgentEvent(
+        type=kind, time=at, agent_id="coder", session_id="s1", incarnation_id="i1", node_id="n", data=data
+    )
+
+
+async def steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any) -> dict[str, Any]:
+    answer = await http.get(f"/api/agents/{agent}/steps", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def started(at: float) -> AgentEvent:
+    return event(EventType.EXECUTION_STARTED, at, framework="test", start_records=True)
+
+
+async def test_start_and_end_are_one_step_with_a_duration(running: Running, http: httpx.AsyncClient) -> None:
+    now = running.service.clock() - 30
+    call = {"tool": "grep", "call_id": "c1"}
+    await running.service.ingest(
+        [
+            started(now),
+            event(EventType.LLM_CALL_STARTED, now + 1, model="m"),
+            event(
+                EventType.LLM_CALL_COMPLETED,
+                now + 4,
+                model="m",
+                input_tokens=90,
+                output_tokens=7,
+                cost_usd=0.5,
+            ),
+            event(EventType.TOOL_CALL_STARTED, now + 5, **call),
+            event(EventType.TOOL_CALL_STARTED, now + 5.5, tool="grep", call_id="c2"),
+            event(EventType.TOOL_CALL_COMPLETED, now + 6, tool="grep", call_id="c2", outcome="ok"),
+            event(
+                EventType.TOOL_CALL_COMPLETED,
+                now + 8,
+                **call,
+                outcome="error",
+                error="token=sk-live-1234567890abcdef",
+            ),
+        ]
+    )
+
+    found = await steps(http)
+
+    items = found["items"]
+    assert [(one["kind"], one["name"], one["phase"]) for one in items] == [
+        ("started", "test", "instant"),
+        ("turn", "m", "done"),
+        ("tool", "grep", "done"),
+        ("tool", "grep", "failed"),
+    ]
+    assert (items[1]["tokens_in"], items[1]["tokens_out"], items[1]["cost_usd"]) == (90, 7, 0.5)
+    assert items[3]["ended_at"] - items[3]["started_at"] == pytest.approx(3)
+    assert "sk-live" not in items[3]["text"]
+    assert found["session_id"] == "s1"
+    assert found["incarnation_id"] == "i1"
+
+
+async def test_equal_calls_have_one_signature(running: Running, http: httpx.AsyncClient) -> None:
+    now = running.service.clock() - 30
+    same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
+    await running.service.ingest(
+        [
+            started(now),
+            event(EventType.TOOL_CALL_COMPLETED, now + 1, **same, turn="1"),
+            event(EventType.TOOL_CALL_COMPLETED, now + 2, **same, turn="2"),
+            event(EventType.TOOL_CALL_COMPLETED, now + 3, **{**same, "result_hash": "c" * 16}),
+            event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="search"),
+        ]
+    )
+
+    first, second, other, unknown = [one["signature"] for one in (await steps(http))["items"][1:]]
+
+    assert first == second != other
+    assert unknown == ""
+
+
+async def test_open_work_has_the_clock_of_its_detector(running: Running, http: httpx.AsyncClient) -> None:
+    now = running.service.clock() - 30
+    await running.service.ingest(
+        [started(now), event(EventType.TOOL_CALL_STARTED, now + 5, tool="bash", call_id="c", timeout=120)]
+    )
+
+    found = await steps(http)
+
+    [open_] = found["open"]
+    [item] = [one for one in found["items"] if one["kind"] == "tool"]
+    assert (open_["step_id"], open_["phase"], open_["name"]) == (item["step_id"], "open", "bash")
+    assert open_["limit_seconds"] == pytest.approx(120)
+    assert open_["fires_at"] == pytest.approx(now + 125)
+    assert open_["reason"] == "timeout declared by the tool"
+    assert "stall" in [one["detector"] for one in found["clocks"]]
+    worker = running.service.monitor.get("coder")
+    assert worker is not None
+    health = running.service.settings.health_monitoring
+    for clock in detector_clocks(worker.vitals, health):
+        before = {one.kind for one in detect(worker.vitals, health, clock.due - 0.01)}
+        after = {one.kind for one in detect(worker.vitals, health, clock.due)}
+        assert (clock.kind in before, clock.kind in after) == (False, True)
+
+
+async def test_a_wait_ends_with_the_answer_and_keeps_its_id(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    now = running.service.clock() - 30
+    question = "Which branch? token=sk-live-1234567890abcdef"
+    await running.service.ingest(
+        [started(now), event(EventType.WORKER_WAITING, now + 5, reason="user_input", question=question)]
+    )
+    waiting = await steps(http)
+    await running.service.ingest([event(EventType.CLIENT_INPUT_RECEIVED, now + 9)])
+    answered = await steps(http, after=waiting["last"])
+
+    [open_] = waiting["open"]
+    assert (open_["kind"], open_["name"], open_["fires_at"]) == ("wait", "user_input", None)
+    assert "Which branch?" in open_["text"]
+    assert "sk-live" not in open_["text"]
+    [wait, heard] = answered["items"]
+    assert (wait["step_id"], wait["phase"], wait["ended_at"]) == (open_["step_id"], "done", heard["at"])
+    assert [one["name"] for one in answered["open"]] == ["between steps"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+async def test_pages_hold_every_step_once(limit: int, running: Running, http: httpx.AsyncClient) -> None:
+    now = running.service.clock() - 100
+    events = [started(now)]
+    for number in range(12):
+        call = {"tool": f"t{number}", "call_id": f"c{number}"}
+        events += [
+            event(EventType.TOOL_CALL_STARTED, now + number, **call),
+            event(EventType.TOOL_CALL_COMPLETED, now + number + 0.5, **call),
+        ]
+    # One call runs beside all others.
+    events.insert(1, event(EventType.TOOL_CALL_STARTED, now, tool="slow", call_id="slow"))
+    events.append(event(EventType.TOOL_CALL_COMPLETED, now + 20, tool="slow", call_id="slow"))
+    await running.service.ingest(events)
+    whole = [one["step_id"] for one in (await steps(http))["items"]]
+
+    page = await steps(http, limit=limit)
+    backwards = [one["step_id"] for one in page["items"]]
+    while page["more"]:
+        page = await steps(http, limit=limit, before=page["first"])
+        assert len(page["items"]) <= limit
+        backwards = [one["step_id"] for one in page["items"]] + backwards
+    forwards = [whole[0]]
+    page = {"more": True, "last": whole[0]}
+    while page["more"]:
+        page = await steps(http, limit=limit, after=page["last"])
+        forwards += [one["step_id"] for one in page["items"]]
+
+    assert len(whole) == len(set(whole)) == 14
+    assert backwards == whole
+    assert forwards == whole
+
+
+async def test_findings_tickets_and_interventions_are_in_the_same_line(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock())))
+    await http.post("/api/agents/looper/nudge", json={"message": "Stop.", "by": "ada"})
+
+    found = await steps(http, "looper")
+
+    kinds = {one["kind"] for one in found["items"]}
+    assert {"finding", "state", "intervention", "tool", "turn"} <= kinds
+    [loop] = [one for one in found["items"] if one["name"] == "doom_loop"][:1]
+    assert loop["severity"]
+    assert "search was called" in loop["text"]
+
+
+async def test_unknown_worker_or_step_is_a_404(running: Running, http: httpx.AsyncClient) -> None:
+    await running.service.ingest([started(running.service.clock())])
+
+    assert (await http.get("/api/agents/nobody/steps")).status_code == 404
+    assert (await http.get("/api/agents/coder/steps?session_id=no")).status_code == 404
+    assert (await http.get("/api/agents/coder/steps?after=no")).status_code == 404
