@@ -66,14 +66,14 @@ class Steps:
         self._kinds = [_kind(step) for step in steps]
         self._turns = _turns(steps, self._kinds)
         self._parts = _parts(steps)
-        self._timed = any(_number(step.get("t")) is not None for step in steps)
+        self._timed = any(number_of(step.get("t")) is not None for step in steps)
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def time(self, index: int, clock: float) -> float:
         """Return when a step ended, never before ``clock``: in seconds, from wherever the record counts."""
-        recorded_time = _number(self._steps[index].get("t"))
+        recorded_time = number_of(self._steps[index].get("t"))
         if recorded_time is not None:
             # The first recorded time is arbitrary; later ones never go back.
             return recorded_time if index == 0 else max(clock, recorded_time)
@@ -87,6 +87,8 @@ class Steps:
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""
         step, kind = self._steps[index], self._kinds[index]
+        if kind == "event":
+            return _logged_event(step, at)
         if kind == "llm":
             return _llm_event(step, at)
         if kind == "tool":
@@ -136,6 +138,23 @@ class Steps:
             return value is not None
         recorded_hash = _word(recorded)
         return not recorded_hash or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
+
+
+def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
+    """Return an event of the log; of a type that is unknown to this version, only that it happened."""
+    try:
+        kind = EventType(_word(step.get("type")))
+    except ValueError:
+        kind = EventType.LLM_TEXT_DELTA
+    data = step.get("data")
+    return AgentEvent(
+        type=kind,
+        time=number_of(step.get("t")) or at,
+        incarnation_id=_word(step.get("incarnation_id")),
+        node_id=_word(step.get("node_id")),
+        data=data if isinstance(data, Mapping) else {},
+        id="",
+    )
 
 
 def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
@@ -224,7 +243,8 @@ def _parsed(args: object) -> object:
     return args
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """Return a finite number, None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -53,9 +53,9 @@ def activity_kind(vitals: VitalSigns) -> str:
 
 def reason_of(health: WorkerHealth) -> str:
     """Return why a worker is in its state; "" if it is well."""
-    if health.findings:
+    if (lead := worst(health.findings)) is not None:
         # The current evidence: the monitor's reason dates from when the state began.
-        return worst(health.findings).evidence
+        return lead.evidence
     if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
     return end_reason(health.vitals) if health.vitals.refused_input else ""

@@ -195,8 +195,8 @@ class Callbacks:
             return _outcome("nothing: the event is more than a day old")
         if (ahead := event.at - self._clock()) > MAX_AHEAD_SECONDS:
             return _outcome(
-                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; "
-                f"{MAX_AHEAD_SECONDS:.0f} are allowed. Set the clock, if the event is new"
+                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {MAX_AHEAD_SECONDS:.0f} "
+                "are allowed. Set the clock, if the event is new"
             )
         if event.change is IncidentChange.RESOLVED and not event.by_person:
             return _outcome("nothing: no person resolved it")
