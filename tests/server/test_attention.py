@@ -13,7 +13,8 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
-from tests.server.test_permissions import AGENT, answering, ask, client_of, open_request
+from tests.server.test_hooks import AGENT
+from tests.server.test_permissions import answering, ask, client_of, open_request
 from tests.server.test_shared_api import failing
 
 

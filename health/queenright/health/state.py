@@ -52,7 +52,7 @@ def health_state(
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
-    if v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED):
+    if v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED):
         return HealthState.FAILING
     if v.ended_at is not None:
         too_many = v.failed_runs > settings.health_check.consecutive_failures
@@ -75,7 +75,7 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
     return v.llm_errors > most and settings.acts_on(kind)
 
 
-def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
+def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
@@ -85,7 +85,7 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
         bool(v.breakers.open)
         and v.settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN)
         and v.ended_at is None
-        and not v.lost
+        and not v.has_failed_recovery
         and not fails_in_a_row(v, v.settings)
         and v.last_progress is not None
         and v.last_progress > v.breakers_since

@@ -41,7 +41,7 @@ function readSteps(agentId: string, sessionId: string, place: { before?: string;
 
 export const stepsQuery = (agentId: string, sessionId: string) =>
   queryOptions({
-    queryKey: ['agent', agentId, 'steps', sessionId],
+    queryKey: ['session', sessionId, 'steps', agentId],
     structuralSharing: false,
     queryFn: async ({ client, queryKey }): Promise<Log> => {
       const before = client.getQueryData<Log>(queryKey)

@@ -3,9 +3,10 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
-import type { AgentRow } from '../api/schema'
+import type { AgentRow, operations } from '../api/schema'
 import { count, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
+import { SearchInput } from '../ui/filters'
 
 const PAGE = 60
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
@@ -18,7 +19,7 @@ interface Filters {
   activity?: string
   owner?: string
   repository?: string
-  sort?: string
+  sort?: NonNullable<NonNullable<operations['list_agents']['parameters']['query']>['sort']>
 }
 
 export function Fleet() {
@@ -60,7 +61,7 @@ export function Fleet() {
             </button>
           ))}
         </div>
-        <SearchInput value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <SearchInput label="Filter by name, session or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
         <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0])} onChange={(activity) => change({ activity })} />
         <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
         <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
@@ -86,25 +87,10 @@ export function Fleet() {
           </Empty>
         )
       ) : (
-        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
+        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
       )}
     </section>
   )
-}
-
-function SearchInput({ value, onChange }: { value: string; onChange: (value: string) => void }) {
-  const [text, setText] = useState(value)
-  const sent = useRef(value)
-  useEffect(() => {
-    // The address changed by other means, as by Back.
-    if (value !== sent.current) setText((sent.current = value))
-  }, [value])
-  useEffect(() => {
-    if (text === sent.current) return
-    const timer = setTimeout(() => onChange((sent.current = text)), 200)
-    return () => clearTimeout(timer)
-  })
-  return <input type="search" className="input" aria-label="Filter by name, session or reason" placeholder="Filter by name, session or reason" value={text} onChange={(event) => setText(event.target.value)} />
 }
 
 function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {

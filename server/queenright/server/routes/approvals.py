@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.server.access.caller import actor_of, who
+from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import ApprovalsDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -47,7 +47,7 @@ async def approve_termination(
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     given = body or ApprovalDecision()
-    by = actor_of(request, given.by)
+    by = audit_name(request, given.by)
     return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
 
 
@@ -57,5 +57,5 @@ async def deny_termination(
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
     given = body or ApprovalDecision()
-    by = who(request, given.by)
+    by = person_name(request, given.by)
     return api.Approval.of(await approvals.deny(approval_id, by=by, reason=given.reason))

@@ -10,7 +10,7 @@ from pydantic import Field
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.server.access.caller import actor_of, who
+from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -63,7 +63,7 @@ async def nudge_agent(
     given = body or Nudge()
     return api.NudgeResult.of(
         await health.send_nudge(
-            agent_id, given.message, session_id=given.session_id, by=who(request, given.by)
+            agent_id, given.message, session_id=given.session_id, by=person_name(request, given.by)
         )
     )
 
@@ -75,7 +75,7 @@ async def escalate_agent(
     """Ask the orchestrator to decide about a worker."""
     return api.EscalationResult.of(
         await health.escalate_to_orchestrator(
-            agent_id, body.reason, session_id=body.session_id, by=who(request, body.by)
+            agent_id, body.reason, session_id=body.session_id, by=person_name(request, body.by)
         )
     )
 
@@ -91,7 +91,7 @@ async def terminate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
         )
     )
 
@@ -145,7 +145,7 @@ async def decide_escalation(
         await health.decide_escalation(
             escalation_id,
             body.decision,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
@@ -155,11 +155,11 @@ async def decide_escalation(
 @router.get("/emergency-stop")
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
-    return api.EmergencyStop.of(health.emergency_stopped)
+    return api.EmergencyStop.of(health.emergency_stop_state)
 
 
 @router.put("/emergency-stop")
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
-    by = actor_of(request, body.by)
+    by = audit_name(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

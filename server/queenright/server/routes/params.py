@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
-from queenright.api.wire import Words
+from queenright.api.wire import KnownValues
 from queenright.instrumentation.identity import clean_name
 from queenright.server.routes.pagination import NO_TEXT
 
@@ -87,7 +87,7 @@ class Body(BaseModel):
 
 def words_of(term: Any) -> tuple[str, ...]:
     """Return the words of an API term."""
-    [words] = (one.words for one in get_args(term) if isinstance(one, Words))
+    [words] = (one.words for one in get_args(term) if isinstance(one, KnownValues))
     return words
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request
 from queenright import api
 from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
-from queenright.server.access.caller import actor_of
+from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -56,6 +56,6 @@ async def answer_permission(
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
     done = await permissions.answer(
-        request_id, body.decision, by=actor_of(request, body.by), reason=body.reason
+        request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
     )
     return api.PermissionResult.of(done, delivered=done.outcome is Outcome.DONE)

@@ -10,7 +10,7 @@ from pydantic import Field
 from queenright import api
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import Body, By, Reason
@@ -48,7 +48,7 @@ async def add_silence(request: Request, service: ServiceDep, body: CreateSilence
     """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(
         body.ticket_id,
-        by=redact(who(request, body.by), 100),
+        by=redact(person_name(request, body.by), 100),
         comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
         seconds=body.seconds,
     )

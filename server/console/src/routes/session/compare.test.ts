@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
+import type { FiredFinding } from '../../api/schema'
 import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
 
-const fired = (kind: string, at: number) => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null })
+const fired = (kind: string, at: number): FiredFinding => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null, shadow: false }) as FiredFinding
 
 describe('the difference', () => {
   it('says how much later the first one is', () => {

@@ -1,17 +1,17 @@
-import type { Fired } from '../../api/schema'
+import type { FiredFinding } from '../../api/schema'
 
 /** A detector that fired, with the thresholds in force and with others. */
 export interface Difference {
   kind: string
-  before: Fired | undefined
-  after: Fired | undefined
+  before: FiredFinding | undefined
+  after: FiredFinding | undefined
   /** Seconds by which it fires later; null if one of the two did not fire. */
   later: number | null
 }
 
 /** When each detector first fired in two evaluations, in order of time. */
-export function compareFired(before: readonly Fired[], after: readonly Fired[]): readonly Difference[] {
-  const first = (fired: readonly Fired[], kind: string): Fired | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
+export function compareFired(before: readonly FiredFinding[], after: readonly FiredFinding[]): readonly Difference[] {
+  const first = (fired: readonly FiredFinding[], kind: string): FiredFinding | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
   const kinds = [...new Set([...before, ...after].map((one) => one.kind))]
   return kinds
     .map((kind) => {

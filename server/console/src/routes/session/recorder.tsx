@@ -2,16 +2,19 @@ import './recorder.css'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from 'react'
-import type { AgentHealth, Evaluation, Fired, Hold, Moment, Step, Threshold } from '../../api/schema'
+import type { AgentHealth, Evaluation, FiredFinding, Moment, Step, Threshold } from '../../api/schema'
 import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, words } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
 import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
-import { KindIcon, kindName, stepName } from './kinds'
+import { amount, HoldBar, share } from './holds'
+import { KindIcon, kindName, stepName, took } from './kinds'
+import { useOlder } from './older'
 
-const NONE = {}
+/** Steps that are read for the moments. */
+const MOST = 5000
 
 /** A session, moment by moment: what each detector held, and what it would have done with other thresholds. */
 export function Recorder({ worker }: { worker: AgentHealth }) {
@@ -19,9 +22,13 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const navigate = useNavigate()
   const chosen = useMemo(() => readSettings(set), [set])
   const isChanged = Object.keys(chosen).length > 0
-  const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, NONE))
+  const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
-  const steps = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data?.steps
+  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data
+  const firstAt = real.data?.moments[0]?.at ?? Infinity
+  // A moment is shown with its step.
+  const older = useOlder(worker, log, (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0)
+  const steps = log?.steps
 
   function change(next: { at?: string; set?: string }): void {
     const merged = { session: worker.session_id, view: 'recorder', at, set, ...next }
@@ -41,7 +48,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   return (
     <div className="session-columns">
       <div className="stack">
-        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
+        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
         <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
@@ -50,12 +57,13 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   )
 }
 
-function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRefresh }: {
+function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, onMove, onRefresh }: {
   worker: AgentHealth
   evaluation: Evaluation
   real: Evaluation
   isChanged: boolean
   steps: readonly Step[] | undefined
+  isReading: boolean
   at: string | undefined
   onMove: (stepId: string) => void
   onRefresh: () => void
@@ -130,7 +138,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         />
         <div className="playback-tools">
           <Button small aria-label="Previous detector that fired" isDisabled={previous === undefined} onPress={() => go(previous!)}>
-            « fired
+            «<span className="hides-small"> fired</span>
           </Button>
           <Button small aria-label="Previous moment" isDisabled={current === 0} onPress={() => go(current - 1)}>
             ‹
@@ -142,7 +150,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
             ›
           </Button>
           <Button small aria-label="Next detector that fired" isDisabled={next === undefined} onPress={() => go(next!)}>
-            fired »
+            <span className="hides-small">fired </span>»
           </Button>
           <span className="playback-time number" title={dateTime(moment.at)}>
             {timeOfDay(moment.at)} <span className="muted">+{duration(moment.at - moments[0]!.at)}</span>
@@ -150,13 +158,13 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         </div>
         {evaluation.truncated && <p className="muted">The session is longer than what is evaluated at once: its later moments are missing.</p>}
       </div>
-      <MomentView moment={moment} step={shownStep} worker={worker} />
+      <MomentView moment={moment} step={shownStep} isReading={isReading} worker={worker} />
     </section>
   )
 }
 
 /** The session as a strip: its health, and where detectors fired. */
-function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly Fired[]; real: readonly Fired[] | undefined; current: number }) {
+function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly FiredFinding[]; real: readonly FiredFinding[] | undefined; current: number }) {
   const last = Math.max(1, moments.length - 1)
   const segments = useMemo(() => {
     const found: { health: string; from: number; to: number }[] = []
@@ -167,7 +175,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
     })
     return found
   }, [moments])
-  const place = (one: Fired): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
+  const place = (one: FiredFinding): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
   return (
     <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
       <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
@@ -198,7 +206,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
 
 const counted = (value: number, noun: string): string => `${value} ${noun}${value === 1 ? '' : 's'}`
 
-function MomentView({ moment, step, worker }: { moment: Moment; step: Step | undefined; worker: AgentHealth }) {
+function MomentView({ moment, step, isReading, worker }: { moment: Moment; step: Step | undefined; isReading: boolean; worker: AgentHealth }) {
   const holds = useDeferredValue(moment.holds)
   const firing = new Map(moment.findings.map((finding) => [finding.kind, finding]))
   const sorted = [...holds].sort((a, b) => share(b) - share(a))
@@ -214,7 +222,7 @@ function MomentView({ moment, step, worker }: { moment: Moment; step: Step | und
             </span>
           </>
         ) : (
-          <span className="grow muted">A step that is not loaded</span>
+          <span className="grow muted">{isReading ? 'Loading its step' : 'Between two steps'}</span>
         )}
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, at: moment.step_id }} className="link muted">
           Show in the timeline
@@ -246,37 +254,11 @@ function MomentView({ moment, step, worker }: { moment: Moment; step: Step | und
   )
 }
 
-const share = (hold: Hold): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
-
-/** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
-const LIMIT_AT = 75
-
-function HoldBar({ hold, severity }: { hold: Hold; severity: string }) {
-  const part = share(hold)
-  const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
-  const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
-  return (
-    <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
-      <span className="hold-name">{words(hold.detector)}</span>
-      <span className="hold-bar" role="meter" aria-label={words(hold.detector)} aria-valuemin={0} aria-valuemax={hold.limit} aria-valuenow={Math.min(hold.value, hold.limit)} aria-valuetext={`${amount(hold.value)} of ${amount(hold.limit)}`}>
-        <i style={{ width: `${width}%` }} />
-        <b style={{ left: `${LIMIT_AT}%` }} />
-      </span>
-      <span className="hold-value number">
-        {amount(hold.value)} <span className="muted">/ {amount(hold.limit)}</span>
-      </span>
-      {hold.text && <span className="hold-text muted wrap">{hold.text}</span>}
-    </li>
-  )
-}
-
-const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
-
 /** What fired, and the difference that the changed thresholds make. */
 function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Evaluation | undefined; isReading: boolean; onGo: (stepId: string) => void }) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: Fired | undefined) =>
+  const time = (one: FiredFinding | undefined) =>
     one ? (
       <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
@@ -333,7 +315,7 @@ function Change({ row }: { row: Difference }) {
   if (!row.later) return <span className="muted">same</span>
   return (
     <strong className="number">
-      {duration(Math.abs(row.later))} {row.later > 0 ? 'later' : 'earlier'}
+      {took(Math.abs(row.later))} {row.later > 0 ? 'later' : 'earlier'}
     </strong>
   )
 }
@@ -404,11 +386,21 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
   )
 }
 
-const groupName = (setting: Threshold): string => (setting.name.includes('.') ? setting.name.slice(0, setting.name.lastIndexOf('.')) : 'other')
+const PREFIX = /^health_monitoring\./
+
+/** `loops` of `health_monitoring.loops.window`. */
+const groupName = ({ name }: Threshold): string => name.replace(PREFIX, '').replace(/\.?[^.]*$/, '') || 'other'
+
+function range({ minimum, maximum }: Threshold): string {
+  if (minimum !== null && maximum !== null) return `, ${amount(minimum)} to ${amount(maximum)}`
+  return minimum !== null ? `, at least ${amount(minimum)}` : maximum !== null ? `, at most ${amount(maximum)}` : ''
+}
 
 function ThresholdField({ setting, value, onChange }: { setting: Threshold; value: number | undefined; onChange: (value: number | null) => void }) {
-  const { name, minimum, maximum } = setting
+  const { name } = setting
   const current = value ?? setting.value
+  const minimum = setting.minimum ?? 0
+  const maximum = setting.maximum ?? Math.max(10 * setting.default, 2 * setting.value, 10)
   const isWhole = [setting.default, minimum, setting.value].every(Number.isInteger) && maximum - minimum > 1
   const id = `threshold-${name}`
   const short = name.slice(name.lastIndexOf('.') + 1)
@@ -423,8 +415,8 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
           id={id}
           className="input number"
           type="number"
-          min={minimum}
-          max={maximum}
+          min={setting.minimum ?? undefined}
+          max={setting.maximum ?? undefined}
           step={isWhole ? 1 : 'any'}
           value={current}
           aria-describedby={`${id}-help`}
@@ -453,7 +445,7 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         {setting.help && <span className="wrap">{setting.help} </span>}
         <span className="number">
           Default {amount(setting.default)}
-          {setting.value !== setting.default && `, in force ${amount(setting.value)}`}, {amount(minimum)} to {amount(maximum)}
+          {setting.value !== setting.default && `, in force ${amount(setting.value)}`}{range(setting)}
         </span>
         {value !== undefined && (
           <button className="link" onClick={() => onChange(null)}>
