@@ -378,6 +378,16 @@ def test_state_change_has_from_to_and_reason() -> None:
     )
 
 
+def test_reason_of_failed_steps_names_their_number_and_last_error() -> None:
+    script = WorkerScript().start()
+
+    script.step(times=4, error_type="ValueError", error="no such\ncolumn: age")
+
+    assert script.state is HealthState.FAILING
+    assert script.health.reason == "4 steps failed in a row, last with no such column: age"
+    assert script.said[-1].data["reason"] == script.health.reason
+
+
 def test_finding_is_published_once_and_again_when_worse() -> None:
     script = worker()
     script.now += 200

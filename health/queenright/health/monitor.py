@@ -31,7 +31,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
-from queenright.health.state import health_state, may_follow
+from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
 from queenright.health.vital_work import WORK_HANDLERS
@@ -851,6 +851,8 @@ class HealthMonitor:
                 reason = worst_finding.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
+            elif fails_in_a_row(v, self.settings):
+                reason = describe_failures(v)
             change = {
                 "from": worker.state.value,
                 "to": state.value,

@@ -9,6 +9,10 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Severi
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.redaction import redact
+
+_ERROR_LIMIT: Final = 200
 
 # The severity from which a finding means that the worker is stuck; below it is a warning.
 _STUCK_FROM: Final = {
@@ -73,6 +77,14 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
         return True
     kind = FindingKind.CONTEXT_EXHAUSTED if v.llm_error == CONTEXT_FULL else FindingKind.PROVIDER_FAILURE
     return v.llm_errors > most and settings.acts_on(kind)
+
+
+def describe_failures(v: VitalSigns) -> str:
+    """Return how many steps or LLM calls failed in a row, and the last error, without secrets."""
+    counts = ((v.consecutive_failures, "step"), (v.llm_errors, "LLM call"))
+    failed = " and ".join(format_count(number, what) for number, what in counts if number)
+    last = f", last with {redact(' '.join(v.evidence.split()), _ERROR_LIMIT)}" if v.evidence else ""
+    return f"{failed} failed in a row{last}"
 
 
 def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:

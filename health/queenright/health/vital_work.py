@@ -96,15 +96,17 @@ def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
 
 def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     is_late = v.is_late(at)
-    if not is_late and not v.record_end(at):
+    failed = bool(data.get("error_type") or data.get("error"))
+    # A step that fails during a rate limit fails because of it: the worker still waits.
+    is_limited = failed and v.limited_until is not None and at <= v.limited_until
+    if not is_late and not (v.record_activity(at) if is_limited else v.record_end(at)):
         return
     v.steps_total += 1
-    failed = bool(data.get("error_type") or data.get("error"))
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
         v.evidence = tail(text)
     # A step that failed because of its LLM call is counted as a provider failure.
-    provider = failed and v.llm_errors > 0
+    provider = is_limited or (failed and v.llm_errors > 0)
     if not provider:
         v.error_count += failed
     if is_late:
@@ -122,7 +124,8 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
-    v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
+    if not is_limited:
+        v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
     if letter == "C":
         _count_continued(v)
     elif letter != "-":
