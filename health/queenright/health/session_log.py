@@ -6,7 +6,16 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import CompoundSelect, Connection, Integer, bindparam, literal_column, select, union_all
+from sqlalchemy import (
+    CompoundSelect,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    literal_column,
+    select,
+    union_all,
+)
 
 from queenright.health.event_log import event_of
 from queenright.health.tables import EVENTS
@@ -49,7 +58,8 @@ def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> Compo
 
     The index of an agent's events by type is in the log's order within each type.
     """
-    seq, parts = EVENTS.c.seq, []
+    seq = EVENTS.c.seq
+    parts: list[Select[Any]] = []
     for kind in sorted(types):
         query = select(*_COLUMNS).where(
             EVENTS.c.agent_id == bindparam("agent"),
