@@ -181,7 +181,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
           ↑ {count(unseen)} new
         </Button>
       )}
-      <div className="steps" ref={scroll} onKeyDown={move} onScroll={(event) => event.currentTarget.scrollTop < ROW && unseen && setUnseen(0)}>
+      <div className="steps" ref={scroll} style={{ height: `min(var(--most), ${virtual.getTotalSize()}px)` }} onKeyDown={move} onScroll={(event) => event.currentTarget.scrollTop < ROW && unseen && setUnseen(0)}>
         <ol style={{ height: virtual.getTotalSize() }} aria-label="Steps, newest first">
           {items.map((item) => {
             const step = steps[item.index]!
