@@ -72,6 +72,7 @@ export const operateRoute = createRoute({
 export const connectRoute = createRoute({
   getParentRoute: () => root,
   path: '/connect',
+  validateSearch: texts('client'),
   component: lazyRouteComponent(() => import('./routes/connect'), 'ConnectPage'),
 })
 

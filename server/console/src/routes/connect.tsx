@@ -1,5 +1,167 @@
-import { Empty } from '../ui/basics'
+import './operate.css'
+import './connect.css'
+import { useQuery } from '@tanstack/react-query'
+import { Link, useSearch } from '@tanstack/react-router'
+import type { ReactNode } from 'react'
+import { useState } from 'react'
+import { callerQuery } from '../api/queries'
+import type { TelemetrySource } from '../api/schema'
+import { counted } from '../format'
+import { Ago, Button, Copyable, Panel, Pill, Shape } from '../ui/basics'
+import { CODING_AGENTS, GUIDES, telemetryAddress } from './connect-guides'
+import type { Guide } from './connect-guides'
+import { settingsQuery } from './operate/settings'
+import { sentence, telemetryQuery } from './operate/telemetry'
 
+const GROUPS = ['Coding agents', 'Frameworks', 'Your own code'] as const
+
+/** How an agent is connected, with commands to copy, and whether its data has arrived. */
 export function ConnectPage() {
-  return <Empty title="connect" />
+  const { client = 'claude-code' } = useSearch({ from: '/connect' })
+  const guide = GUIDES.find((one) => one.id === client) ?? GUIDES[0]!
+  const caller = useQuery(callerQuery).data
+  const settings = useQuery({ ...settingsQuery, enabled: caller?.may_manage === true })
+  const [address, setAddress] = useState<string | null>(null)
+  const otlp = (address ?? telemetryAddress(location, settings.data?.settings.otlp as { port?: unknown } | undefined)).trim().replace(/\/+$/, '')
+  const place = { otlp, service: location.origin, needsToken: Boolean(caller?.name) }
+  return (
+    <>
+      <div className="page-head">
+        <h1>Connect an agent</h1>
+      </div>
+      <div className="connect">
+        <nav className="guides" aria-label="Kinds of agents">
+          {GROUPS.map((group) => (
+            <section key={group}>
+              <h2>{group}</h2>
+              <ul>
+                {GUIDES.filter((one) => one.group === group).map((one) => (
+                  <li key={one.id}>
+                    <Link to="/connect" search={{ client: one.id }} replace resetScroll={false} aria-current={one === guide ? 'page' : undefined}>
+                      {one.label}
+                    </Link>
+                  </li>
+                ))}
+              </ul>
+            </section>
+          ))}
+        </nav>
+        <Panel title={guide.label}>
+          <div className="address">
+            <div className="field">
+              <label htmlFor="otlp">Address for telemetry</label>
+              <input id="otlp" className="input mono" value={address ?? otlp} onChange={(event) => setAddress(event.target.value)} autoComplete="off" spellCheck={false} aria-describedby="otlp-hint" />
+              <span className="hint" id="otlp-hint">
+                As the agent&apos;s machine reaches it. The commands below have it.
+              </span>
+            </div>
+          </div>
+          <ol className="steps">
+            {guide.steps.map((step) => (
+              <li key={step.text}>
+                <p>{withCode(step.text)}</p>
+                {step.code && <Copyable text={step.code(place)} />}
+              </li>
+            ))}
+          </ol>
+          {guide.note && <p className="connect-note">{withCode(guide.note)}</p>}
+          {place.needsToken && (
+            <p className="connect-note">
+              This service requires tokens: <code>queenright token create my-agent --role reporter</code> makes one for an agent.
+            </p>
+          )}
+        </Panel>
+        <div className="third">
+          <Arrival key={guide.id} guide={guide} />
+        </div>
+      </div>
+    </>
+  )
+}
+
+/** A text whose parts in backticks are code. */
+const withCode = (text: string): ReactNode => text.split('`').map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))
+
+/** Whether a guide's telemetry has arrived: a coding agent's at any time, another's since the page was opened. */
+function Arrival({ guide }: { guide: Guide }) {
+  const found = useQuery(telemetryQuery)
+  const [opened] = useState(() => Date.now() / 1000)
+  const isCoding = guide.group === 'Coding agents'
+  const senders = (found.data?.sources ?? []).filter((one) => (guide.dialects ? guide.dialects.includes(one.dialect) : !CODING_AGENTS.some((name) => name === one.dialect)))
+  const arrived = senders.filter((one) => isCoding || one.first_seen >= opened - 1)
+  const refused = (found.data?.refused ?? []).filter((one) => one.last_seen >= opened - 60)
+  const earlier = senders.length - arrived.length
+  return (
+    <Panel
+      title="First data"
+      aside={
+        <Button small onPress={() => void found.refetch()} isDisabled={found.isFetching}>
+          Check now
+        </Button>
+      }
+    >
+      <div className="arrival" role="status">
+        {arrived.length ? (
+          <>
+            <p className="state">
+              <Shape tone="healthy" />
+              First data has arrived
+            </p>
+            <ul>
+              {arrived.slice(0, 5).map((one) => (
+                <Sender key={`${one.service}/${one.dialect}`} sender={one} />
+              ))}
+            </ul>
+          </>
+        ) : (
+          <>
+            <p className="state">
+              <span className="beacon" aria-hidden="true" />
+              Waiting for {isCoding ? guide.label : 'a new sender'}
+            </p>
+            <p className="muted">This changes by itself when the first data arrives.</p>
+          </>
+        )}
+        {found.error && <p className="tone-failing">{found.error.message}</p>}
+        {refused.map((one) => (
+          <p key={`${one.path}/${one.status}`} className="remedy wrap">
+            <strong>
+              A request to {one.path} was refused ({one.status}) <Ago at={one.last_seen} />.
+            </strong>{' '}
+            {one.reason}
+          </p>
+        ))}
+        <p className="muted">
+          {earlier > 0 && `${counted(earlier, 'sender')} known before. `}
+          <Link className="link" to="/operate/$section" params={{ section: 'telemetry' }} search={{}}>
+            All telemetry
+          </Link>
+        </p>
+      </div>
+    </Panel>
+  )
+}
+
+function Sender({ sender }: { sender: TelemetrySource }) {
+  return (
+    <li className="stack" style={{ gap: 4 }}>
+      <p className="row wraps">
+        <strong className="wrap">{sender.service}</strong>
+        <Pill tone={sender.used ? 'healthy' : 'failing'}>{sender.used ? counted(sender.used, 'record') : 'not understood'}</Pill>
+      </p>
+      <p className="muted">
+        First <Ago at={sender.first_seen} />, last <Ago at={sender.last_seen} />
+      </p>
+      {sender.agents.map((agent) => (
+        <Link key={agent} className="link wrap" to="/agents/$agentId" params={{ agentId: agent }} search={{}}>
+          {agent}
+        </Link>
+      ))}
+      {sender.missing.map((part) => (
+        <p key={part.missing} className="remedy wrap">
+          <strong>{sentence(part.missing)}</strong> {sentence(part.remedy)}
+        </p>
+      ))}
+    </li>
+  )
 }

@@ -6,6 +6,7 @@ import { data, GET } from '../api/client'
 import type { AgentRow, operations } from '../api/schema'
 import { count, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
+import { SearchInput } from '../ui/filters'
 
 const PAGE = 60
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
@@ -60,7 +61,7 @@ export function Fleet() {
             </button>
           ))}
         </div>
-        <SearchInput value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <SearchInput label="Filter by name, session or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
         <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0])} onChange={(activity) => change({ activity })} />
         <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
         <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
@@ -90,21 +91,6 @@ export function Fleet() {
       )}
     </section>
   )
-}
-
-function SearchInput({ value, onChange }: { value: string; onChange: (value: string) => void }) {
-  const [text, setText] = useState(value)
-  const sent = useRef(value)
-  useEffect(() => {
-    // The address changed by other means, as by Back.
-    if (value !== sent.current) setText((sent.current = value))
-  }, [value])
-  useEffect(() => {
-    if (text === sent.current) return
-    const timer = setTimeout(() => onChange((sent.current = text)), 200)
-    return () => clearTimeout(timer)
-  })
-  return <input type="search" className="input" aria-label="Filter by name, session or reason" placeholder="Filter by name, session or reason" value={text} onChange={(event) => setText(event.target.value)} />
 }
 
 function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {

@@ -1,5 +1,47 @@
+import './operate.css'
+import { Link, useParams } from '@tanstack/react-router'
 import { Empty } from '../ui/basics'
+import { Acting } from './operate/acting'
+import { Audit } from './operate/audit'
+import { Breakers } from './operate/breakers'
+import { Recoveries } from './operate/recoveries'
+import { Settings } from './operate/settings'
+import { Telemetry } from './operate/telemetry'
+import { Tokens } from './operate/tokens'
 
+const SECTIONS = [
+  { id: 'acting', label: 'Actions', Section: Acting },
+  { id: 'breakers', label: 'Circuit breakers', Section: Breakers },
+  { id: 'recoveries', label: 'Recoveries', Section: Recoveries },
+  { id: 'telemetry', label: 'Telemetry', Section: Telemetry },
+  { id: 'audit', label: 'Audit trail', Section: Audit },
+  { id: 'settings', label: 'Settings', Section: Settings },
+  { id: 'tokens', label: 'Tokens', Section: Tokens },
+] as const
+
+/** What the service does and how it is set up. */
 export function OperatePage() {
-  return <Empty title="operate" />
+  const { section } = useParams({ from: '/operate/$section' })
+  const shown = SECTIONS.find((one) => one.id === section)
+  return (
+    <div className="operate">
+      <nav aria-label="Sections" className="sections">
+        {SECTIONS.map(({ id, label }) => (
+          <Link key={id} to="/operate/$section" params={{ section: id }} search={{}} aria-current={id === section ? 'page' : undefined}>
+            {label}
+          </Link>
+        ))}
+      </nav>
+      <div className="section">
+        {shown ? (
+          <>
+            <h1>{shown.label}</h1>
+            <shown.Section />
+          </>
+        ) : (
+          <Empty title="There is no such section" />
+        )}
+      </div>
+    </div>
+  )
 }

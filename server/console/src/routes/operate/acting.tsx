@@ -1,0 +1,396 @@
+import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { useState } from 'react'
+import { data, GET, POST, PUT } from '../../api/client'
+import { callerQuery, statusQuery } from '../../api/queries'
+import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome, StatusLadder } from '../../api/schema'
+import { useNow } from '../../clock'
+import { count, counted, dateTime, duration, words } from '../../format'
+import { by } from '../../shell/name'
+import { say, useAct } from '../../ui/act'
+import { Ago, Button, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
+import type { Tone } from '../../ui/basics'
+import { Ask } from '../../ui/dialog'
+import { Choice, SearchInput } from '../../ui/filters'
+import { useFilters } from './filters'
+
+/** Automatic actions: what limits them, what they wait for, and what was done. */
+export function Acting() {
+  const status = useQuery(statusQuery)
+  const acting = status.data?.acting
+  return (
+    <div className="stack">
+      {status.error && !acting ? (
+        <ReadError error={status.error} retry={() => void status.refetch()} />
+      ) : !acting ? (
+        <Loading rows={4} />
+      ) : (
+        <>
+          <EmergencyStop acting={acting} />
+          <Limits acting={acting} />
+        </>
+      )}
+      <Decisions />
+      {acting && acting.ladders.length > 0 && <Ladders acting={acting} />}
+      <Interventions />
+    </div>
+  )
+}
+
+function EmergencyStop({ acting }: { acting: ActingState }) {
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const [asking, setAsking] = useState(false)
+  const stop = acting.emergency_stop
+  return (
+    <section className={`panel switch ${stop.on ? 'on' : ''}`} aria-label="Emergency stop">
+      <div className="grow">
+        <h2 className="row">
+          <Pill tone={stop.on ? 'failing' : acting.dry_run ? 'degraded' : 'healthy'}>{stop.on ? 'stopped' : acting.dry_run ? 'dry run' : 'acting'}</Pill>
+          {stop.on ? 'The emergency stop is on' : acting.dry_run ? 'Actions are recorded, not carried out' : 'Queenright acts on workers in trouble'}
+        </h2>
+        <p className="muted wrap">
+          {stop.on ? (
+            <>
+              Set by {stop.by || 'an unknown user'} <Ago at={stop.changed_at ?? null} />: {stop.reason || 'no reason given'}. No worker is nudged, stopped or recovered; tickets and notifications go on.
+            </>
+          ) : (
+            'The emergency stop ends all nudges, stops and recoveries at once, automatic or not. Detection and notifications go on.'
+          )}
+        </p>
+      </div>
+      {mayAct && (
+        <Button look={stop.on ? 'normal' : 'danger'} onPress={() => setAsking(true)}>
+          {stop.on ? 'Allow actions again…' : 'Stop all actions…'}
+        </Button>
+      )}
+      {asking && (
+        <Ask
+          title={stop.on ? 'Allow actions again?' : 'Stop all actions?'}
+          lead={stop.on ? 'Queenright nudges, stops and recovers workers again. What was due meanwhile is decided anew.' : 'No worker is nudged, stopped or recovered until you allow it again.'}
+          fields={[{ name: 'reason', label: 'Reason', required: true, hint: 'Recorded in the audit trail.' }]}
+          confirm={stop.on ? 'Allow actions' : 'Stop all actions'}
+          danger={!stop.on}
+          run={async ({ reason = '' }) => {
+            const next = await data(PUT('/api/emergency-stop', { body: { on: !stop.on, reason, ...by() } }))
+            say(next.on ? 'All actions are stopped.' : 'Actions are allowed again.')
+          }}
+          onClose={() => setAsking(false)}
+        />
+      )}
+    </section>
+  )
+}
+
+function Limits({ acting }: { acting: ActingState }) {
+  const now = useNow()
+  const { budget, storm } = acting
+  const isSpent = budget.most > 0 && budget.used >= budget.most
+  return (
+    <div className="tiles-3">
+      <section className="panel body" aria-label="Budget of actions">
+        <h2>Budget</h2>
+        <p className="figure number">
+          {budget.used} <span className="muted">of {count(budget.most)} a minute</span>
+        </p>
+        <meter min={0} max={Math.max(budget.most, 1)} value={budget.used} aria-label="Actions in the last minute" />
+        <p className="muted number">{isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
+      </section>
+      <section className="panel body" aria-label="Storm">
+        <h2>Storm</h2>
+        <p className="figure">{storm.id ? <span className="tone-failing">{counted(storm.workers, 'worker')}</span> : 'None'}</p>
+        <p className="muted">
+          {storm.id ? (
+            <>
+              Since <Ago at={storm.since} />: many workers got worse at once, so single ones are not acted on.
+            </>
+          ) : (
+            'Many workers that get worse at once are one incident, and are not acted on one by one.'
+          )}
+        </p>
+      </section>
+      <section className="panel body" aria-label="Held back">
+        <h2>Held back</h2>
+        {acting.brakes.length ? (
+          <ul className="stack" style={{ gap: 4 }}>
+            {acting.brakes.map((brake) => (
+              <li key={brake} className="wrap">
+                {brake}
+              </li>
+            ))}
+          </ul>
+        ) : (
+          <>
+            <p className="figure">Nothing</p>
+            <p className="muted">No limit is in the way of an action.</p>
+          </>
+        )}
+      </section>
+    </div>
+  )
+}
+
+function Decisions() {
+  const approvals = useQuery({ queryKey: ['acting', 'approvals'], queryFn: () => data(GET('/api/approvals', { params: { query: { open: true, limit: 50 } } })) })
+  const escalations = useQuery({ queryKey: ['acting', 'escalations'], queryFn: () => data(GET('/api/escalations', { params: { query: { open: true, limit: 50 } } })) })
+  const error = approvals.error ?? escalations.error
+  const total = (approvals.data?.approvals.length ?? 0) + (escalations.data?.escalations.length ?? 0)
+  return (
+    <Panel title={total ? `Decisions (${total})` : 'Decisions'}>
+      {error && <ReadError error={error} retry={() => (void approvals.refetch(), void escalations.refetch())} />}
+      {!approvals.data || !escalations.data ? (
+        !error && <Loading rows={2} />
+      ) : (
+        <ul className="entries">
+          {approvals.data.approvals.map((one) => (
+            <ApprovalItem key={one.approval_id} approval={one} />
+          ))}
+          {escalations.data.escalations.map((one) => (
+            <EscalationItem key={one.escalation_id} escalation={one} />
+          ))}
+          {total === 0 && <li className="muted">No approval and no escalation waits for a decision.</li>}
+        </ul>
+      )}
+    </Panel>
+  )
+}
+
+function Left({ until, text }: { until: number; text: string }) {
+  const left = until - useNow()
+  return <span className="muted number">{left > 0 ? `${text} in ${duration(left)}` : 'The time is over.'}</span>
+}
+
+function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) {
+  return (
+    <Link className="link wrap" to="/agents/$agentId" params={{ agentId }} search={{ session: sessionId }}>
+      {agentId}
+    </Link>
+  )
+}
+
+function ApprovalItem({ approval }: { approval: Approval }) {
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const decide = useAct(async (verb: 'approve' | 'deny') => {
+    const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
+    await data(POST(path, { params: { path: { approval_id: approval.approval_id } }, body: { session_id: approval.session_id, incarnation_id: approval.incarnation_id, ...by() } }))
+    return verb === 'approve' ? `Approved: ${approval.agent_id} is being stopped.` : `Denied: ${approval.agent_id} goes on.`
+  })
+  return (
+    <li>
+      <div className="grow">
+        <p>
+          Stop <Worker agentId={approval.agent_id} sessionId={approval.session_id} />, asked by the {approval.asked_by} <Ago at={approval.created_at} />
+        </p>
+        <p className="wrap">{approval.reason}</p>
+        <p className="row wraps">
+          <Left until={approval.expires_at} text="Expires" />
+          {approval.ticket_id && (
+            <Link className="link muted" to="/tickets/$ticketId" params={{ ticketId: approval.ticket_id }}>
+              Ticket
+            </Link>
+          )}
+        </p>
+      </div>
+      {mayAct && (
+        <div className="row wraps">
+          <Button small look="danger" isDisabled={decide.isPending} onPress={() => decide.mutate('approve')} aria-label={`Approve the stop of ${approval.agent_id}`}>
+            Approve stop
+          </Button>
+          <Button small isDisabled={decide.isPending} onPress={() => decide.mutate('deny')} aria-label={`Deny the stop of ${approval.agent_id}`}>
+            Deny
+          </Button>
+        </div>
+      )}
+    </li>
+  )
+}
+
+const DECISIONS = { more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop' } as const
+
+function EscalationItem({ escalation }: { escalation: Escalation }) {
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const [choice, setChoice] = useState<Escalation['options'][number] | null>(null)
+  const { agent_id, session_id, incarnation_id } = escalation
+  return (
+    <li>
+      <div className="grow">
+        <p>
+          Decide about <Worker agentId={agent_id} sessionId={session_id} />, escalated <Ago at={escalation.created_at} />
+        </p>
+        <p className="wrap">{escalation.reason}</p>
+        <Left until={escalation.deadline} text="It is stopped without a decision" />
+      </div>
+      {mayAct && (
+        <div className="row wraps">
+          {escalation.options.map((option) => (
+            <Button key={option} small look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => setChoice(option)} aria-label={`${DECISIONS[option]}: ${agent_id}`}>
+              {DECISIONS[option]}…
+            </Button>
+          ))}
+        </div>
+      )}
+      {choice && (
+        <Ask
+          title={`${DECISIONS[choice]}: ${agent_id}?`}
+          lead={`Session ${session_id}.`}
+          fields={[
+            ...(choice === 'more_time'
+              ? [{ name: 'seconds', label: 'For', value: '1800', options: [['900', '15 minutes'], ['1800', '30 minutes'], ['3600', '1 hour'], ['14400', '4 hours']].map(([value = '', label = '']) => ({ value, label })) }]
+              : []),
+            { name: 'reason', label: 'Reason', hint: 'Recorded with the decision.' },
+          ]}
+          confirm={DECISIONS[choice]}
+          danger={choice === 'terminate'}
+          run={async ({ reason = '', seconds }) => {
+            await data(
+              POST('/api/escalations/{escalation_id}/decision', {
+                params: { path: { escalation_id: escalation.escalation_id } },
+                body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), session_id, incarnation_id, ...by() },
+              }),
+            )
+            say(`Decided for ${agent_id}: ${DECISIONS[choice].toLowerCase()}.`)
+          }}
+          onClose={() => setChoice(null)}
+        />
+      )}
+    </li>
+  )
+}
+
+const LEVELS: Record<StatusLadder['level'], string> = {
+  nudged: 'nudged',
+  escalated: 'escalated',
+  more_time: 'given more time',
+  handing_off: 'handing over',
+  terminating: 'stopping',
+  terminated: 'stopped',
+  recovering: 'recovering',
+  human: 'needs a person',
+}
+
+function Ladders({ acting }: { acting: ActingState }) {
+  const now = useNow()
+  return (
+    <Panel title="Workers being acted on">
+      <div className="scroll-x" tabIndex={0} role="region" aria-label="Workers being acted on">
+        <table className="table">
+          <thead>
+            <tr>
+              <th scope="col">Worker</th>
+              <th scope="col">Level</th>
+              <th scope="col" className="number">
+                Trouble for
+              </th>
+              <th scope="col" className="number">
+                Last action
+              </th>
+              <th scope="col">Next</th>
+            </tr>
+          </thead>
+          <tbody>
+            {acting.ladders.map((ladder) => (
+              <tr key={`${ladder.agent_id}/${ladder.session_id}`}>
+                <td className="name">
+                  <Worker agentId={ladder.agent_id} sessionId={ladder.session_id} />
+                </td>
+                <td>
+                  <Pill tone={ladder.level === 'human' ? 'failing' : 'degraded'}>{LEVELS[ladder.level]}</Pill>
+                </td>
+                <td className="number">{ladder.trouble_since ? duration(now - ladder.trouble_since) : '—'}</td>
+                <td className="number">
+                  <Ago at={ladder.acted_at ?? null} />
+                </td>
+                <td className="wrap">
+                  {ladder.next || <span className="muted">{ladder.level === 'human' ? 'waits for a person' : 'none'}</span>}
+                  {ladder.next_at && ladder.next_at > now && <span className="muted number"> in {duration(ladder.next_at - now)}</span>}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {acting.ladders_more > 0 && <p className="body muted">and {counted(acting.ladders_more, 'more worker')}</p>}
+    </Panel>
+  )
+}
+
+const KINDS: readonly ActionKind[] = ['nudge', 'escalate', 'terminate', 'recover', 'answer']
+const OUTCOMES: readonly Outcome[] = ['done', 'started', 'queued', 'unreachable', 'unconfirmed', 'refused', 'failed', 'expired', 'dry_run']
+const OUTCOME_TONES: Partial<Record<Outcome, Tone>> = { unreachable: 'stuck', unconfirmed: 'degraded', expired: 'degraded', started: 'queen', queued: 'queen' }
+
+function Interventions() {
+  const [{ agent = '', type = '', state = '' }, change] = useFilters()
+  const found = useInfiniteQuery({
+    queryKey: ['acting', 'interventions', agent, type, state],
+    queryFn: ({ pageParam }) =>
+      data(
+        GET('/api/interventions', {
+          params: {
+            query: {
+              limit: 50,
+              ...(agent ? { agent_id: agent } : {}),
+              ...(type ? { kind: type as ActionKind } : {}),
+              ...(state ? { outcome: state as Outcome } : {}),
+              ...(pageParam ? { cursor: pageParam } : {}),
+            },
+          },
+        }),
+      ),
+    initialPageParam: '',
+    getNextPageParam: (last) => last.next ?? undefined,
+    placeholderData: (before) => before,
+  })
+  const rows = found.data?.pages.flatMap((page) => page.interventions)
+  const isFiltered = Boolean(agent || type || state)
+  return (
+    <Panel title="Interventions">
+      <div className="fleet-tools" role="group" aria-label="Filters of interventions">
+        <SearchInput label="Agent" value={agent} onChange={(next) => change({ agent: next.trim() })} suggestions={[...new Set(rows?.map((row) => row.agent_id))]} />
+        <Choice label="Kind" value={type} options={KINDS} onChange={(next) => change({ type: next })} />
+        <Choice label="Outcome" value={state} options={OUTCOMES.map((name) => [name, words(name)])} onChange={(next) => change({ state: next })} />
+      </div>
+      {found.error && !rows ? (
+        <ReadError error={found.error} retry={() => void found.refetch()} />
+      ) : !rows ? (
+        <Loading rows={5} />
+      ) : rows.length === 0 ? (
+        <p className="body muted">{isFiltered ? 'No intervention matches these filters.' : 'None yet. Nudges, escalations, stops, recoveries and answers are listed here.'}</p>
+      ) : (
+        <ul className="entries">
+          {rows.map((row) => (
+            <InterventionItem key={row.intervention_id} row={row} />
+          ))}
+        </ul>
+      )}
+      {found.hasNextPage && (
+        <p className="body">
+          <Button small onPress={() => void found.fetchNextPage()} isDisabled={found.isFetchingNextPage}>
+            Show older
+          </Button>
+        </p>
+      )}
+    </Panel>
+  )
+}
+
+function InterventionItem({ row }: { row: Intervention }) {
+  return (
+    <li>
+      <div className="grow">
+        <p className="row wraps">
+          <Pill tone={OUTCOME_TONES[row.outcome] ?? toneOf(row.outcome)}>{words(row.outcome)}</Pill>
+          <strong>{row.kind}</strong> <Worker agentId={row.agent_id} sessionId={row.session_id} />
+          <span className="muted">
+            by {row.by}
+            {row.attempt > 1 && `, attempt ${row.attempt}`}
+          </span>
+        </p>
+        <p className="wrap">{row.reason}</p>
+        {row.message && row.message !== row.reason && <p className="wrap lines muted">{row.message}</p>}
+        {row.detail && <p className="wrap muted">{row.detail}</p>}
+      </div>
+      <span className="when muted" title={dateTime(row.created_at)}>
+        <Ago at={row.created_at} />
+      </span>
+    </li>
+  )
+}

@@ -1,0 +1,119 @@
+import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { useState } from 'react'
+import { data, GET, POST } from '../../api/client'
+import { callerQuery } from '../../api/queries'
+import type { Breaker } from '../../api/schema'
+import { useNow } from '../../clock'
+import { counted, duration, words } from '../../format'
+import { by } from '../../shell/name'
+import { say } from '../../ui/act'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
+import { Ask } from '../../ui/dialog'
+import { Choice, SearchInput } from '../../ui/filters'
+import { useFilters } from './filters'
+
+const RANK = { open: 0, half_open: 1, closed: 2 } as const
+const SHOWN = 200
+
+/** All circuit breakers; their list is short enough to be read whole. */
+async function readBreakers(): Promise<Breaker[]> {
+  const rows: Breaker[] = []
+  for (let cursor = ''; ; ) {
+    const page = await data(GET('/api/breakers', { params: { query: { limit: 1000, ...(cursor ? { cursor } : {}) } } }))
+    rows.push(...page.breakers)
+    if (!page.next) return rows.sort((one, other) => RANK[one.state] - RANK[other.state] || other.failures - one.failures || one.name.localeCompare(other.name))
+    cursor = page.next
+  }
+}
+
+/** Circuit breakers of tools and providers, those that are not closed first. */
+export function Breakers() {
+  const [{ search = '', state = '' }, change] = useFilters()
+  const found = useQuery({ queryKey: ['acting', 'breakers'], queryFn: readBreakers })
+  const wanted = search.toLowerCase()
+  const rows = found.data?.filter((row) => (!state || row.state === state) && `${row.name} ${row.reason}`.toLowerCase().includes(wanted))
+  const open = found.data?.filter((row) => row.state !== 'closed').length ?? 0
+  return (
+    <Panel title={!found.data?.length ? 'Breakers' : open ? `${open} of ${found.data.length} not closed` : `All ${found.data.length} closed: calls pass`}>
+      {found.error && !found.data ? (
+        <ReadError error={found.error} retry={() => void found.refetch()} />
+      ) : !rows ? (
+        <Loading rows={5} />
+      ) : found.data?.length === 0 ? (
+        <Empty title="No circuit breaker yet">
+          <p>A breaker is created by the first call through it. It opens after failures in a row, and calls fail at once until it closes.</p>
+        </Empty>
+      ) : (
+        <>
+          <div className="fleet-tools" role="group" aria-label="Filters">
+            <SearchInput label="Name or reason" value={search} onChange={(next) => change({ search: next })} />
+            <Choice label="State" value={state} options={[['open', 'open'], ['half_open', 'half open'], ['closed', 'closed']]} onChange={(next) => change({ state: next })} />
+          </div>
+          {rows.length === 0 && <Empty title="No breaker matches these filters" />}
+          <ul className="entries">
+            {rows.slice(0, SHOWN).map((row) => (
+              <BreakerItem key={row.name} row={row} />
+            ))}
+            {rows.length > SHOWN && <li className="muted">and {counted(rows.length - SHOWN, 'more breaker')}; search for them by name.</li>}
+          </ul>
+        </>
+      )}
+    </Panel>
+  )
+}
+
+function BreakerItem({ row }: { row: Breaker }) {
+  const now = useNow()
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const [asking, setAsking] = useState(false)
+  return (
+    <li>
+      <div className="grow">
+        <p className="row wraps">
+          <Pill tone={toneOf(row.state)}>{words(row.state)}</Pill>
+          <strong className="wrap">{row.target || row.name}</strong>
+          <span className="muted wrap">
+            {words(row.kind)}
+            {row.agent_id && (
+              <>
+                {' '}
+                of{' '}
+                <Link className="link" to="/agents/$agentId" params={{ agentId: row.agent_id }} search={{}}>
+                  {row.agent_id}
+                </Link>
+              </>
+            )}
+          </span>
+        </p>
+        {row.reason && <p className="wrap">{row.reason}</p>}
+        <p className="muted number">
+          {row.failures ? `${row.failures} of ${counted(row.threshold, 'failure')} in a row` : `Opens after ${counted(row.threshold, 'failure')} in a row`}
+          {row.opened_at && (
+            <>
+              , opened <Ago at={row.opened_at} />
+            </>
+          )}
+          {row.state === 'open' && row.half_open_at && row.half_open_at > now && `, tries again in ${duration(row.half_open_at - now)}`}
+        </p>
+      </div>
+      {mayAct && (row.state !== 'closed' || row.failures > 0) && (
+        <Button small onPress={() => setAsking(true)} aria-label={`Reset ${row.name}`}>
+          Reset…
+        </Button>
+      )}
+      {asking && (
+        <Ask
+          title={`Reset ${row.name}?`}
+          lead="It closes, and calls pass at once. If they fail again, it opens again."
+          confirm="Reset"
+          run={async () => {
+            await data(POST('/api/breakers/{name}/reset', { params: { path: { name: row.name } }, body: { ...by() } }))
+            say(`Reset ${row.name}.`)
+          }}
+          onClose={() => setAsking(false)}
+        />
+      )}
+    </li>
+  )
+}

@@ -1,0 +1,98 @@
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { useState } from 'react'
+import { data, GET, POST } from '../../api/client'
+import { callerQuery } from '../../api/queries'
+import { counted } from '../../format'
+import { say } from '../../ui/act'
+import { Button, Copyable, Empty, Loading, Panel, ReadError } from '../../ui/basics'
+import { Ask } from '../../ui/dialog'
+import { SearchInput } from '../../ui/filters'
+import { useFilters } from './filters'
+import { flatten, isReloadable } from './tree'
+import type { Setting } from './tree'
+
+export const settingsQuery = { queryKey: ['settings'], queryFn: () => data(GET('/api/settings')) } as const
+
+/** The settings in force. */
+export function Settings() {
+  const caller = useQuery(callerQuery).data
+  if (!caller) return <Loading rows={6} />
+  if (!caller.may_manage)
+    return (
+      <section className="panel">
+        <Empty title="Only an admin can read the settings">
+          <p>On the machine of the service, this command shows them:</p>
+          <Copyable text="queenright config show" />
+        </Empty>
+      </section>
+    )
+  return <Tree />
+}
+
+function Tree() {
+  const [{ search = '' }, change] = useFilters()
+  const found = useQuery(settingsQuery)
+  const queries = useQueryClient()
+  const [asking, setAsking] = useState(false)
+  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
+  if (!found.data) return <Loading rows={8} />
+  const wanted = search.trim().toLowerCase()
+  const groups = new Map<string, Setting[]>()
+  for (const one of flatten(found.data.settings)) {
+    if (wanted && !`${one.name} ${one.value}`.toLowerCase().includes(wanted)) continue
+    const [group = ''] = one.name.split('.')
+    groups.set(group, [...(groups.get(group) ?? []), one])
+  }
+  const { reloadable } = found.data
+  return (
+    <Panel
+      title="In force"
+      aside={
+        <Button small onPress={() => setAsking(true)}>
+          Reload…
+        </Button>
+      }
+    >
+      <div className="fleet-tools">
+        <SearchInput label="Filter by name or value" value={search} onChange={(next) => change({ search: next })} />
+        <span className="muted">Secrets are masked. They are changed in queenright.yaml or the environment.</span>
+      </div>
+      <div className="settings">
+        {[...groups].map(([group, settings]) => (
+          <details key={`${group}/${wanted ? 'found' : ''}`} open={wanted !== '' || groups.size === 1}>
+            <summary>
+              {group} <span className="muted">{counted(settings.length, 'setting')}</span>
+            </summary>
+            <dl>
+              {settings.map(({ name, value }) => (
+                <div key={name}>
+                  <dt className="mono">{name}</dt>
+                  <dd className="mono">{value === '' ? <span className="muted">empty</span> : value}</dd>
+                  <dd className="muted">{isReloadable(name, reloadable) ? 'reload' : 'restart'}</dd>
+                </div>
+              ))}
+            </dl>
+          </details>
+        ))}
+        {groups.size === 0 && <Empty title="No setting matches" />}
+      </div>
+      {asking && (
+        <Ask
+          title="Reload the settings?"
+          lead="The settings file and the environment are read again. What can change at runtime is applied; an invalid file changes nothing."
+          confirm="Reload"
+          run={async () => {
+            const result = await data(POST('/-/reload'))
+            await queries.invalidateQueries({ queryKey: ['settings'] })
+            say(
+              result.unchanged
+                ? 'No setting has changed.'
+                : [result.applied.length && `Applied: ${result.applied.join(', ')}.`, result.needs_restart.length && `These need a restart: ${result.needs_restart.join(', ')}.`].filter(Boolean).join(' '),
+            )
+          }}
+          onClose={() => setAsking(false)}
+        />
+      )}
+    </Panel>
+  )
+}

@@ -1,0 +1,54 @@
+import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { callerQuery } from '../../api/queries'
+import { Copyable, Loading, Panel } from '../../ui/basics'
+
+const ROLES = [
+  ['viewer', 'views everything'],
+  ['reporter', 'for machines: sends telemetry and heartbeats, fetches instructions'],
+  ['operator', 'views, and acts on workers and tickets'],
+  ['admin', 'does everything, also loads agents and reads the settings'],
+] as const
+
+/** Access tokens. They are never shown over the network, so commands manage them. */
+export function Tokens() {
+  const caller = useQuery(callerQuery).data
+  return (
+    <div className="stack">
+      <Panel title="You">
+        <div className="body">
+          {!caller ? (
+            <Loading rows={1} />
+          ) : caller.name ? (
+            <p>
+              Signed in as <strong>{caller.name}</strong>, {caller.role}.
+            </p>
+          ) : (
+            <p>No token is needed on this machine: whoever reaches this page may do everything. On any other address each request needs one.</p>
+          )}
+        </div>
+      </Panel>
+      <Panel title="Manage tokens">
+        <div className="body stack">
+          <p className="muted">Tokens are managed on the machine of the service; changes take effect at once. A token is shown once, when it is created, and only its hash is stored.</p>
+          <Copyable text="queenright token list" />
+          <Copyable text="queenright token create ada --role operator --expires 90d" />
+          <Copyable text="queenright token revoke ada" />
+          <dl className="facts">
+            {ROLES.map(([role, what]) => (
+              <div key={role} style={{ display: 'contents' }}>
+                <dt>{role}</dt>
+                <dd>{what}</dd>
+              </div>
+            ))}
+          </dl>
+          <p>
+            <Link className="link" to="/operate/$section" params={{ section: 'audit' }} search={{ type: 'tokens_changed' }}>
+              Changes of tokens in the audit trail
+            </Link>
+          </p>
+        </div>
+      </Panel>
+    </div>
+  )
+}
