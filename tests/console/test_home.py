@@ -106,10 +106,13 @@ async def test_idle_page_requests_nothing(running: Running, page: Page, watched:
     await ticket_on(running)
     await page.goto(running.url)
     await expect(page.get_by_role("row").filter(has_text="looper")).to_contain_text("stuck")
-    await page.wait_for_timeout(2_500)  # what the ticket set off has been read
-    watched.requests.clear()
+    for _ in range(30):  # until what the ticket set off has been read
+        watched.requests.clear()
+        await page.wait_for_timeout(2_000)
+        if not watched.requests:
+            break
 
-    await page.wait_for_timeout(5_000)
+    await page.wait_for_timeout(3_000)
 
     assert watched.requests == []
 

@@ -13,8 +13,9 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation import TimedEvent, events_of, replay
+from queenright.judge.evaluation import events_of
 from queenright.judge.evaluation.replay import NO_ALARM
 from tests.detection import edit_distance
 
@@ -63,7 +64,7 @@ def ours(settings: HealthSettings | None = None) -> Detector:
 def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
     """Return what our detectors say of a run that is ready to be replayed."""
     verdicts = Verdicts()
-    for step, findings in replay(events, settings):
+    for step, _, findings, _ in replay(events, settings):
         listed = [one for one in findings if one.kind not in NO_ALARM and not one.shadow]
         if listed:
             _note(verdicts.alarms, step)

@@ -64,7 +64,9 @@ _MODELS: Final = {
         "Acting Budget FeedLine Ready StandInMessage Status StatusApproval StatusBreaker "
         "StatusEmergencyStop StatusEscalation StatusLadder StatusRecovery Storm"
     ),
-    "steps": "DetectorClock Step Steps",
+    "steps": (
+        "DetectorClock DetectorValue Evaluation FiredFinding Moment ReplayFinding Step Steps Threshold"
+    ),
     "telemetry": "MissingPart RefusedRequests Telemetry TelemetrySource UnusedRecords",
     "tickets": "ChatMessage ChatMessages ReceiverDelivery Ticket TicketSilence TicketsPage",
     "wire": "Wire",

@@ -1,10 +1,10 @@
-"""The timeline of a session: what the worker did, and what happened to it."""
+"""The timeline of a session, and its replay through the detectors."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.terms import FindingKind, StepKind, StepPhase
+from queenright.api.terms import FindingKind, Severity, State, StepKind, StepPhase
 from queenright.api.wire import Wire
 
 
@@ -60,3 +60,63 @@ class Steps(Wire):
     clocks: list[DetectorClock] = Field(
         description="Detectors that fire if nothing happens until then, the next one first."
     )
+
+
+class DetectorValue(Wire):
+    """What a detector counts at a moment."""
+
+    detector: FindingKind
+    value: float
+    limit: float = Field(description="The detector fires from here.")
+    text: str = Field(description="What is counted; `seconds` for a clock.")
+
+
+class ReplayFinding(Wire):
+    """A finding at a moment of a replay."""
+
+    kind: FindingKind
+    severity: Severity
+    evidence: str
+    shadow: bool = Field(description="True: its detector is in shadow mode.")
+
+
+class FiredFinding(ReplayFinding):
+    """A finding when it appears, and again when it gets worse."""
+
+    at: float = Field(description="Seconds since the epoch.")
+    step_id: str = Field(description="The last step before it.")
+    cleared_at: float | None = Field(description="Null: it holds at the end.")
+
+
+class Moment(Wire):
+    """What the detectors hold after a step, or when a clock runs out between two steps."""
+
+    step_id: str
+    at: float = Field(description="Seconds since the epoch.")
+    health: State
+    findings: list[ReplayFinding]
+    holds: list[DetectorValue] = Field(description="Detectors that have counted anything.")
+
+
+class Threshold(Wire):
+    """A threshold of a detector."""
+
+    name: str = Field(
+        description="Its name in `queenright.yaml`.", examples=["health_monitoring.loops.repeats"]
+    )
+    value: float = Field(description="The value of this replay.")
+    default: float
+    minimum: float | None = Field(description="Null: none.")
+    maximum: float | None = Field(description="Null: none.")
+    unit: str = Field(description="`s`: seconds; empty: a count or a share.")
+    help: str
+
+
+class Evaluation(Wire):
+    """A session, replayed through the detectors."""
+
+    session_id: str
+    moments: list[Moment]
+    fired: list[FiredFinding]
+    settings: list[Threshold]
+    truncated: bool = Field(description="The session has more events; only its newest were replayed.")

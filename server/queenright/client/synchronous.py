@@ -155,6 +155,8 @@ class Agents(_Resource):
     all_health = _list(agents.AsyncAgents.all_health)
     history = _list(agents.AsyncAgents.history)
     steps = _call(agents.AsyncAgents.steps)
+    evaluate = _call(agents.AsyncAgents.evaluate)
+    recording = _call(agents.AsyncAgents.recording)
     heartbeat = _call(agents.AsyncAgents.heartbeat)
     send_heartbeat = _call(agents.AsyncAgents.send_heartbeat)
     nudge = _call(agents.AsyncAgents.nudge)

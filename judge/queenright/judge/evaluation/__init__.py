@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from queenright.judge.evaluation.recorded import InvalidRunError, read_runs
-from queenright.judge.evaluation.replay import (
-    StepFindings,
-    TimedEvent,
-    evaluate_files,
-    evaluate_run,
-    events_of,
-    replay,
-)
+from queenright.judge.evaluation.recorded import InvalidRunError, read_runs, recorded_run
+from queenright.judge.evaluation.replay import evaluate_files, evaluate_run, events_of
 
 __all__ = [
     "InvalidRunError",
-    "StepFindings",
-    "TimedEvent",
     "evaluate_files",
     "evaluate_run",
     "events_of",
     "read_runs",
-    "replay",
+    "recorded_run",
 ]

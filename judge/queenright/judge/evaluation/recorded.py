@@ -10,12 +10,51 @@ from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent
 
 FORMAT: Final = 'the format is in docs/detection.md, "Recorded runs of other systems"'
 
 
+_CONTENT: Final = frozenset({"error", "message", "progress_indicator", "question", "reason", "text"})
+"""Data of events that may hold text of the agent."""
+
+
 class InvalidRunError(QueenrightError, ValueError):
     """Raised for a line that is not a recorded run."""
+
+
+def recorded_run(
+    events: Iterable[AgentEvent], *, agent_id: str, session_id: str, until: float
+) -> dict[str, Any]:
+    """
+    Return logged events of a session as a recorded run, which ``queenright evaluate`` reads.
+
+    Args:
+        events: The events, in the order of the log.
+        agent_id: The worker.
+        session_id: Its session.
+        until: The session was watched until then, in seconds since the epoch.
+    """
+    return {
+        "dataset": agent_id,
+        "run_id": session_id,
+        "until": until,
+        "steps": [
+            {
+                "kind": "event",
+                "type": event.type.value,
+                "t": event.time,
+                "incarnation_id": event.incarnation_id,
+                "node_id": event.node_id,
+                "data": {
+                    name: redact(value) if name in _CONTENT and isinstance(value, str) else value
+                    for name, value in event.data.items()
+                },
+            }
+            for event in events
+        ],
+    }
 
 
 def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:

@@ -41,7 +41,7 @@ function readSteps(agentId: string, sessionId: string, place: { before?: string;
 
 export const stepsQuery = (agentId: string, sessionId: string) =>
   queryOptions({
-    queryKey: ['agent', agentId, 'steps', sessionId],
+    queryKey: ['session', sessionId, 'steps', agentId],
     structuralSharing: false,
     queryFn: async ({ client, queryKey }): Promise<Log> => {
       const before = client.getQueryData<Log>(queryKey)
@@ -72,6 +72,7 @@ export const evaluationQuery = (agentId: string, sessionId: string, settings: Re
   queryOptions({
     queryKey: ['evaluation', agentId, sessionId, settings],
     queryFn: (): Promise<Evaluation> => data(POST('/api/agents/{agent_id}/evaluation', { params: { path: { agent_id: agentId } }, body: { session_id: sessionId, settings } })),
+    structuralSharing: false,
     gcTime: 60_000,
     retry: false,
   })

@@ -64,7 +64,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
 
 /** Milliseconds between two readings of what changes all the time, and of what a person waits for. */
 const PACE = { busy: 1000, prompt: 250 } as const
-const BUSY: ReadonlySet<Topic> = new Set(['agents', 'providers'])
+const BUSY: ReadonlySet<unknown> = new Set(['agents', 'providers', 'session'])
 
 /** Seconds without a connection after which it is said to be lost. */
 const PATIENCE = 2
@@ -120,7 +120,7 @@ export function watch(queries: QueryClient): void {
   function refresh(pace: keyof typeof PACE): void {
     delete timers[pace]
     for (const [id, key] of [...stale]) {
-      if (BUSY.has(key[0] as Topic) === (pace === 'busy')) {
+      if (BUSY.has(key[0]) === (pace === 'busy')) {
         stale.delete(id)
         void queries.invalidateQueries({ queryKey: key })
       }
@@ -129,7 +129,7 @@ export function watch(queries: QueryClient): void {
 
   function mark(key: readonly unknown[]): void {
     stale.set(JSON.stringify(key), key)
-    const pace = BUSY.has(key[0] as Topic) ? 'busy' : 'prompt'
+    const pace = BUSY.has(key[0]) ? 'busy' : 'prompt'
     timers[pace] ??= setTimeout(() => refresh(pace), PACE[pace])
   }
 
@@ -138,6 +138,7 @@ export function watch(queries: QueryClient): void {
     for (const topic of TOPICS[message.type] ?? []) mark([topic])
     const event = JSON.parse(message.data) as WatchedEvent
     if (event.agent_id) mark(['agent', event.agent_id])
+    if (event.session_id) mark(['session', event.session_id])
     for (const listener of eventListeners) listener(event)
   }
 

@@ -10,6 +10,7 @@ import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Shape, toneOf } from '../ui/basics'
 import { stopWorker } from '../api/acts'
+import { distinct } from './sentences'
 
 const Ask = lazy(() => import('../ui/dialog').then((module) => ({ default: module.Ask })))
 
@@ -45,6 +46,11 @@ export function AttentionList({ items, total }: { items: readonly AttentionItem[
 
 function Item({ item }: { item: AttentionItem }) {
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const [lead, rest] = distinct([
+    // The queen's words about a ticket begin with its cause.
+    ['title', item.ticket_id && item.text ? '' : item.title],
+    ['text', item.text],
+  ])
   const tone = item.severity ? toneOf(item.severity) : 'queen'
   return (
     <li>
@@ -69,14 +75,18 @@ function Item({ item }: { item: AttentionItem }) {
             <Ago at={item.since} />
           </span>
         </h3>
-        {item.ticket_id ? (
-          <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
-            {item.title}
-          </Link>
-        ) : (
-          <p>{item.title}</p>
+        {lead && (
+          <p>
+            {item.ticket_id ? (
+              <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
+                {lead[1]}
+              </Link>
+            ) : (
+              lead[1]
+            )}
+          </p>
         )}
-        {item.text && item.text !== item.title && <p className="muted">{item.text}</p>}
+        {rest && <p className="muted">{rest[1]}</p>}
         {item.deadline && <Deadline at={item.deadline} kind={item.kind} />}
       </div>
       {mayAct ? <Answers item={item} /> : <span className="muted">You may view only.</span>}

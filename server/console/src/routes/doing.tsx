@@ -109,7 +109,7 @@ export function ProviderStatus() {
                 : row.failed
                   ? `${row.failed} of ${row.calls} failed`
                   : row.seconds_p50 !== null
-                    ? `${row.seconds_p50 < 10 ? row.seconds_p50.toFixed(1) : Math.round(row.seconds_p50)} s`
+                    ? `${row.seconds_p50 < 1 ? `${Math.round(row.seconds_p50 * 1000)} ms` : `${row.seconds_p50 < 10 ? row.seconds_p50.toFixed(1) : Math.round(row.seconds_p50)} s`}`
                     : row.last_success
                       ? `${shortDuration(now - row.last_success)} ago`
                       : ''}

@@ -3,7 +3,7 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
-import type { AgentRow } from '../api/schema'
+import type { AgentRow, operations } from '../api/schema'
 import { count, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { SearchInput } from '../ui/filters'
@@ -19,7 +19,7 @@ interface Filters {
   activity?: string
   owner?: string
   repository?: string
-  sort?: string
+  sort?: NonNullable<NonNullable<operations['list_agents']['parameters']['query']>['sort']>
 }
 
 export function Fleet() {
@@ -87,7 +87,7 @@ export function Fleet() {
           </Empty>
         )
       ) : (
-        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
+        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
       )}
     </section>
   )

@@ -1,7 +1,7 @@
 import './session/session.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
-import { lazy, Suspense } from 'react'
+import { lazy, Suspense, useEffect } from 'react'
 import { data, GET, RequestError } from '../api/client'
 import { attentionQuery } from '../api/queries'
 import type { AgentHealth, AgentRow } from '../api/schema'
@@ -16,14 +16,24 @@ import { Timeline } from './session/timeline'
 
 const Recorder = lazy(() => import('./session/recorder').then((module) => ({ default: module.Recorder })))
 
+// A link is not the current page because another view of the same session is.
+const EXACT = { exact: true, includeSearch: true }
+
 export function SessionPage() {
   const { agentId } = useParams({ from: '/agents/$agentId' })
   const { session = '', view } = useSearch({ from: '/agents/$agentId' })
+  const navigate = useNavigate()
   const health = useQuery({
-    queryKey: ['agent', agentId, 'health', session],
+    queryKey: session ? ['session', session, 'health', agentId] : ['agent', agentId, 'health'],
     queryFn: () => data(GET('/api/agents/{agent_id}/health', { params: { path: { agent_id: agentId }, query: session ? { session_id: session } : {} } })),
+    placeholderData: (before) => (before?.agent_id === agentId && (!session || before.session_id === session) ? before : undefined),
   })
   const worker = health.data
+  // The address names the session, so that a link shows what its sender saw.
+  const found = session ? '' : (worker?.session_id ?? '')
+  useEffect(() => {
+    if (found) void navigate({ to: '/agents/$agentId', params: { agentId }, search: (before) => ({ ...before, session: found }), replace: true, resetScroll: false })
+  }, [found, agentId, navigate])
   if (!worker) {
     if (!health.error) return <Panel title={agentId}><Loading rows={6} /></Panel>
     if (health.error instanceof RequestError && health.error.status === 404)
@@ -96,10 +106,10 @@ function Head({ worker }: { worker: AgentHealth }) {
       )}
       <div className="session-bar">
         <nav className="tabs" aria-label="Views of the session">
-          <Link {...to} search={{ session: sessionId }} aria-current={view === 'recorder' ? undefined : 'page'}>
+          <Link {...to} activeOptions={EXACT} search={{ session: sessionId }} aria-current={view === 'recorder' ? undefined : 'page'}>
             Timeline
           </Link>
-          <Link {...to} search={{ session: sessionId, view: 'recorder' }} aria-current={view === 'recorder' ? 'page' : undefined}>
+          <Link {...to} activeOptions={EXACT} search={{ session: sessionId, view: 'recorder' }} aria-current={view === 'recorder' ? 'page' : undefined}>
             Flight recorder
           </Link>
         </nav>
@@ -115,13 +125,20 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
   const { view } = useSearch({ from: '/agents/$agentId' })
   const now = useNow()
   const agent = useQuery({
-    queryKey: ['agent', worker.agent_id, 'sessions'],
+    queryKey: ['agents', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/agents/{agent_id}', { params: { path: { agent_id: worker.agent_id } } })),
   })
   const sessions = [...(agent.data?.sessions ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended) || b.last_activity - a.last_activity)
   const label = (row: AgentRow): string => `${row.session_id} · ${row.ended ? row.outcome || 'ended' : row.health || 'healthy'} · ${ago(row.last_activity, now)}`
+  const newer = worker.ended ? sessions.find((row) => !row.ended) : undefined
   return (
-    <label className="session-picker">
+    <div className="session-picker">
+      {newer && (
+        <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: newer.session_id }} className="link">
+          Open the running session
+        </Link>
+      )}
+      <label>
       <span className="muted">Session{sessions.length > 1 && <span className="number"> (of {sessions.length})</span>}</span>
       <select
         className="input mono"
@@ -134,8 +151,9 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
             {label(row)}
           </option>
         ))}
-      </select>
-    </label>
+        </select>
+      </label>
+    </div>
   )
 }
 

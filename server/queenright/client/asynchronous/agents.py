@@ -94,6 +94,24 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
             limit=limit,
         )
 
+    async def evaluate(
+        self,
+        agent_id: str,
+        settings: Mapping[str, float] | None = None,
+        *,
+        session_id: str | None = None,
+    ) -> api.Evaluation:
+        """Replay a session through the detectors, with other thresholds by dotted name."""
+        return await self._transport.send_for_model(
+            api.Evaluation,
+            agent_path(agent_id, "evaluation"),
+            json_body(session_id=session_id, settings=None if settings is None else dict(settings)),
+        )
+
+    async def recording(self, agent_id: str, *, session_id: str | None = None) -> dict[str, Any]:
+        """Return a session as a recorded run: as one line of JSON, ``queenright evaluate`` reads it."""
+        return await self._transport.get_json(agent_path(agent_id, "recording"), session_id=session_id)
+
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
         """Return the last heartbeat of a worker."""
         return await self._transport.get_model(api.Heartbeat, agent_path(agent_id, "heartbeat"))
@@ -108,17 +126,24 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         message: str | None = None,
         *,
         session_id: str | None = None,
+        incarnation_id: str | None = None,
         by: str | None = None,
     ) -> api.NudgeResult:
         """Put a message into a worker's context. Default: the usual reminder."""
-        body = json_body(message=message, session_id=session_id, by=by)
+        body = json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 
     async def escalate(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str | None = None
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str | None = None,
     ) -> api.EscalationResult:
         """Escalate to the orchestrator, which decides about the worker."""
-        body = json_body(reason=reason, session_id=session_id, by=by)
+        body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(
             api.EscalationResult, agent_path(agent_id, "escalate"), body
         )

@@ -32,6 +32,7 @@ from queenright.health.service import (
     TaskNotFoundError,
 )
 from queenright.health.store import StoreError
+from queenright.health.thresholds import InvalidThresholdError
 from queenright.health.tickets import (
     TicketClosedError,
     TicketNotFoundError,
@@ -109,6 +110,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     InvalidAgentError: 422,
     InvalidSessionIdError: 422,
     InvalidSettingsError: 422,
+    InvalidThresholdError: 422,
     McpUnavailableError: 422,
     PathNotAllowedError: 422,
     TicketRejectedError: 422,
@@ -149,7 +151,7 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
     if status is None:
         return None
     reason = error.reason if isinstance(error, ActionRefusedError) else ""
-    field = error.field if isinstance(error, InvalidInputError) else ""
+    field = error.field if isinstance(error, InvalidInputError | InvalidThresholdError) else ""
     return _problem(status, str(error), reason=reason, field=field)
 
 

@@ -1,24 +1,72 @@
-"""The timeline of a session."""
+"""The timeline of a session, its replay with other thresholds, and its recording."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+import orjson
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
 
 from queenright import api
+from queenright.health.replay import REPLAYED_EVENTS
 from queenright.health.service import AgentNotFoundError
-from queenright.health.session_log import latest_session
+from queenright.health.session_log import latest_session, read_session
+from queenright.health.thresholds import with_thresholds
+from queenright.judge.evaluation import recorded_run
+from queenright.runtime.events import AgentEvent
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Limit
-from queenright.server.routes.params import AgentId, SessionQuery
+from queenright.server.routes.params import AgentId, Body, SessionQuery
 from queenright.server.service import Service
+from queenright.server.views.session_evaluation import evaluate_session
 from queenright.server.views.session_steps import read_starts, read_steps, with_open_work
 
 router = APIRouter(prefix="/api", tags=["health"])
 
-_NO_EVENT = "There is no such worker, session or step."
+MOST_REPLAYED: Final = 5000
+"""Events of a session that are replayed for one request."""
+MOST_RECORDED: Final = 20_000
+"""Events in one recording."""
+_NO_EVENT: Final = "There is no such worker, session or step."
+_NO_SESSION: Final = "There is no such worker or session, or its events exceeded the retention time."
+_REPLAYS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay")
+"""One at a time: a replay computes, and the event loop needs the interpreter too."""
+_EXAMPLE: Final = {
+    "kind": "event",
+    "type": "step_completed",
+    "t": 1769248740.0,
+    "incarnation_id": "i1",
+    "node_id": "",
+    "data": {"index": 0},
+}
+_RECORDING: Final[dict[str, Any]] = {
+    "application/x-ndjson": {
+        "schema": {"type": "object", "description": "A recorded run; `docs/detection.md` has the format."},
+        "example": {"dataset": "researcher", "run_id": "s1", "until": 1769248800.0, "steps": [_EXAMPLE]},
+    }
+}
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Replay(Body):
+    """The session to replay, and the thresholds to change."""
+
+    session_id: Annotated[
+        str | None, Field(max_length=256, description="The worker's session; by default the newest.")
+    ] = None
+    settings: Annotated[
+        dict[str, Annotated[float, Field(allow_inf_nan=False)]],
+        Field(
+            max_length=100,
+            description="Values by name, as `settings` of the response has them; empty: those in force.",
+            examples=[{"health_monitoring.loops.repeats": 6}],
+        ),
+    ] = Field(default_factory=dict)
 
 
 @router.get("/agents/{agent_id:agent}/steps", **operation(errors={404: _NO_EVENT}))
@@ -51,7 +99,7 @@ async def list_session_steps(
         if not found.items and after is None and before is None:
             raise AgentNotFoundError(agent_id, session_id)
         return found
-    return with_open_work(found, worker, service.settings.health_monitoring, starts)
+    return with_open_work(found, worker, service.monitor.settings, starts)
 
 
 async def find_session(service: Service, agent_id: str, session_id: str | None) -> str:
@@ -70,3 +118,75 @@ async def find_session(service: Service, agent_id: str, session_id: str | None) 
     if found is None:
         raise AgentNotFoundError(agent_id)
     return found
+
+
+@router.post("/agents/{agent_id:agent}/evaluation", **operation(errors={404: _NO_SESSION}))
+async def evaluate_agent_session(service: ServiceDep, agent_id: AgentId, body: Replay) -> api.Evaluation:
+    """
+    Replay a session through the detectors with other thresholds: what they hold, and what fires.
+
+    Nothing is stored, and no finding of a replay has an effect.
+    """
+    in_force = service.monitor.settings
+    settings = with_thresholds(in_force, body.settings)
+    session = await find_session(service, agent_id, body.session_id)
+    events, until = await _events_of(service, agent_id, session, MOST_REPLAYED + 1)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(
+        _REPLAYS,
+        lambda: evaluate_session(
+            events[-MOST_REPLAYED:],
+            settings,
+            session_id=session,
+            until=until,
+            truncated=len(events) > MOST_REPLAYED,
+        ),
+    )
+
+
+@router.get(
+    "/agents/{agent_id:agent}/recording",
+    response_class=Response,
+    **operation(
+        errors={404: _NO_SESSION}, description="One line of JSON: a recorded run.", content=_RECORDING
+    ),
+)
+async def get_session_recording(
+    service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
+) -> Response:
+    """
+    Return a session as a file that `queenright evaluate` reads.
+
+    It has what the worker reported, without the content of calls; of a long session, the newest events.
+    """
+    session = await find_session(service, agent_id, session_id)
+    events, until = await _events_of(service, agent_id, session, MOST_RECORDED)
+    run = recorded_run(events, agent_id=agent_id, session_id=session, until=until)
+    line = await asyncio.to_thread(orjson.dumps, run, option=orjson.OPT_APPEND_NEWLINE)
+    name = _UNSAFE.sub("-", f"{agent_id}-{session}")[:150]
+    return Response(
+        line,
+        media_type="application/x-ndjson",
+        headers={"Content-Disposition": f'attachment; filename="{name}.jsonl"'},
+    )
+
+
+async def _events_of(
+    service: Service, agent_id: str, session_id: str, most: int
+) -> tuple[list[AgentEvent], float]:
+    """
+    Return the newest events of a session that are replayed, and until when the session was watched.
+
+    Raises:
+        AgentNotFoundError: The log has none.
+    """
+    found = await service.store.read(
+        lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=most)
+    )
+    if not found:
+        raise AgentNotFoundError(agent_id, session_id)
+    events = [event for _, event in found]
+    worker = service.monitor.get(agent_id, session_id)
+    if worker is None:
+        return events, events[-1].time
+    return events, worker.vitals.ended_at or service.clock()

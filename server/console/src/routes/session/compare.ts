@@ -1,17 +1,17 @@
-import type { Fired } from '../../api/schema'
+import type { FiredFinding } from '../../api/schema'
 
 /** A detector that fired, with the thresholds in force and with others. */
 export interface Difference {
   kind: string
-  before: Fired | undefined
-  after: Fired | undefined
+  before: FiredFinding | undefined
+  after: FiredFinding | undefined
   /** Seconds by which it fires later; null if one of the two did not fire. */
   later: number | null
 }
 
 /** When each detector first fired in two evaluations, in order of time. */
-export function compareFired(before: readonly Fired[], after: readonly Fired[]): readonly Difference[] {
-  const first = (fired: readonly Fired[], kind: string): Fired | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
+export function compareFired(before: readonly FiredFinding[], after: readonly FiredFinding[]): readonly Difference[] {
+  const first = (fired: readonly FiredFinding[], kind: string): FiredFinding | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
   const kinds = [...new Set([...before, ...after].map((one) => one.kind))]
   return kinds
     .map((kind) => {
@@ -36,10 +36,16 @@ export const writeSettings = (settings: Readonly<Record<string, number>>): strin
     .map(([name, value]) => `${name}:${value}`)
     .join(',')
 
-/** Steps of a slider. A range of more than two orders of magnitude is logarithmic. */
+/** The range of a slider: what a person would try, within what is allowed. */
+export function sliderRange(usual: number, minimum: number | null, maximum: number | null): [number, number] {
+  if (usual <= 0) return [minimum ?? 0, maximum ?? 10]
+  return [Math.max(minimum ?? 0, usual / 20), Math.min(maximum ?? Infinity, usual * 20)]
+}
+
+/** Steps of a slider. A wide range is logarithmic. */
 export const SLIDER = 1000
 
-const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 100
+const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 20
 
 /** The place of a value on a slider, from 0 to SLIDER. */
 export function toSlider(value: number, minimum: number, maximum: number): number {

@@ -78,7 +78,7 @@ export function windowsOf(steps: readonly Step[], ended: number | null): readonl
 export function windowAt(windows: readonly Window[], at: number): Window | undefined {
   let found: Window | undefined
   for (const window of windows) {
-    if (at >= window.from && (window.to === null || at <= window.to) && rankOf(window.severity) > rankOf(found?.severity ?? '')) found = window
+    if (at >= window.from && (window.to === null || at < window.to) && rankOf(window.severity) > rankOf(found?.severity ?? '')) found = window
   }
   return found
 }

@@ -1,6 +1,6 @@
 import type { ReactNode } from 'react'
 import type { Step } from '../../api/schema'
-import { words } from '../../format'
+import { duration, words } from '../../format'
 import { Shape, toneOf } from '../../ui/basics'
 
 /** Kinds of steps as the filter groups them. */
@@ -26,6 +26,7 @@ export const kindName = (kind: Step['kind']): string => NAMES[kind]
 
 const ICONS: Record<string, ReactNode> = {
   turn: <path d="M2 3.5h10v6.5H7L4.5 12v-2H2z" />,
+  step: <path d="M3 7.5 6 10.5 11 4" />,
   tool: <path d="M8.8 2a3 3 0 0 0-2.6 4.2L2.3 10a1.2 1.2 0 0 0 1.7 1.7l3.8-3.9A3 3 0 0 0 11.8 4L10 5.6 8.4 4 10 2.2A3 3 0 0 0 8.8 2z" />,
   wait: <path d="M4 2h6M4 12h6M4.5 2c0 3 5 4 5 5s-5 2-5 5M9.5 2c0 3-5 4-5 5s5 2 5 5" />,
   checkpoint: <path d="M4 12.5V2h7L9 4.5 11 7H4" />,
@@ -37,12 +38,15 @@ const ICONS: Record<string, ReactNode> = {
   other: <circle cx="7" cy="7" r="1.5" />,
 }
 
+/** A step of the worker's own loop, with its verdict: not a model call. */
+export const isOwnStep = ({ type }: Step): boolean => type === 'step_started' || type === 'step_completed'
+
 export function KindIcon({ step }: { step: Step }) {
   if (step.kind === 'finding') return <Shape tone={toneOf(step.severity)} />
   if (step.kind === 'state') return <Shape tone={toneOf(step.name)} />
   return (
     <svg className={`kind-icon ${step.kind} ${step.phase}`} width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" strokeWidth="1.4" strokeLinejoin="round" strokeLinecap="round" aria-hidden="true">
-      {ICONS[step.kind] ?? ICONS.other}
+      {ICONS[isOwnStep(step) ? 'step' : step.kind] ?? ICONS.other}
     </svg>
   )
 }
@@ -75,6 +79,12 @@ export function stepName(step: Step): string {
     default:
       return TYPES[step.type] ?? words(step.name || step.type)
   }
+}
+
+/** `12 ms`, `3.4 s`, `2 min 5 s`. */
+export function took(seconds: number): string {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
+  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
 }
 
 const MARKS: readonly ReactNode[] = [

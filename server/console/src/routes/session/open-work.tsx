@@ -18,7 +18,7 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
           <Shape tone={toneOf(outcome)} />
           <span>
             The session is over: <strong>{outcome}</strong>
-            {worker.reason && worker.reason !== 'no findings' ? `, ${worker.reason}` : ''}
+            {worker.reason && outcome !== 'completed' ? `, ${worker.reason}` : ''}
           </span>
           <span className="muted number" title={dateTime(worker.last_activity)}>
             {timeOfDay(worker.last_activity)}

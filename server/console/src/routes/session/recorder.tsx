@@ -2,16 +2,19 @@ import './recorder.css'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from 'react'
-import type { AgentHealth, Evaluation, Fired, Hold, Moment, Step, Threshold } from '../../api/schema'
+import type { AgentHealth, Evaluation, FiredFinding, Moment, Step, Threshold } from '../../api/schema'
 import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, words } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
-import { KindIcon, kindName, stepName } from './kinds'
+import { amount, HoldBar, share } from './holds'
+import { KindIcon, kindName, stepName, took } from './kinds'
+import { useOlder } from './older'
 
-const NONE = {}
+/** Steps that are read for the moments. */
+const MOST = 5000
 
 /** A session, moment by moment: what each detector held, and what it would have done with other thresholds. */
 export function Recorder({ worker }: { worker: AgentHealth }) {
@@ -19,9 +22,13 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const navigate = useNavigate()
   const chosen = useMemo(() => readSettings(set), [set])
   const isChanged = Object.keys(chosen).length > 0
-  const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, NONE))
+  const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
-  const steps = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data?.steps
+  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data
+  const firstAt = real.data?.moments[0]?.at ?? Infinity
+  // A moment is shown with its step.
+  const older = useOlder(worker, log, (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0)
+  const steps = log?.steps
 
   function change(next: { at?: string; set?: string }): void {
     const merged = { session: worker.session_id, view: 'recorder', at, set, ...next }
@@ -41,21 +48,22 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   return (
     <div className="session-columns">
       <div className="stack">
-        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
+        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
-        <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+        <Outcome real={real.data} steps={steps ?? []} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
       <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
     </div>
   )
 }
 
-function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRefresh }: {
+function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, onMove, onRefresh }: {
   worker: AgentHealth
   evaluation: Evaluation
   real: Evaluation
   isChanged: boolean
   steps: readonly Step[] | undefined
+  isReading: boolean
   at: string | undefined
   onMove: (stepId: string) => void
   onRefresh: () => void
@@ -130,7 +138,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         />
         <div className="playback-tools">
           <Button small aria-label="Previous detector that fired" isDisabled={previous === undefined} onPress={() => go(previous!)}>
-            « fired
+            «<span className="hides-small"> fired</span>
           </Button>
           <Button small aria-label="Previous moment" isDisabled={current === 0} onPress={() => go(current - 1)}>
             ‹
@@ -142,7 +150,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
             ›
           </Button>
           <Button small aria-label="Next detector that fired" isDisabled={next === undefined} onPress={() => go(next!)}>
-            fired »
+            <span className="hides-small">fired </span>»
           </Button>
           <span className="playback-time number" title={dateTime(moment.at)}>
             {timeOfDay(moment.at)} <span className="muted">+{duration(moment.at - moments[0]!.at)}</span>
@@ -150,13 +158,13 @@ function Playback({ worker, evaluation, real, isChanged, steps, at, onMove, onRe
         </div>
         {evaluation.truncated && <p className="muted">The session is longer than what is evaluated at once: its later moments are missing.</p>}
       </div>
-      <MomentView moment={moment} step={shownStep} worker={worker} />
+      <MomentView moment={moment} step={shownStep} isReading={isReading} worker={worker} />
     </section>
   )
 }
 
 /** The session as a strip: its health, and where detectors fired. */
-function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly Fired[]; real: readonly Fired[] | undefined; current: number }) {
+function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly FiredFinding[]; real: readonly FiredFinding[] | undefined; current: number }) {
   const last = Math.max(1, moments.length - 1)
   const segments = useMemo(() => {
     const found: { health: string; from: number; to: number }[] = []
@@ -167,7 +175,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
     })
     return found
   }, [moments])
-  const place = (one: Fired): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
+  const place = (one: FiredFinding): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
   return (
     <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
       <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
@@ -198,7 +206,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
 
 const counted = (value: number, noun: string): string => `${value} ${noun}${value === 1 ? '' : 's'}`
 
-function MomentView({ moment, step, worker }: { moment: Moment; step: Step | undefined; worker: AgentHealth }) {
+function MomentView({ moment, step, isReading, worker }: { moment: Moment; step: Step | undefined; isReading: boolean; worker: AgentHealth }) {
   const holds = useDeferredValue(moment.holds)
   const firing = new Map(moment.findings.map((finding) => [finding.kind, finding]))
   const sorted = [...holds].sort((a, b) => share(b) - share(a))
@@ -214,7 +222,7 @@ function MomentView({ moment, step, worker }: { moment: Moment; step: Step | und
             </span>
           </>
         ) : (
-          <span className="grow muted">A step that is not loaded</span>
+          <span className="grow muted">{isReading ? 'Loading its step' : 'Between two steps'}</span>
         )}
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, at: moment.step_id }} className="link muted">
           Show in the timeline
@@ -246,39 +254,20 @@ function MomentView({ moment, step, worker }: { moment: Moment; step: Step | und
   )
 }
 
-const share = (hold: Hold): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
-
-/** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
-const LIMIT_AT = 75
-
-function HoldBar({ hold, severity }: { hold: Hold; severity: string }) {
-  const part = share(hold)
-  const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
-  const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
-  return (
-    <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
-      <span className="hold-name">{words(hold.detector)}</span>
-      <span className="hold-bar" role="meter" aria-label={words(hold.detector)} aria-valuemin={0} aria-valuemax={hold.limit} aria-valuenow={Math.min(hold.value, hold.limit)} aria-valuetext={`${amount(hold.value)} of ${amount(hold.limit)}`}>
-        <i style={{ width: `${width}%` }} />
-        <b style={{ left: `${LIMIT_AT}%` }} />
-      </span>
-      <span className="hold-value number">
-        {amount(hold.value)} <span className="muted">/ {amount(hold.limit)}</span>
-      </span>
-      {hold.text && <span className="hold-text muted wrap">{hold.text}</span>}
-    </li>
-  )
-}
-
-const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
-
 /** What fired, and the difference that the changed thresholds make. */
-function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Evaluation | undefined; isReading: boolean; onGo: (stepId: string) => void }) {
+function Outcome({ real, tried, steps, isReading, onGo }: {
+  real: Evaluation
+  tried: Evaluation | undefined
+  steps: readonly Step[]
+  isReading: boolean
+  onGo: (stepId: string) => void
+}) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
+  const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: Fired | undefined) =>
+  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined) =>
     one ? (
-      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence}`}>
+      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
       </button>
     ) : (
@@ -292,7 +281,8 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
             <thead>
               <tr>
                 <th>Detector</th>
-                <th>Thresholds in force</th>
+                <th>In the session</th>
+                <th>{tried ? 'Thresholds in force' : 'Replayed'}</th>
                 {tried && <th>Changed thresholds</th>}
                 {tried && <th>Difference</th>}
                 {!tried && <th>Evidence</th>}
@@ -305,8 +295,10 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
                     <span className="row">
                       <Shape tone={toneOf((row.after ?? row.before)!.severity)} />
                       {words(row.kind)}
+                      {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
+                  <td>{time(logged(row.kind))}</td>
                   <td>{time(row.before)}</td>
                   {tried && <td>{time(row.after)}</td>}
                   {tried && (
@@ -333,7 +325,7 @@ function Change({ row }: { row: Difference }) {
   if (!row.later) return <span className="muted">same</span>
   return (
     <strong className="number">
-      {duration(Math.abs(row.later))} {row.later > 0 ? 'later' : 'earlier'}
+      {took(Math.abs(row.later))} {row.later > 0 ? 'later' : 'earlier'}
     </strong>
   )
 }
@@ -389,9 +381,9 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
           <input className="input" type="search" aria-label="Filter thresholds" placeholder="Filter" value={search} onChange={(event) => setSearch(event.target.value)} />
         </div>
         {groups.map(([group, settings]) => (
-          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === groupName(evaluation.settings[0]!)}>
+          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === 'loops'}>
             <summary>
-              {words(group)} <span className="muted number">{settings.length}</span>
+              {sentence(group)} <span className="muted number">{settings.length}</span>
             </summary>
             {settings.map((setting) => (
               <ThresholdField key={setting.name} setting={setting} value={draft[setting.name]} onChange={(value) => change(setting, value)} />
@@ -404,15 +396,30 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
   )
 }
 
-const groupName = (setting: Threshold): string => (setting.name.includes('.') ? setting.name.slice(0, setting.name.lastIndexOf('.')) : 'other')
+const PREFIX = /^health_monitoring\./
+
+const sentence = (name: string): string => words(name).replace(/^./, (first) => first.toUpperCase())
+
+/** `loops` of `health_monitoring.loops.window`. */
+const groupName = ({ name }: Threshold): string => name.replace(PREFIX, '').replace(/\.?[^.]*$/, '') || 'other'
+
+/** What is allowed; a bound that nobody reaches is not one. */
+function range({ minimum, maximum, unit }: Threshold): string {
+  const high = maximum !== null && maximum < 1_000_000 ? maximum : null
+  const low = minimum || null
+  if (high !== null) return `, ${inUnit(minimum ?? 0, unit)} to ${inUnit(high, unit)}`
+  return low === null ? '' : `, at least ${inUnit(low, unit)}`
+}
+
+const inUnit = (value: number, unit: string): string => (unit === 's' ? duration(value) : amount(value))
 
 function ThresholdField({ setting, value, onChange }: { setting: Threshold; value: number | undefined; onChange: (value: number | null) => void }) {
-  const { name, minimum, maximum } = setting
+  const { name } = setting
   const current = value ?? setting.value
-  const isWhole = [setting.default, minimum, setting.value].every(Number.isInteger) && maximum - minimum > 1
+  const [minimum, maximum] = sliderRange(setting.default, setting.minimum, setting.maximum)
+  const isWhole = [setting.default, setting.minimum ?? 0, setting.value].every(Number.isInteger)
   const id = `threshold-${name}`
   const short = name.slice(name.lastIndexOf('.') + 1)
-  const unit = setting.unit ? ` ${setting.unit}` : ''
   return (
     <div className={`threshold ${value === undefined ? '' : 'changed'}`}>
       <label htmlFor={id} className="mono" title={name}>
@@ -423,8 +430,8 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
           id={id}
           className="input number"
           type="number"
-          min={minimum}
-          max={maximum}
+          min={setting.minimum ?? undefined}
+          max={setting.maximum ?? undefined}
           step={isWhole ? 1 : 'any'}
           value={current}
           aria-describedby={`${id}-help`}
@@ -439,21 +446,21 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         step={1}
         value={toSlider(current, minimum, maximum)}
         aria-label={name}
-        aria-valuetext={`${amount(current)}${unit}`}
+        aria-valuetext={inUnit(current, setting.unit)}
         onChange={(event) => onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole))}
         onKeyDown={(event) => {
           // A step of the slider may be less than a step of the value.
           const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key]
           if (!by || !isWhole) return
           event.preventDefault()
-          onChange(Math.max(minimum, Math.min(maximum, current + by)))
+          onChange(Math.max(setting.minimum ?? 0, Math.min(setting.maximum ?? Infinity, current + by)))
         }}
       />
       <span id={`${id}-help`} className="hint muted">
         {setting.help && <span className="wrap">{setting.help} </span>}
         <span className="number">
-          Default {amount(setting.default)}
-          {setting.value !== setting.default && `, in force ${amount(setting.value)}`}, {amount(minimum)} to {amount(maximum)}
+          Default {inUnit(setting.default, setting.unit)}
+          {setting.value !== setting.default && `, in force ${inUnit(setting.value, setting.unit)}`}{range(setting)}
         </span>
         {value !== undefined && (
           <button className="link" onClick={() => onChange(null)}>

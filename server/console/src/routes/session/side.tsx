@@ -140,7 +140,7 @@ const OUTCOMES: Record<string, string> = { done: 'healthy', started: 'quiet', qu
 function Interventions({ worker }: { worker: AgentHealth }) {
   const now = useNow()
   const list = useQuery({
-    queryKey: ['agent', worker.agent_id, 'interventions'],
+    queryKey: ['acting', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/interventions', { params: { query: { agent_id: worker.agent_id, limit: 50 } } })),
     select: (page) => page.interventions.filter((one) => one.session_id === worker.session_id),
   }).data

@@ -1,18 +1,19 @@
-import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import type { KeyboardEvent } from 'react'
 import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
-import { addOlder, readOlder, stepsQuery } from '../../api/steps'
+import { stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, dateTime, duration, money, timeOfDay } from '../../format'
-import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
 import type { Repeat, Window } from './evidence'
-import { GROUPS, groupOf, KindIcon, kindName, Mark, stepName } from './kinds'
+import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, stepName, took } from './kinds'
+import { FindingHeld } from './holds'
+import { useOlder } from './older'
 import { Overview } from './overview'
 
 const ROW = 34
@@ -22,37 +23,10 @@ const READ_AHEAD = 1000
 /** The steps of a session, newest first: what it did, what was found, and what was done about it. */
 export function Timeline({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  const older = useOlder(worker, log.data)
+  const older = useOlder(worker, log.data, READ_AHEAD)
   if (!log.data)
     return <Panel title="Timeline">{log.error ? <ReadError error={log.error} retry={() => void log.refetch()} /> : <Loading rows={8} />}</Panel>
   return <Steps worker={worker} log={log.data} older={older} />
-}
-
-/** Reads the page before what is known. */
-function useOlder(worker: AgentHealth, log: Log | undefined) {
-  const queries = useQueryClient()
-  const [state, setState] = useState<'idle' | 'reading' | 'failed'>('idle')
-  const isReading = useRef(false)
-  async function read(): Promise<void> {
-    if (!log?.more || !log.steps.length || isReading.current) return
-    isReading.current = true
-    setState('reading')
-    try {
-      const page = await readOlder(worker.agent_id, worker.session_id, log)
-      queries.setQueryData<Log>(stepsQuery(worker.agent_id, worker.session_id).queryKey, (known) => known && addOlder(known, page))
-      setState('idle')
-    } catch (error) {
-      setState('failed')
-      say(error instanceof Error ? error.message : String(error), true)
-    } finally {
-      isReading.current = false
-    }
-  }
-  const isShort = log !== undefined && log.more && log.steps.length < READ_AHEAD
-  useEffect(() => {
-    if (isShort && state === 'idle') void read()
-  })
-  return { read, state }
 }
 
 function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: ReturnType<typeof useOlder> }) {
@@ -251,7 +225,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
   const tone = step.kind === 'finding' ? `severity-${step.severity}` : ''
   return (
     <button
-      className={`step-open ${step.kind} ${step.phase} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
+      className={`step-open ${step.kind} ${step.phase} ${isOwnStep(step) ? 'step' : ''} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
       aria-expanded={isOpen}
       tabIndex={tabIndex}
       onClick={() => onOpen(isOpen ? '' : step.step_id)}
@@ -266,7 +240,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
         <span className="step-name">{stepName(step)}</span>
         {step.severity && <span className={`step-severity severity-${step.severity}`}>{step.severity}</span>}
         {(step.text || step.detail) && (
-          <span className="step-text" title={step.text || step.detail}>
+          <span className={`step-text ${isOwnStep(step) ? `verdict-${step.detail.toLowerCase()}` : ''}`} title={step.text || step.detail}>
             {step.detail && step.text && !isEvent ? `${step.detail} · ` : ''}
             {step.text || step.detail}
           </span>
@@ -293,12 +267,6 @@ function Running({ since }: { since: number }) {
   return <span className="running">{duration(useNow() - since)}</span>
 }
 
-/** `12 ms`, `3.4 s`, `2 min 5 s`. */
-function took(seconds: number): string {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
-  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
-}
-
 function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: AgentHealth; repeat: Repeat | undefined; ordinal: number | undefined }) {
   const facts: [string, string][] = [
     ['Kind', `${kindName(step.kind)}${step.phase === 'instant' ? '' : `, ${step.phase}`}`],
@@ -321,6 +289,7 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
           </div>
         ))}
       </dl>
+      {step.type === 'finding_opened' && <FindingHeld step={step} worker={worker} />}
       <div className="row wraps">
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', at: step.step_id }} className="button small">
           Open in the flight recorder

@@ -1,0 +1,52 @@
+import { useQuery } from '@tanstack/react-query'
+import type { AgentHealth, DetectorValue, Step } from '../../api/schema'
+import { evaluationQuery } from '../../api/steps'
+import { count, duration, words } from '../../format'
+import { Loading } from '../../ui/basics'
+import { momentOf } from './compare'
+
+/** How much of its limit a detector holds. */
+export const share = (hold: DetectorValue): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
+
+/** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
+const LIMIT_AT = 75
+
+/** What a detector holds, against its limit. */
+export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: string }) {
+  const part = share(hold)
+  const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
+  const isClock = hold.text === 'seconds'
+  const shown = isClock ? duration : amount
+  const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
+  return (
+    <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
+      <span className="hold-name">{words(hold.detector)}</span>
+      <span className="hold-bar" role="meter" aria-label={words(hold.detector)} aria-valuemin={0} aria-valuemax={hold.limit} aria-valuenow={Math.min(hold.value, hold.limit)} aria-valuetext={`${shown(hold.value)} of ${shown(hold.limit)}`}>
+        <i style={{ width: `${width}%` }} />
+        <b style={{ left: `${LIMIT_AT}%` }} />
+      </span>
+      <span className="hold-value number">
+        {shown(hold.value)} <span className="muted">/ {shown(hold.limit)}</span>
+      </span>
+      {hold.text && !isClock && <span className="hold-text muted wrap">{hold.text}</span>}
+    </li>
+  )
+}
+
+export const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
+
+/** What the detector of a finding held when it fired, against its limit. */
+export function FindingHeld({ step, worker }: { step: Step; worker: AgentHealth }) {
+  const { data, error } = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
+  if (error) return <p className="muted">{error.message}</p>
+  if (!data) return <Loading rows={1} />
+  const moment = data.moments[momentOf(data.moments, step.step_id, step.at)]
+  const holds = moment?.holds.filter((hold) => hold.detector === step.name) ?? []
+  return (
+    <ul className="held" aria-label="What the detector held">
+      {holds.map((hold, index) => (
+        <HoldBar key={index} hold={hold} severity={step.severity} />
+      ))}
+    </ul>
+  )
+}

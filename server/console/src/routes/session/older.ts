@@ -1,0 +1,35 @@
+import { useQueryClient } from '@tanstack/react-query'
+import { useEffect, useRef, useState } from 'react'
+import type { AgentHealth } from '../../api/schema'
+import { addOlder, readOlder, stepsQuery } from '../../api/steps'
+import type { Log } from '../../api/steps'
+import { say } from '../../ui/act'
+
+/**
+ * Read the page before what is known, and without being asked until `least` steps are.
+ */
+export function useOlder(worker: AgentHealth, log: Log | undefined, least: number) {
+  const queries = useQueryClient()
+  const [state, setState] = useState<'idle' | 'reading' | 'failed'>('idle')
+  const isReading = useRef(false)
+  async function read(): Promise<void> {
+    if (!log?.more || !log.steps.length || isReading.current) return
+    isReading.current = true
+    setState('reading')
+    try {
+      const page = await readOlder(worker.agent_id, worker.session_id, log)
+      queries.setQueryData<Log>(stepsQuery(worker.agent_id, worker.session_id).queryKey, (known) => known && addOlder(known, page))
+      setState('idle')
+    } catch (error) {
+      setState('failed')
+      say(error instanceof Error ? error.message : String(error), true)
+    } finally {
+      isReading.current = false
+    }
+  }
+  const isShort = log !== undefined && log.more && log.steps.length < least
+  useEffect(() => {
+    if (isShort && state === 'idle') void read()
+  })
+  return { read, state }
+}

@@ -1,1 +1,0 @@
-import{i as e,jt as t}from"./basics-BgqvgzRP.js";var n=t();function r(){return(0,n.jsx)(e,{title:`connect`})}export{r as ConnectPage};

@@ -1,0 +1,89 @@
+"""A session, replayed through the detectors: what they held at each step, and what fired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from queenright import api
+from queenright.health.detector_values import detector_values
+from queenright.health.findings import Finding
+from queenright.health.replay import Moment, fired, replay, state_at, timed
+from queenright.health.settings import HealthSettings
+from queenright.health.thresholds import thresholds
+from queenright.runtime.events import AgentEvent
+from queenright.server.views.session_steps import STEP_EVENTS, SessionSteps
+
+
+def evaluate_session(
+    events: Sequence[AgentEvent],
+    settings: HealthSettings,
+    *,
+    session_id: str,
+    until: float,
+    truncated: bool,
+) -> api.Evaluation:
+    """
+    Return the replay of a session. It computes for up to a second: call it in a thread.
+
+    Args:
+        events: The events of the session, in the order of the log.
+        settings: The thresholds.
+        session_id: The session.
+        until: The session was watched until then, in seconds since the epoch.
+        truncated: Whether there are earlier events.
+    """
+    step_ids = _step_ids(events)
+    shown: list[api.Moment] = []
+    seen: list[Moment] = []
+    for moment in replay(timed(events), settings, until=until):
+        seen.append(moment)
+        is_step = events[moment.step].type in STEP_EVENTS
+        before = seen[-2].findings if len(seen) > 1 else []
+        if is_step or _names(moment.findings) != _names(before):
+            shown.append(_moment(moment, settings, step_ids))
+    rows = [
+        api.FiredFinding(
+            **_finding(one.finding), at=one.at, step_id=step_ids[one.step], cleared_at=one.cleared_at
+        )
+        for one in fired(seen)
+    ]
+    return api.Evaluation(
+        session_id=session_id,
+        moments=shown,
+        fired=rows,
+        settings=[api.Threshold.of(one) for one in thresholds(settings)],
+        truncated=truncated,
+    )
+
+
+def _step_ids(events: Iterable[AgentEvent]) -> list[str]:
+    """Return the step of each event, or the last one before it."""
+    steps = SessionSteps()
+    found, last = [], ""
+    for number, event in enumerate(events):
+        if event.type in STEP_EVENTS:
+            last = steps.add(number, event) or last
+        found.append(last)
+    return found
+
+
+def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -> api.Moment:
+    return api.Moment(
+        step_id=step_ids[moment.step],
+        at=moment.at,
+        health=state_at(moment, settings),
+        findings=[api.ReplayFinding(**_finding(one)) for one in moment.findings],
+        holds=[
+            api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
+            for one in detector_values(moment.vitals, settings, moment.at)
+        ],
+    )
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    return {"kind": one.kind, "severity": one.severity, "evidence": one.evidence, "shadow": one.shadow}
+
+
+def _names(findings: Iterable[Finding]) -> set[tuple[str, str]]:
+    return {(one.kind, one.severity) for one in findings}

@@ -1,0 +1,206 @@
+"""The flight recorder: a session replayed with other thresholds, and exported for ``queenright evaluate``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.health.settings import HealthSettings
+from queenright.health.thresholds import InvalidThresholdError, thresholds, with_thresholds
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.routes import steps as routes
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings, looping
+from tests.warm import queenright
+
+QUESTION = "Which key? sk-live-1234567890abcdef"
+REPEATS = "health_monitoring.loops.repeats"
+LOOP = {
+    f"health_monitoring.loops.{name}": 50
+    for name in ("consecutive", "repeats", "repeats_high", "cycles", "repeats_at_all")
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Only the test decides."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def evaluate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await http.post("/api/agents/looper/evaluation", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def opened(running: Running) -> set[tuple[str, str, str]]:
+    """Return what the live monitor found: kind, severity and evidence, at its start grace or after it."""
+    history = await running.service.store.history(types={EventType.FINDING_OPENED}, limit=100)
+    return _rows(event.data for event in history)
+
+
+def _rows(found: Iterable[Any]) -> set[tuple[str, str, str]]:
+    return {(one["kind"], one["severity"], one["evidence"]) for one in found}
+
+
+async def test_replay_finds_what_was_found_live(running: Running, http: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock())))
+
+    found = await evaluate(http)
+
+    live = await opened(running)
+    assert live
+    assert _rows(one for one in found["fired"] if not one["shadow"]) == live
+    assert found["truncated"] is False
+    ids = {one["step_id"] for one in (await http.get("/api/agents/looper/steps")).json()["items"]}
+    assert {one["step_id"] for one in found["moments"]} <= ids
+    assert {one["step_id"] for one in found["fired"]} <= ids
+
+
+async def test_moments_hold_what_each_detector_counts(running: Running, http: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+
+    moments = (await evaluate(http))["moments"]
+
+    [loop] = [one for one in moments[-1]["holds"] if one["detector"] == "doom_loop"]
+    assert (loop["value"], loop["limit"]) == (2, 3)
+    assert loop["text"] == "equal calls in a row: search"
+    assert moments[-1]["health"] == "healthy"
+
+
+async def test_higher_threshold_fires_later_or_never(running: Running, http: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock())))
+
+    def loops(found: dict[str, Any]) -> list[float]:
+        return [one["at"] for one in found["fired"] if one["kind"] == "doom_loop"]
+
+    as_it_is = await evaluate(http)
+    later = await evaluate(http, settings=dict.fromkeys(LOOP, 10))
+    never = await evaluate(http, settings=LOOP)
+
+    assert loops(as_it_is)[0] < loops(later)[0]
+    assert loops(never) == []
+    assert {one["name"]: one["value"] for one in later["settings"]}[REPEATS] == 10
+    assert running.service.monitor.settings.loops.repeats == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "title"),
+    [
+        ("health_monitoring.loops.repeets", 5, "did you mean health_monitoring.loops.repeats?"),
+        (REPEATS, 0, "it must be a number of at least 1 and at most 1,000,000, got 0"),
+        (REPEATS, 2.5, "it must be a whole number"),
+        ("health_monitoring.health_check.error_rate", 1, "greater than 0 and less than 1, got 1"),
+        ("health_monitoring.bands.warning", 99, "bands must rise"),
+    ],
+)
+async def test_invalid_threshold_is_a_422_with_its_field_and_range(
+    name: str, value: float, title: str, running: Running, http: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=1)))
+
+    answer = await http.post("/api/agents/looper/evaluation", json={"settings": {name: value}})
+
+    problem = answer.json()
+    assert answer.status_code == 422
+    assert title in problem["title"]
+    assert problem["field"] == name
+
+
+async def test_long_session_is_truncated(
+    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MOST_REPLAYED", 10)
+    await running.service.ingest(list(looping(running.service.clock())))
+
+    found = await evaluate(http)
+
+    assert found["truncated"] is True
+    assert 0 < len(found["moments"]) <= 20
+
+
+async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/api/agents/nobody/evaluation", json={})).status_code == 404
+    assert (await http.get("/api/agents/nobody/recording")).status_code == 404
+
+
+def hard_times(now: float) -> list[AgentEvent]:
+    """A run with a question, calls that are reported when they begin, and a failure at its end."""
+
+    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+        return AgentEvent(
+            type=kind, time=at, agent_id="looper", session_id="s2", incarnation_id="one", data=data
+        )
+
+    start = now - 55
+    call = {"tool": "fetch", "args_hash": "a" * 16, "result_hash": "b" * 16}
+    events = [event(EventType.EXECUTION_STARTED, start, framework="test", start_records=True)]
+    for number in range(6):
+        at = start + 1 + 2 * number
+        events += [
+            event(EventType.TOOL_CALL_STARTED, at, tool="fetch", call_id=f"c{number}"),
+            event(EventType.TOOL_CALL_COMPLETED, at + 1, **call, call_id=f"c{number}", outcome="ok"),
+        ]
+    events += [
+        event(
+            EventType.WORKER_WAITING,
+            start + 20,
+            reason="user_input",
+            question="Key? sk-live-1234567890abcdef",
+        ),
+        event(EventType.CLIENT_INPUT_RECEIVED, start + 40),
+        event(EventType.LLM_CALL_COMPLETED, start + 41, model="m", error_type="APIError", error="boom"),
+        event(EventType.EXECUTION_FAILED, start + 42, error_type="APIError", error="boom"),
+    ]
+    return events
+
+
+@pytest.mark.parametrize("run", ["looping", "hard times"])
+async def test_exported_recording_is_evaluated_as_it_happened(
+    run: str,
+    running: Running,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+) -> None:
+    now = running.service.clock()
+    await running.service.ingest(list(looping(now)) if run == "looping" else hard_times(now))
+
+    answer = await http.get("/api/agents/looper/recording")
+    file = tmp_path / "run.jsonl"
+    file.write_text(answer.text, encoding="utf-8")
+    done = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert "sk-live" not in answer.text
+    found = [one for one in json.loads(done.stdout)["findings"] if not one.get("shadow")]
+    live = await opened(running)
+    assert live
+    assert _rows(found) == {one for one in live if one[0] != "error_rate"}
+
+
+def test_every_threshold_can_be_set_to_its_own_value() -> None:
+    settings = HealthSettings()
+    found = thresholds(settings)
+
+    assert with_thresholds(settings, {one.name: one.value for one in found}) == settings
+    assert all(one.help and one.value == one.default for one in found)
+
+
+@pytest.mark.parametrize("threshold", thresholds(HealthSettings()), ids=lambda one: one.name)
+def test_values_beyond_the_range_are_refused(threshold: Any) -> None:
+    for value in (
+        None if threshold.minimum is None else threshold.minimum - 1,
+        None if threshold.maximum is None else threshold.maximum + 1,
+    ):
+        if value is not None:
+            with pytest.raises(InvalidThresholdError):
+                with_thresholds(HealthSettings(), {threshold.name: value})
