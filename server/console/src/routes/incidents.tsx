@@ -51,11 +51,12 @@ export function IncidentsPage() {
   )
 }
 
+const CAUSES: Record<string, string> = { provider: 'Provider', mcp: 'MCP server', tool: 'Tool', storm: 'Storm' }
+
 /** `provider:anthropic` as `Provider anthropic`. */
 export function causeOf(incident: Incident): string {
-  const [kind = '', ...rest] = incident.cause.split(':')
-  const name = rest.join(':')
-  return name ? `${words(kind).replace(/^./, (first) => first.toUpperCase())} ${name}` : words(incident.cause)
+  const [kind = '', ...name] = incident.cause.split(':')
+  return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
 function One({ incident }: { incident: Incident }) {

@@ -39,7 +39,7 @@ export function TicketPage() {
           : {words(ticket.words_kind ?? ticket.kind)}
         </h1>
         <Pill tone={isOpen ? toneOf(ticket.severity) : 'quiet'}>{ticket.severity}</Pill>
-        <Pill tone={isOpen ? 'queen' : 'healthy'}>{words(ticket.status)}</Pill>
+        <Pill tone={isOpen ? 'queen' : ticket.status === 'resolved' ? 'healthy' : 'quiet'}>{words(ticket.status)}</Pill>
       </div>
       <Actions ticket={ticket} />
       <div className="ticket-page">

@@ -84,6 +84,8 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
 function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
+  // The panel above says that already.
+  const brakes = acting.brakes.filter((brake) => !brake.startsWith('The emergency stop'))
   const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">
@@ -110,9 +112,9 @@ function Limits({ acting }: { acting: ActingState }) {
       </section>
       <section className="panel body" aria-label="Held back">
         <h2>Held back</h2>
-        {acting.brakes.length ? (
+        {brakes.length ? (
           <ul className="stack" style={{ gap: 4 }}>
-            {acting.brakes.map((brake) => (
+            {brakes.map((brake) => (
               <li key={brake} className="wrap">
                 {brake}
               </li>
