@@ -95,7 +95,7 @@ function Limits({ acting }: { acting: ActingState }) {
           {budget.used} <span className="muted">of {count(budget.most)} a minute</span>
         </p>
         <meter min={0} max={Math.max(budget.most, 1)} value={budget.used} aria-label="Actions in the last minute" />
-        <p className="muted number">{isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
+        <p className="muted number">{acting.emergency_stop.on ? 'The emergency stop holds all actions.' : isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
       </section>
       <section className="panel body" aria-label="Storm">
         <h2>Storm</h2>
@@ -122,8 +122,8 @@ function Limits({ acting }: { acting: ActingState }) {
           </ul>
         ) : (
           <>
-            <p className="figure">Nothing</p>
-            <p className="muted">No limit is in the way of an action.</p>
+            <p className="figure">{acting.emergency_stop.on ? 'Everything' : 'Nothing'}</p>
+            <p className="muted">{acting.emergency_stop.on ? 'By the emergency stop.' : 'No limit is in the way of an action.'}</p>
           </>
         )}
       </section>
