@@ -131,12 +131,6 @@ def annotations_for(
         sessions: Number of consecutive sessions that the alert covers.
     """
     ours = _own_base_urls(settings)
-    values = {
-        "agent": ticket.worker_agent_id,
-        "ticket_id": ticket.ticket_id,
-        "session_id": ticket.worker_session_id,
-        "trace_id": ticket.trace_id or ticket.worker_trace_id,
-    }
     annotations = {
         "summary": _summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
@@ -153,10 +147,10 @@ def annotations_for(
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.worker_session_id,
         "graph_id": ticket.worker_graph_id,
-        "dashboard_url": _link(settings.dashboard_url, values),
+        "dashboard_url": _link(settings.dashboard_url, ticket),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
-        "trace_url": _link(settings.trace_url, values),
+        "trace_url": trace_link(ticket, settings),
         REMINDERS: str(count_reminders(ticket) or ""),
     }
     return {name: text for name, text in annotations.items() if text}
@@ -210,8 +204,19 @@ def _own_base_urls(settings: AlertingSettings) -> tuple[str, ...]:
     return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url})
 
 
-def _link(template: str, values: Mapping[str, str]) -> str:
+def trace_link(ticket: EscalationTicket, settings: AlertingSettings) -> str:
+    """Return the link to a ticket's trace; "" if none is set up, or a value that it needs is missing."""
+    return _link(settings.trace_url, ticket)
+
+
+def _link(template: str, ticket: EscalationTicket) -> str:
     """Fill a link template; return "" if a needed value is missing."""
+    values = {
+        "agent": ticket.worker_agent_id,
+        "ticket_id": ticket.ticket_id,
+        "session_id": ticket.worker_session_id,
+        "trace_id": ticket.trace_id or ticket.worker_trace_id,
+    }
     if any(f"{{{name}}}" in template and not value for name, value in values.items()):
         return ""
     return template.format(**{name: quote(value, safe="") for name, value in values.items()})

@@ -43,6 +43,7 @@ def ticket_row(
     *,
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
+    trace_url: str = "",
 ) -> api.Ticket:
     """
     Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
@@ -52,6 +53,7 @@ def ticket_row(
         now: Seconds since the epoch.
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
+        trace_url: The link to its trace.
     """
     values = ticket.model_dump(mode="json")
     if not ticket.live:
@@ -64,6 +66,7 @@ def ticket_row(
             "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
+            "trace_url": trace_url,
         }
     )
 
