@@ -50,6 +50,14 @@ def test_ticket_in_another_alert_names_it() -> None:
     assert any("018f-first" in one for one in lines)
 
 
+def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
+    """B102: the finding that opened it may be over."""
+    changed = ticket(kind="resource_limit", words_kind="stall", severity="critical")
+
+    assert ": critical, stall, " in ticket_lines(changed, NOW)[0]
+    assert " stall " in ticket_row(changed)
+
+
 def test_closed_ticket_says_how_long_it_was_open() -> None:
     closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW, age="3 h")
 

@@ -68,8 +68,9 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
 
 def ticket_row(ticket: Ticket, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
+    kind = ticket.words_kind or ticket.kind
     return (
-        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {ticket.kind:<18} "
+        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {kind:<18} "
         f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     )
 
@@ -107,7 +108,8 @@ def _duration(ticket: Ticket) -> str:
 
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     """Return a ticket as lines. ``now`` is in seconds since the epoch."""
-    what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
+    kind = (ticket.words_kind or ticket.kind).replace("_", " ")
+    what = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"
     rows = [
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
