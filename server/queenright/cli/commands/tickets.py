@@ -106,6 +106,14 @@ def _duration(ticket: Ticket) -> str:
     return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
 
 
+def _analysis(ticket: Ticket) -> str:
+    """Return the analysis, or the reason of the triage, without the cause and the suggested action."""
+    text = ticket.analysis or ticket.triage_reason
+    for known in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
+        text = text.replace(known, "") if known else text
+    return text.strip(" .")
+
+
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     """Return a ticket as lines. ``now`` is in seconds since the epoch."""
     kind = (ticket.words_kind or ticket.kind).replace("_", " ")
@@ -113,10 +121,11 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     rows = [
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
+        ("output", ticket.worker_excerpt),
         ("cost", _cost(ticket)),
         ("judge", ticket.judge_reasoning),
         ("action", "" if ticket.closed_at else ticket.suggested_action),
-        ("queen", ticket.analysis or ticket.triage_reason),
+        ("queen", _analysis(ticket)),
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
