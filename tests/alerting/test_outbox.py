@@ -918,7 +918,7 @@ async def test_unstored_receipt_is_not_assumed(
     post = make_post(peer.url)
     await post.say(ticket())
     with monkeypatch.context() as broken:
-        broken.setattr("queenright.alerting.outbox.record", lambda *args: 1 / 0)
+        broken.setattr("queenright.alerting.outbox.record_receipts", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await post.deliver()
 

@@ -348,6 +348,7 @@ class HealthMonitoringService:
         message: str | None = None,
         *,
         session_id: str | None = None,
+        incarnation_id: str | None = None,
         by: str = "operator",
     ) -> Intervention:
         """
@@ -355,23 +356,34 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: The worker waits or has ended, or all actions are stopped.
+            ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
             StoreError: Recording failed; nothing was done.
         """
-        return await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
+        return await self._interventions.nudge(
+            agent_id, message, session_id=session_id, incarnation_id=incarnation_id, by=by
+        )
 
     async def escalate_to_orchestrator(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str = "operator",
     ) -> Intervention:
         """
         Escalate a worker to the orchestrator.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: The worker waits, has ended or has an escalation, or all actions are stopped.
+            ActionRefusedError: The worker waits, has ended, was restarted or has an escalation, or all
+                actions are stopped.
             StoreError: Recording failed; the orchestrator was not asked.
         """
-        return await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
+        return await self._interventions.escalate(
+            agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
+        )
 
     async def decide_escalation(
         self,

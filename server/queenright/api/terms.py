@@ -9,7 +9,7 @@ from queenright.api.wire import KnownValues
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
 """Health of a session that runs."""
-Standing = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
+LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
 """What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "idle")]
 """What a session that runs does now."""

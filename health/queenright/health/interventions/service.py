@@ -414,12 +414,22 @@ class InterventionService:
             )
 
     async def escalate(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
     ) -> Intervention:
         """
         Escalate a worker to the orchestrator.
 
         A healthy worker is not terminated when nobody answers.
+
+        Args:
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not escalated.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -432,7 +442,9 @@ class InterventionService:
             if current is not None and current.escalation_id in self.ledger.pending:
                 pending = f"escalation {current.escalation_id} to the orchestrator is pending already"
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
-            await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
+            await self._permit(
+                ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
+            )
             self._climber.budget.spend(self._clock())
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
