@@ -164,17 +164,19 @@ def count_reminders(ticket: EscalationTicket) -> int:
 def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
     # The summary has the current severity; the label keeps the one of the first notification.
     agent = redact(inert(ticket.worker_agent_id), 100)
+    of_runs = ticket.kind is FindingKind.RUNS_FAILED
+    words = _WORDS[ticket.kind if of_runs else ticket.words_kind or ticket.kind]
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager reports it as resolved, which must not look like a recovery.
         became = "has ended without recovering"
         if ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
-        return f"{agent} {became}: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
+        return f"{agent} {became}: it {words} ({ticket.severity.value})."
     wanted = "".join(f" {one.title}" for one in requests if ticket.live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
-    now_too = f", and now it {_WORDS[others[0]]}" if others and ticket.kind is FindingKind.RUNS_FAILED else ""
-    return f"{agent} {_WORDS[ticket.kind]}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
+    now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""
+    return f"{agent} {words}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:

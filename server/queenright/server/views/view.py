@@ -11,6 +11,7 @@ from typing import Final
 from queenright import api
 from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
+from queenright.alerting.page_text import current_analysis
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState
@@ -56,7 +57,9 @@ def ticket_row(
         trace_url: The link to its trace.
     """
     values = ticket.model_dump(mode="json")
-    if not ticket.live:
+    if ticket.live:
+        values["analysis"] = current_analysis(ticket)
+    else:
         values |= {"suggested_action": "", "analysis": _without_advice(ticket)}
     return api.Ticket.model_validate(
         values
