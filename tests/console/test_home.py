@@ -76,6 +76,7 @@ async def test_filters_are_in_the_address_and_done_by_the_service(running: Runni
     await expect(rows.filter(has_text="well")).to_have_count(0)
     await expect(page).to_have_url(f"{running.url}/console/?search=loop")
     await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("dialog", name="Search")).to_be_visible()
     await page.keyboard.type("well")
     await page.get_by_role("option", name="well").click()
     await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")

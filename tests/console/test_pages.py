@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -97,7 +98,7 @@ async def test_session_shows_its_calls_and_which_repeat(running: Running, page: 
     await is_shown(page)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
     await expect(page.get_by_text("search").first).to_be_visible()
-    await expect(page.get_by_text(re.compile("×20|20×")).first).to_be_visible()
+    await expect(page.get_by_text(re.compile("(\u00d720|20\u00d7)")).first).to_be_visible()
 
 
 async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
@@ -105,10 +106,10 @@ async def test_recorder_says_what_fired_and_exports_the_run(running: Running, pa
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
     await is_shown(page)
 
-    await expect(page.get_by_text("doom loop").first).to_be_visible()
+    await expect(page.get_by_text("doom loop").locator("visible=true").first).to_be_visible()
     async with page.expect_download() as download:
         await page.get_by_role("link", name=re.compile("Export")).click()
-    exported = Path(await (await download.value).path()).read_text()
+    exported = await asyncio.to_thread(Path(await (await download.value).path()).read_text)
 
     assert json.loads(exported.splitlines()[0])
 
@@ -168,16 +169,17 @@ class TestViewer:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         found = demo_settings(tmp_path / "storage")
-        return found.model_copy(update={"auth": found.auth.model_copy(update={"required": True})})
+        found = found.model_copy(update={"auth": found.auth.model_copy(update={"required": True})})
+        self.token = token_for(found, "vera", Role.VIEWER)
+        return found
 
     async def test_viewer_sees_everything_and_may_do_nothing(
         self, running: Running, chromium: Browser, watched: Watched
     ) -> None:
         ticket_id = await ticket_on(running)
-        token = token_for(running.service.settings, "vera", Role.VIEWER)
         page = await (await chromium.new_context()).new_page()
         await page.goto(running.url)
-        await page.locator("input[type=password]").fill(token)
+        await page.locator("input[type=password]").fill(self.token)
         await page.keyboard.press("Enter")
         watched.watch(page)
 

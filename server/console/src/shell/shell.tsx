@@ -68,13 +68,13 @@ export function Shell() {
           })}
         </nav>
         <ConnectionState />
-        <Button look="plain" className="find" aria-label="Search" onPress={() => setOpen('palette')}>
+        <Button look="plain" className="find" aria-keyshortcuts="Control+K" onPress={() => setOpen('palette')}>
           <svg width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" strokeWidth="1.6" aria-hidden="true">
             <circle cx="6" cy="6" r="4.5" />
             <path d="m9.5 9.5 3.5 3.5" />
           </svg>
           <span>Search</span>
-          <kbd>Ctrl K</kbd>
+          <kbd aria-hidden="true">Ctrl K</kbd>
         </Button>
         <Button look="plain" aria-label="Preferences" onPress={() => setOpen('preferences')}>
           <svg width="16" height="16" viewBox="0 0 16 16" fill="currentColor" aria-hidden="true">
