@@ -78,3 +78,36 @@ def test_queue_of_jobs_never_pages(job: Any) -> None:
         call(script, "get_next_job", {}, job(n))
         call(script, "complete_job", {"job": uuid_of(n)}, "done")
         assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+
+# -- answers of a person ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", ["ask_user", "AskUserQuestion", "mcp__ui__ask_human"])
+def test_equal_answers_of_a_person_are_no_loop(tool: str) -> None:
+    script = worker()
+    for n in range(25):
+        call(script, tool, {"question": "Continue?"}, "yes")
+        call(script, "read_file", {"path": f"{n}.py"}, f"text {n}")
+
+    assert_is_healthy(script)
+    assert script.finding(LOOP) is None
+
+
+def test_answer_of_a_person_ends_a_repeat() -> None:
+    script = worker()
+    for _ in range(6):
+        call(script, "read_file", {"path": "a.py"}, "text")
+    assert script.finding(LOOP) is not None
+    call(script, "ask_user", {"question": "Continue?"}, "yes")
+
+    assert script.finding(LOOP) is None
+
+
+def test_failed_question_does_not_end_a_repeat() -> None:
+    script = worker()
+    for _ in range(6):
+        call(script, "read_file", {"path": "a.py"}, "text")
+    call(script, "ask_user", {"question": "Continue?"}, "no user", outcome="error", error_type="no_user")
+
+    assert script.finding(LOOP) is not None

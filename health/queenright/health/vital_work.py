@@ -423,7 +423,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if (took := duration if duration is not None else ran) is not None:
         v.learn_duration(Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
-    v.has_user = v.has_user or asks_user(tool)
+    if asks_user(tool):
+        v.has_user = True
+        if not failed:
+            v.hear_user(at)
     turn = data.get("turn")
     if turn is None and duration is not None:
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
