@@ -111,3 +111,56 @@ def test_failed_question_does_not_end_a_repeat() -> None:
     call(script, "ask_user", {"question": "Continue?"}, "no user", outcome="error", error_type="no_user")
 
     assert script.finding(LOOP) is not None
+
+
+# -- acting and looking -------------------------------------------------------------------------------
+
+STEPS = [
+    ("click", {"selector": "#next"}, "Clicked", "get_page", {}),
+    ("browser_scroll", {"by": 400}, "ok", "extract_text", {}),
+    ("scroll", {"direction": "down"}, "scrolled", "screenshot", {}),
+    ("send_keys", {"keys": "Enter"}, "sent", "read_screen", {}),
+    ("browser_click", {"ref": "e12"}, "Clicked", "browser_snapshot", {"full": True}),
+    ("next_page", {}, "ok", "read_table", {"table": 1}),
+]
+
+
+@pytest.mark.parametrize(("act", "arguments", "answer", "look", "at"), STEPS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_action_that_shows_something_new_each_time_is_work(
+    act: str, arguments: object, answer: str, look: str, at: object, times: int
+) -> None:
+    script = worker()
+    for n in range(25):
+        for _ in range(times):
+            call(script, act, arguments, answer)
+        call(script, look, at, f"chapter {n} of the book")
+        # Twice at once may be a repeat until the second look.
+        assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
+
+    assert_is_healthy(script)
+
+
+@pytest.mark.parametrize(("act", "arguments", "answer", "look", "at"), STEPS)
+def test_action_that_shows_the_same_pages_in_a_circle_pages(
+    act: str, arguments: object, answer: str, look: str, at: object
+) -> None:
+    script = worker()
+    for n in range(12):
+        call(script, act, arguments, answer)
+        call(script, look, at, f"chapter {n % 2} of the book")
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity.rank >= Severity.HIGH.rank
+
+
+def test_failing_action_is_a_loop_whatever_is_shown() -> None:
+    script = worker()
+    for n in range(6):
+        call(script, "click", {"selector": "#next"}, "no such element", outcome="error", error_type="missing")
+        call(script, "get_page", {}, f"advertisement {n}")
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.HIGH
