@@ -164,3 +164,56 @@ def test_failing_action_is_a_loop_whatever_is_shown() -> None:
     finding = script.finding(LOOP)
     assert finding is not None
     assert finding.severity is Severity.HIGH
+
+
+# -- failures that are told in words --------------------------------------------------------------------
+
+FAILURES = [
+    ("http_get", {"url": "https://x.example"}, "Error: connection refused (attempt {n})"),
+    ("http_get", {"url": "https://x.example"}, "request to port 80 refused after 2 tries [{n}]"),
+    ("bash", "python train.py", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.{n} GiB"),
+    (
+        "bash",
+        "python train.py",
+        'Traceback (most recent call last):\n  File "a.py"\nTried to allocate 2.{n} GiB',
+    ),
+    ("bash", "docker compose up -d", " Network a  Created\n Container db  Error 1{n}.{n}s\nunhealthy"),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "result"), FAILURES)
+def test_failure_in_words_with_other_numbers_is_the_same_failure(
+    tool: str, arguments: object, result: str
+) -> None:
+    script = worker()
+    for n in range(6):
+        call(script, tool, arguments, result.format(n=n))
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "Error: {n} of 90 tests failed",
+        "Error summary: {n} errors",
+        "Error: tests: {n}",
+        "Error in an earlier part, {n}/90 done",
+        "Error in an earlier part, {n}% done",
+        "error rate now {n}.2",
+        "row {n}",
+    ],
+)
+def test_counts_and_progress_differ(result: str) -> None:
+    one, other = (result_fingerprint(result.format(n=n), {"path": "a"}) for n in (1, 2))
+
+    assert one != other
+
+
+@pytest.mark.parametrize(("tool", "arguments", "result"), FAILURES)
+def test_numbers_of_failures_differ_for_other_arguments(tool: str, arguments: object, result: str) -> None:
+    one, other = (result_fingerprint(result.format(n=n), f"{arguments} {n}") for n in (1, 2))
+
+    assert one != other

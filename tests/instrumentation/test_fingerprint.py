@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import timeit
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, scrub
+from queenright.instrumentation.fingerprint import (
+    arguments_fingerprint,
+    fingerprint,
+    result_fingerprint,
+    scrub,
+)
 from tests.instrumentation.growth import growth
 from tests.isolation import environment
 
@@ -279,3 +285,10 @@ def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
 def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str) -> None:
     """B127: not with the square of it."""
     assert growth(fingerprint, lambda size: ("1 " + unit * size)[: size - 1] + end) < 24
+
+
+@pytest.mark.parametrize("unit", ["1,", "1 ", "1.", "1", "Error ", "\n"])
+def test_work_for_a_crafted_failure_is_bounded(unit: str) -> None:
+    text = ("Traceback (most recent call last):\n" + unit * 4_096)[:4_000]
+
+    assert min(timeit.repeat(lambda: result_fingerprint(text, {"q": "bees"}), number=1, repeat=5)) < 0.1

@@ -139,6 +139,20 @@ _FAILURE_WORD: Final = re.compile(
     re.IGNORECASE,
 )
 _SHORT: Final = 400
+# A short result that tells of a failure; "error rate" and "2 errors" are about something else.
+_FAILED: Final = re.compile(
+    r"(?<!\d )(?:Error|Exception|Traceback)\b|^\W*(?:error:|fatal:|failed to\b)"
+    r"|\b(?:refused|timed out|out of memory)\b",
+    re.MULTILINE,
+)
+_FAILED_HINTS: Final = ("rror", "xception", "Traceback", "fatal", "failed", "refused", "timed out", "memory")
+# Numbers that differ between equal failures: attempts, times, sizes. Not a count ("3 tests", "tests: 3") or a
+# share ("3/9", "3 of 9", "3 %").
+_NUMBER_OF_FAILURE: Final = re.compile(
+    r"\d(?<![\w.,/:=-].)(?<![:=] .)[\d.,]*+"
+    r"(?: ?(?:[nmu\u00b5]?s|sec(?:ond)?s?|min(?:ute)?s?|[KMGT]?i?B|bytes|times)\b"
+    r"|(?! ?[\w/%]))"
+)
 # Some browsers number what they report; an action on a named element does not count pages.
 _STEP_COUNT: Final = re.compile(
     r"\"?\W{0,3}(?:step|turn|action|iteration) #?\d+(?: ?(?:of|/) ?\d+)?\W+(?=\w)", re.IGNORECASE
@@ -197,7 +211,8 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     Two searches that find nothing for different words therefore have the same fingerprint. A result that only
     repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
     found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
-    message), line and column numbers are ignored too. Never raises.
+    message), line and column numbers are ignored too. So are attempts, times and sizes in a text that tells
+    of a failure, if the arguments are equal. Never raises.
 
     Args:
         result: The result: text or any value.
@@ -226,6 +241,11 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
         return NOTHING_FOUND
     if failed or _has_failure_shape(canonical, arguments):
         canonical = _POSITION.sub("#", canonical)
+    if arguments and _tells_failure(canonical):
+        masked = _NUMBER_OF_FAILURE.sub("#", canonical)
+        if masked != canonical:
+            # For other arguments, the numbers may tell another failure.
+            canonical = masked + _canonical(arguments, of_arguments=True)
     counted = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
     if counted is not None and _acts_on_element(arguments):
         canonical = canonical[counted.end() :]
@@ -244,6 +264,15 @@ def _has_failure_shape(canonical: str, arguments: object) -> bool:
         and _PLACE.search(canonical) is not None
         and _FAILURE_WORD.search(canonical) is not None
     )
+
+
+def _tells_failure(canonical: str) -> bool:
+    """Return whether a text tells of a failure."""
+    if canonical[:1] != '"' or len(canonical) > _SEARCHED_FOR_FAILURE:
+        return False
+    if len(canonical) > _SHORT:
+        return "Traceback " in canonical and _FAILURE_SHAPE.search(canonical) is not None
+    return any(word in canonical for word in _FAILED_HINTS) and _FAILED.search(canonical) is not None
 
 
 def _acts_on_element(arguments: object) -> bool:
