@@ -23,7 +23,7 @@ from tests.waiting import until
 
 @dataclass
 class People:
-    """Slack, PagerDuty, the dead man's receiver, and the service's two webhooks."""
+    """Slack, PagerDuty, the dead man's switch, and the service's two webhooks."""
 
     url: str = ""
     recorder: Recorder = field(default_factory=Recorder)

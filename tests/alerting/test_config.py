@@ -81,7 +81,7 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
 
 
 def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
-    """The start and the end of alerts; the dead man's receiver gets no end, which would look alive."""
+    """The start and the end of alerts; the dead man's switch gets no end, which would look alive."""
     receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
     url = "http://127.0.0.1:8420/api/alertmanager/notifications"
     webhook = {"url": url, "send_resolved": True, "max_alerts": 100}

@@ -67,7 +67,7 @@ class World:
             if crash:
                 continue
             if post.status == "firing":
-                self.said[post.key] = SentAlert(self.now, post.content)
+                self.said[post.key] = SentAlert(self.now, post.text_version)
                 self.ends.discard(post.key)
             else:
                 self.ends.add(post.key)

@@ -32,7 +32,7 @@ from queenright.alerting.export import (
     rule_links,
 )
 from queenright.alerting.export.alertmanager import queenright_section, whole_config
-from queenright.alerting.export.compare import normal
+from queenright.alerting.export.compare import normalize_expression
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
@@ -99,7 +99,7 @@ def test_blanks_are_no_difference(one: LoadedRule, data: st.DataObject) -> None:
     ],
 )
 def test_promql_formatting_is_not_a_difference(one: str, other: str) -> None:
-    assert normal(one) == normal(other)
+    assert normalize_expression(one) == normalize_expression(other)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_promql_formatting_is_not_a_difference(one: str, other: str) -> None:
     ],
 )
 def test_requested_change_is_a_difference(one: str, other: str) -> None:
-    assert normal(one) != normal(other)
+    assert normalize_expression(one) != normalize_expression(other)
 
 
 def test_changed_threshold_is_reported_as_a_change() -> None:
@@ -362,7 +362,7 @@ def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) 
     assert "1 templates" in checked.stdout
 
 
-# The dead man's receiver
+# The dead man's switch
 
 
 def deadman(files: dict[str, str], name: str) -> str:

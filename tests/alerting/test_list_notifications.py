@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queenright.alerting.notification import HandedOver, PeerDeliveryState, list_notifications
+from queenright.alerting.notification import NotificationRecord, PeerDeliveryState, list_notifications
 from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
@@ -20,7 +20,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def read(store: Store, limit: int = 50) -> list[HandedOver]:
+async def read(store: Store, limit: int = 50) -> list[NotificationRecord]:
     return await store.read(lambda conn: list_notifications(conn, limit, now=T0 + 3600))
 
 

@@ -148,7 +148,7 @@ async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost
     gone = other.model_copy(update={"status": TicketStatus.WORKER_GONE})
     await post.say(ticket())
     for given, hold in ((other, 0.0), (gone, 600.0)):
-        await post.say(given, follows=["ticket-1"], hold=hold)
+        await post.say(given, earlier_tickets=["ticket-1"], hold_seconds=hold)
         await post.deliver(after=1)
 
     await post.say(ticket(**RESOLVED))
@@ -193,7 +193,7 @@ async def test_rise_of_one_ticket_of_an_incident_leaves_no_other_without_an_aler
     await post.say(tickets["ticket-1"])
     second = tickets["ticket-2"]
     await post.store.transact(
-        lambda conn: enqueue(conn, second, post.settings, post.now, follows=["ticket-1"])
+        lambda conn: enqueue(conn, second, post.settings, post.now, earlier_tickets=["ticket-1"])
     )
     await post.deliver(after=1)
 
@@ -235,7 +235,7 @@ async def test_replaced_alert_held_by_another_ticket_is_not_resolved_again(
     other = ticket(ticket_id="t2", worker_session_id="s2", **lesser)
     await post.say(ticket(**lesser))
     await post.store.transact(
-        lambda conn: enqueue(conn, other, post.settings, post.now, follows=["ticket-1"])
+        lambda conn: enqueue(conn, other, post.settings, post.now, earlier_tickets=["ticket-1"])
     )
     await post.deliver(after=1)
     await post.say(other.model_copy(update=RESOLVED))
@@ -351,7 +351,7 @@ async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     await post.say(ticket())
     other = ticket(ticket_id="t2", worker_session_id="s2")
     await post.store.transact(
-        lambda conn: enqueue(conn, other, post.settings, post.now, follows=["ticket-1"])
+        lambda conn: enqueue(conn, other, post.settings, post.now, earlier_tickets=["ticket-1"])
     )
     await post.deliver()
     await post.say(other.model_copy(update=end))
@@ -387,7 +387,7 @@ async def test_clock_set_back_does_not_undo_a_resolve(
     await post.deliver(after=100)
     over = ticket(**end)
     # As the alert of a worker that ended is held open for its next life.
-    await post.store.transact(lambda conn: enqueue(conn, over, post.settings, post.now, hold=600))
+    await post.store.transact(lambda conn: enqueue(conn, over, post.settings, post.now, hold_seconds=600))
     await post.deliver(after=-3600)
     await post.deliver(after=1)
 
@@ -667,7 +667,9 @@ async def test_rows_of_ended_incarnations_are_closed(make_post: MakePost, peer: 
         one = ticket(ticket_id=f"t{number}", worker_session_id=f"s{number}", **changes)
         earlier = [f"t{number - 1}"]
         await post.store.transact(
-            lambda conn: enqueue(conn, one, post.settings, post.now, follows=earlier, hold=600.0)
+            lambda conn: enqueue(
+                conn, one, post.settings, post.now, earlier_tickets=earlier, hold_seconds=600.0
+            )
         )
         await post.deliver(after=5)
 
@@ -916,7 +918,7 @@ async def test_unstored_receipt_is_not_assumed(
     post = make_post(peer.url)
     await post.say(ticket())
     with monkeypatch.context() as broken:
-        broken.setattr("queenright.alerting.outbox.record", lambda *args: 1 / 0)
+        broken.setattr("queenright.alerting.outbox.record_receipts", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await post.deliver()
 

@@ -13,7 +13,7 @@ from queenright.alerting.notification import (
     Receipt,
     enqueue,
     read_changed,
-    record,
+    record_receipts,
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
@@ -49,12 +49,12 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
     def use_outbox(conn: Connection) -> list[str]:
         event.listen(conn, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
         enqueue(conn, ticket(), settings, T0)
-        enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, follows=["ticket-0"])
-        enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, follows=["ticket-1"])
+        enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, earlier_tickets=["ticket-0"])
+        enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, earlier_tickets=["ticket-1"])
         enqueue(conn, ticket(reminders=1), settings, T0 + 2)
         read_changed(conn, {}, T0, above=0)
         receipt = Receipt(notification_id=1, peer="peer", status="firing", at=T0 + 2, attempts=1)
-        record(conn, [receipt], [1], T0 + 3)
+        record_receipts(conn, [receipt], [1], T0 + 3)
         enqueue(conn, ticket(status=TicketStatus.RESOLVED), settings, T0 + 4)
         result = list(statements)
         return plans(conn, result)

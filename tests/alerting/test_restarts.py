@@ -37,7 +37,7 @@ async def say(store: Store, alertmanager: RealAlertmanager, *, at: float = 0.0, 
     """Write a change of a ticket, and let a service that has just started deliver what there is."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     now = at or time.time()
-    more = {name: changes.pop(name) for name in ("follows", "hold") if name in changes}
+    more = {name: changes.pop(name) for name in ("earlier_tickets", "hold_seconds") if name in changes}
     if changes:
         await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now, **more))
     client = AlertmanagerClient()
@@ -132,7 +132,7 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
         "severity": Severity.MEDIUM,
         "status": TicketStatus.WORKER_GONE,
     }
-    joins: dict[str, Any] = {"ticket_id": "t2", "worker_session_id": "session-2", "follows": ["t1"]}
+    joins: dict[str, Any] = {"ticket_id": "t2", "worker_session_id": "session-2", "earlier_tickets": ["t1"]}
     start = time.time() - 7200
     reminded = joins | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
     with reserve_port() as port:
@@ -142,7 +142,7 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
                 await say(store, first, ticket_id="t1", severity=Severity.MEDIUM)
                 await first.until(lambda: len(received) == 1, "the lesser alert")
                 if is_held:
-                    await say(store, first, hold=0.5, **gone)
+                    await say(store, first, hold_seconds=0.5, **gone)
                 await say(store, first, **joins)
                 await first.until(lambda: any(m.channel == "pagerduty" for m in received), "the greater")
                 if not is_held:

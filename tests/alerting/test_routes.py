@@ -243,8 +243,9 @@ def with_snippet(path: Path, heading: str) -> Path:
     """Write our configuration with the routes in the snippet below a heading of the page before ours."""
     below = PAGE.split(f"{heading}\n", 1)[1]
     [snippet] = re.findall(r"```yaml\n(.*?)```", below.split("\n## ", 1)[0], re.DOTALL)[:1]
-    config = yaml.safe_load(CONFIG.read_text())
-    config["route"]["routes"] = yaml.safe_load(snippet)["route"]["routes"] + config["route"]["routes"]
+    config, added = yaml.safe_load(CONFIG.read_text()), yaml.safe_load(snippet)
+    config["route"]["routes"] = added["route"]["routes"] + config["route"]["routes"]
+    config["receivers"] += added.get("receivers", [])
     path.write_text(yaml.safe_dump(config))
     return path
 
@@ -269,6 +270,30 @@ def test_documented_route_snippet_changes_only_its_alerts(
         words = [f'{label}="{value}"' for label, value in alerts[name].items()]
         done = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
         assert done.stdout.strip() == changed.get(name, receivers(alerts[name])), name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"agent": "billing-1", "severity": "critical"}, "pagerduty,slack-billing"),
+        ({"agent": "billing-1", "severity": "warning"}, "slack-billing"),
+        ({"agent": "billing-1", "severity": "critical", "storm": "s1"}, "pagerduty,slack"),
+        ({"agent": "researcher", "severity": "warning"}, "slack"),
+    ],
+)
+def test_documented_team_channel_gets_only_its_agents(
+    tmp_path: Path, version: str, labels: dict[str, str], expected: str
+) -> None:
+    config = with_snippet(tmp_path / "alertmanager.yml", "## A Slack channel per team")
+    alert = {"alertname": "QueenrightIntervention", "source": "queen", "ticket_id": "t1", **labels}
+
+    checked = run("amtool", "check-config", config, version=version)
+    words = [f'{label}="{value}"' for label, value in alert.items()]
+    done = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert done.stdout.strip() == expected
 
 
 def test_the_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:

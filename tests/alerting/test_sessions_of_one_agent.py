@@ -63,7 +63,7 @@ async def line(alertmanager: RealAlertmanager, store: Store) -> AsyncIterator[Li
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
 
     async def write(session: int, **changes: Any) -> None:
-        more = {name: changes.pop(name) for name in ("follows", "hold") if name in changes}
+        more = {name: changes.pop(name) for name in ("earlier_tickets", "hold_seconds") if name in changes}
         values = {"worker_session_id": f"session-{session}", "ticket_id": f"ticket-{session}", **changes}
         await store.transact(lambda conn: enqueue(conn, ticket(**values), settings, time.time(), **more))
         await outbox.deliver_due(time.time())
@@ -137,7 +137,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
         lambda conn: notification_ledger.record_deliveries(conn, "pagerduty", key, alerts, time.time())
     )
     for session in range(2, 9):
-        await line.write(session, follows=[f"ticket-{session - 1}"])
+        await line.write(session, earlier_tickets=[f"ticket-{session - 1}"])
     await line.flush("marker-1")
     await line.flush("marker-2")
     ours = [m for m in line.alertmanager.recorder.received if "researcher" in m.title]
@@ -171,13 +171,13 @@ async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(l
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
     for session in range(1, 8):
-        await line.write(session, **gone, hold=15.0)
-        await line.write(session + 1, follows=[f"ticket-{n}" for n in range(session, 0, -1)])
+        await line.write(session, **gone, hold_seconds=15.0)
+        await line.write(session + 1, earlier_tickets=[f"ticket-{n}" for n in range(session, 0, -1)])
     await line.flush("marker-1")
     await line.flush("marker-2")
     assert len([m for m in line.alertmanager.recorder.received if "researcher" in m.title]) == 2
 
-    await line.write(8, **gone, hold=15.0)
+    await line.write(8, **gone, hold_seconds=15.0)
     deadline = time.monotonic() + 90
     while not (line.messages_on("pagerduty", "resolved") and line.messages_on("slack", "resolved")):
         assert time.monotonic() < deadline, "the end"

@@ -58,7 +58,8 @@ class Reaper:
     def watch(self) -> None:
         """Put the points where they belong: around what the service calls, which does what it always does."""
         vars(wiring)["enqueue"] = self._after(outbox.enqueue, "decided, not committed")
-        vars(outbox)["record"] = self._after(notification.record, "written down, not committed")
+        recorded = self._after(notification.record_receipts, "written down, not committed")
+        vars(outbox)["record_receipts"] = recorded
         post, publish = AlertmanagerClient.post_alerts, EventBus.publish
 
         async def posting(client: AlertmanagerClient, *args: Any) -> None:

@@ -65,7 +65,7 @@ def tell(*words: object) -> None:
 class RemoteActions:
     """Control and respawner that report every action to the parent process."""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return True
 
     async def nudge(
@@ -155,7 +155,7 @@ class MonitorRun:
             return rebuild(conn, self.monitor, since=now - DAY, now=now).events
 
         if self.store.read_now(replay):
-            self.monitor.clock_jumped(now)
+            self.monitor.handle_clock_jump(now)
         waiting = await self.tickets.load()
         await self.recovery.load()
         await self.acting.load()
@@ -174,11 +174,11 @@ class MonitorRun:
         await self._speak()
         await self.tickets.settle(now)
         await self.recovery.advance(now)
-        await self.recovery.settled()
+        await self.recovery.wait_until_idle()
         await self._speak()
         await self.acting.advance(now)
-        await self.acting.settled()
-        await self.recovery.settled()
+        await self.acting.wait_until_idle()
+        await self.recovery.wait_until_idle()
         await self._speak()
 
     def publish(self, *events: AgentEvent) -> None:

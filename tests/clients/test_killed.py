@@ -40,7 +40,7 @@ def watch(records: Sequence[Record]) -> tuple[HealthMonitor, VitalSigns, float, 
         for event in batch.events:
             monitor.apply(event, now)
         for incarnation, interval in batch.report_intervals.items():
-            monitor.note_alive(incarnation, now, interval)
+            monitor.record_process_alive(incarnation, now, interval)
             signs[incarnation] = interval or signs.get(incarnation)
     [worker] = monitor.workers()
     return monitor, worker.vitals, now, signs
@@ -89,7 +89,7 @@ def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) ->
     monitor, vitals, now, signs = watch(until_end(load_framework(path_of(pair, "hang_first-watched"))))
     for minute in range(24 * 60):
         for incarnation, interval in signs.items():
-            monitor.note_alive(incarnation, now + 60 * minute, interval)
+            monitor.record_process_alive(incarnation, now + 60 * minute, interval)
         monitor.sweep(now + 60 * minute)
 
     assert has_ticket(monitor)

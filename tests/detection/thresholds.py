@@ -37,160 +37,158 @@ _FEW: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50)
 THRESHOLDS: Final = (
     Threshold(
         "loops.consecutive",
-        "twice happens to everybody; a third time, nothing was learnt from the second",
+        "two equal calls are common in solved runs; a third shows that the second result was ignored",
         _FEW,
     ),
-    Threshold(
-        "loops.cycles", "as in a row: a round is one repeat, and the third adds nothing to the second", _FEW
-    ),
+    Threshold("loops.cycles", "the same as `loops.consecutive`: each round is one repeat", _FEW),
     Threshold(
         "loops.repeats",
-        "scattered repeats are weaker evidence than repeats in a row, so one more is asked for",
+        "scattered repeats are weaker evidence than consecutive ones, so one more is required",
         _FEW,
     ),
     Threshold(
         "loops.repeats_high",
-        "one more than is looked at: whoever has asked four times and asks again does not wait for a change",
+        "one more than `loops.repeats`: an agent that repeats a fifth time is not waiting for a change",
         _FEW,
     ),
     Threshold(
         "loops.repeats_at_all",
-        "nearly every other call, twice as often as without a change: it may be a check, so it pages nobody",
+        "twice `loops.repeats`, because changes happened in between; it may be a check, so it does not page",
         _FEW,
     ),
     Threshold(
         "loops.window",
-        "a few times the longest cycle times its rounds (4 times 3), so that others may stand between",
+        "larger than the longest cycle (4 calls times 3 rounds), so that other calls may occur in between",
         (5, 8, 10, 12, 15, 20, 30, 40, 60, 100),
     ),
     Threshold(
         "loops.blind_repeats",
-        "without results an edit-test cycle looks like a loop: only what nobody does on purpose counts",
+        "without results an edit-test cycle looks like a loop, so the count is far above intended repetition",
         (2, 3, 4, 5, 6, 8, 10, 15, 20, 50),
     ),
     Threshold(
         "loops.error_streak",
-        "a failing tool is tried in a few ways, and that is work; as many as bad steps before they are shown",
+        "an agent may try a failing tool in several ways; equal to `bands.warning`",
         _FEW,
     ),
     Threshold(
         "loops.stale_calls",
-        "one more than equal calls in a row: here the calls differ, so each says less",
+        "one more than `loops.consecutive`: the calls differ, so each is weaker evidence",
         _FEW,
     ),
     Threshold(
         "loops.fruitless_calls",
-        "one more than calls that tell nothing new: shown only, for nothing may be what was hoped for",
+        "one more than `loops.stale_calls`; shown only, because an empty result may be the expected one",
         _FEW,
     ),
     Threshold(
         "loops.refused_changes",
-        "as many as of any failing tool: what was read between did not help",
+        "the same as `loops.error_streak`: reads in between did not help",
         _FEW,
     ),
     Threshold(
         "loops.idle_turns",
-        "an answer or two ends a piece of work, a question takes one: eight in a row lead nowhere",
+        "finishing a task takes one or two answers and a question one; eight in a row achieve nothing",
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
     ),
     Threshold(
         "loops.minimum_results",
-        "of fewer results a share says little: one call more or less would make it a majority",
+        "with fewer results, a single call could make a majority",
         _FEW,
     ),
     Threshold(
         "loops.known_results_share",
-        "above a half: acknowledgements and new errors count a half, and must not do it alone",
+        "above one half: acknowledgements and new errors count ½ and must not reach the limit alone",
         (0.51, 0.52, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0),
     ),
     Threshold(
         "loops.known_results",
-        "one more than in a row, as the others may have told something; of nine results it is a majority",
+        "one more than `loops.stale_calls`, because other calls may have returned something new",
         _FEW,
     ),
     Threshold(
         "loops.provider_failures",
-        "clients retry twice by themselves, so three failures are not a hiccup",
+        "clients retry twice on their own, so three failures are not transient",
         _FEW,
     ),
     Threshold(
         "loops.token_spike_factor",
-        "conversations grow by parts of themselves: at four times the usual it is another one",
+        "conversations grow gradually; four times the usual input is not gradual growth",
         (1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 20),
     ),
     Threshold(
         "loops.token_spike_minimum",
-        "a multiple of little is little: a file read into a short prompt is under this",
+        "a multiple of a short prompt is still short: reading a file stays below this",
         (1, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000),
     ),
     Threshold(
         "loops.poll_seconds",
-        "a read that a person would repeat: seconds are a loop's pace, a quarter of a minute is not",
+        "loops repeat within seconds; polls wait longer",
         (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
     ),
     Threshold(
         "loops.pause_seconds",
-        "longer than a model takes to answer, as nothing tells what is asked for",
+        "longer than a model takes to answer, because the purpose of the call is unknown",
         (5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600),
     ),
     Threshold(
         "loops.polls",
-        "as many equal calls as are critical: each was waited for a little, so it is a ticket and no page",
+        "equal to `bands.critical`; there are pauses in between, so it opens a ticket but does not page",
         (2, 5, 10, 15, 20, 30, 50),
     ),
     Threshold(
         "stall.unknown_seconds",
-        "who does not say what it does may be in a slow call, or wait for a person: longer than a tool gets",
+        "an unknown phase may be a slow call or a wait for a person: longer than `stall.tool_seconds`",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),
     ),
     Threshold(
         "stall.idle_seconds",
-        "between two steps nothing is waited for: four minutes are the judge's two looks",
+        "nothing runs between two steps; twice `judge.interval_seconds`",
     ),
     Threshold(
         "stall.llm_seconds",
-        "longer than a slow answer streams; as between steps, so that one number is learnt",
+        "longer than a pause in a slow stream; the same as `stall.idle_seconds`, to keep one number",
     ),
-    Threshold("stall.tool_seconds", "tests and builds of minutes are work; who needs longer declares it"),
+    Threshold("stall.tool_seconds", "tests and builds take minutes; a slower tool declares its timeout"),
     Threshold(
         "health_check.no_tool_call_seconds",
-        "longer than any stall: it goes on, so it is given more",
+        "longer than `stall.tool_seconds`: the agent is active, so it gets more time",
         (60, 120, 300, 600, 900, 1_800, 3_600),
     ),
     Threshold(
         "health_check.no_tokens_seconds",
-        "as without tool calls: it is the same silence, seen elsewhere",
+        "the same as `no_tool_call_seconds`: the same condition in another signal",
         (60, 120, 300, 600, 900, 1_800),
     ),
     Threshold(
         "health_check.polling_seconds",
-        "twice as long as without tool calls: it waits for something, and says so",
+        "twice `no_tool_call_seconds`: a poll is a visible wait",
         (300, 900, 1_800, 3_600),
     ),
     Threshold(
         "health_check.checkpoint_stale_threshold_seconds",
-        "the loss of half an hour's work is worth a question",
+        "losing half an hour of work justifies a ticket",
     ),
-    Threshold("heartbeat.interval_seconds", "five minutes cost nothing to send; workers may say another"),
+    Threshold("heartbeat.interval_seconds", "negligible cost; workers may declare another interval"),
     Threshold("heartbeat.timeout_seconds", "two intervals: one beat may be lost"),
-    Threshold("bands.warning", "spec: five bad steps are shown and woken for by nobody"),
+    Threshold("bands.warning", "spec: five bad steps are shown and page nobody"),
     Threshold("bands.medium", "spec: twice the warning, and only if half of them brought nothing new"),
     Threshold(
         "bands.high",
-        "spec: three times the warning; as many calls in a row that only failed, too",
+        "spec: three times the warning; also for consecutive failed calls",
         (11, 12, 13, 15, 17, 19),
     ),
     Threshold(
         "bands.critical",
-        "spec: four times the warning; the most serious repeats begin here too",
+        "spec: four times the warning; also for the most serious repeats",
         (16, 18, 20, 25, 30, 50),
     ),
     Threshold(
-        "health_check.error_rate", "one failure in four is more than trying out; shown only, never an alarm"
+        "health_check.error_rate", "more than one failure in four is more than exploration; shown only"
     ),
     Threshold(
         "health_check.consecutive_failures",
-        "steps, not calls, that failed outright: one more than clients retry",
+        "steps, not calls, that ended in an error: one more than clients retry",
     ),
 )
 

@@ -115,7 +115,9 @@ def settings_for(storage: Path) -> Settings:
 async def measure(pair: Pair, storage: Path) -> Cells:
     """Send every recording of a pair to a service, over HTTP, and return what the service says of them."""
     with patch.multiple(
-        "queenright.server.telemetry.assembler", RUN_END_HOLD=_HOLD_SECONDS, UNSEEN_TOOL_HOLD=0.0
+        "queenright.server.telemetry.assembler",
+        RUN_END_HOLD_SECONDS=_HOLD_SECONDS,
+        UNSEEN_TOOL_HOLD_SECONDS=0.0,
     ):
         return await _measure(pair, storage)
 

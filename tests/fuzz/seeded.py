@@ -78,7 +78,7 @@ async def _seed(running: Running, folder: Path, words: str) -> None:
     await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
     breaker = service.breakers.get("tool_execution", "researcher", "search")
     for _ in range(3):
-        breaker.admit().failed("search: it does not answer")
+        breaker.admit().record_failure("search: it does not answer")
     client = httpx.AsyncClient(base_url=running.url, headers=bearing(words), trust_env=False, timeout=60)
     async with client as http:
         await http.get("/api/agents/researcher/instructions", params=LIFE)

@@ -36,7 +36,7 @@ class FakeControl:
         self.last_words: Callable[[], None] = lambda: None
         self.waits: Callable[[], Awaitable[object]] | None = None
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return self.reached
 
     async def nudge(
@@ -65,10 +65,10 @@ class FakeRecovery:
     accepted: bool = True
     reason: str = ""
 
-    def in_hand(self, key: tuple[str, str]) -> bool:
+    def is_recovering(self, key: tuple[str, str]) -> bool:
         return False
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return self.reached
 
     async def request(self, target: Target, reason: str, *, by: str) -> FakeRecovery:
@@ -183,10 +183,10 @@ class Acting:
         await self.tell(EventType.STEP_COMPLETED, agent, verdict="ACCEPT")
 
     async def settle(self) -> None:
-        await self.service.settled()
+        await self.service.wait_until_idle()
         while (due := self.service.next_deadline()) is not None and due <= self.time.now:
             await self.service.advance(self.time.now)
-            await self.service.settled()
+            await self.service.wait_until_idle()
 
     async def pass_time(self, seconds: float) -> None:
         """Let time go by, everybody acting when it is due."""

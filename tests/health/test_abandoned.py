@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from queenright.health.deadlines import Sign, over_from
 from queenright.health.findings import FindingKind, HealthState
-from queenright.health.monitor import SIGNS_KEPT, HealthMonitor
+from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
@@ -33,7 +33,7 @@ class Process:
             type=kind, time=self.now, agent_id="porter", session_id=session, incarnation_id="p", data=data
         )
         self.monitor.apply(event, self.now)
-        self.monitor.note_alive("p", self.now)
+        self.monitor.record_process_alive("p", self.now)
 
     def work(self, session: str) -> None:
         """A turn of the model, as spans tell it: when it is over."""
@@ -50,9 +50,9 @@ class Process:
         while self.now < until:
             self.now = min(until, self.now + 10)
             if beats is not None and self.now % beats < 10:
-                self.monitor.note_alive("p", self.now, beats)
+                self.monitor.record_process_alive("p", self.now, beats)
             elif sends:
-                self.monitor.note_alive("p", self.now)
+                self.monitor.record_process_alive("p", self.now)
             emitted = self.monitor.advance(self.now)
             self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in emitted)
 
@@ -197,7 +197,7 @@ def test_clock_jump_is_not_silence() -> None:
     process.open_tool("a")
     process.pass_time(60, beats=BEAT)
     process.now += 8 * 3600
-    process.monitor.clock_jumped(process.now)
+    process.monitor.handle_clock_jump(process.now)
     process.pass_time(120, beats=BEAT)
 
     assert process.status("a") is SessionStatus.ACTIVE
@@ -205,10 +205,10 @@ def test_clock_jump_is_not_silence() -> None:
 
 def test_remembered_processes_are_bounded() -> None:
     monitor = HealthMonitor(SETTINGS)
-    for number in range(SIGNS_KEPT + 10):
-        monitor.note_alive(str(number), float(number))
+    for number in range(MAX_PROCESSES + 10):
+        monitor.record_process_alive(str(number), float(number))
 
-    assert len(monitor._signs) == SIGNS_KEPT
+    assert len(monitor._signs) == MAX_PROCESSES
 
 
 @given(

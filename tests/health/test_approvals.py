@@ -48,7 +48,7 @@ class Asking(Acting):
             timeout=TIMEOUT,
             monitor=self.monitor,
             terminate=self._terminate,
-            stopped=lambda: self.stop.reason,
+            stop_reason=lambda: self.stop.reason,
             clock=self.time,
             publish=self.publish,
             ids=self.ids,
@@ -74,7 +74,7 @@ class Asking(Acting):
     async def look(self, **how: Any) -> None:
         """Do everything that is due."""
         await self.approvals.advance(self.time.now, **how)
-        await self.approvals.settled()
+        await self.approvals.wait_until_idle()
 
     async def latest(self) -> Approval:
         [one, *_] = await self.approvals.history(limit=1)
@@ -178,7 +178,7 @@ async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
     assert void_reason(request, hive.worker()) is None
     another = request.model_copy(update={"incarnation_id": "i0"})
 
-    assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
+    assert void_reason(another, hive.worker()) == "the worker was restarted in the meantime"
 
 
 async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> None:
@@ -195,7 +195,7 @@ async def test_request_about_an_earlier_incarnation_is_void(hive: Asking) -> Non
     latest = await hive.latest()
     assert (latest.status, latest.decision_reason) == (
         ApprovalStatus.VOID,
-        "it was restarted in the meantime",
+        "the worker was restarted in the meantime",
     )
 
 
@@ -350,7 +350,7 @@ async def test_advance_does_not_begin_an_approval_in_progress(hive: Asking) -> N
     hive.approvals._publish = look_at_once
     done = await hive.approvals.approve(request.approval_id, by="ada")
     await asyncio.gather(*looks)
-    await hive.approvals.settled()
+    await hive.approvals.wait_until_idle()
 
     assert len(hive.hands.stopped) == 1
     assert (await hive.latest()) == done
@@ -379,9 +379,9 @@ async def test_provider_failure_gets_no_request(store: Store) -> None:
 async def test_dismissing_a_ticket_voids_its_request(hive: Asking) -> None:
     await hive.ask()
 
-    await hive.approvals.ticket_closed("another", "its ticket is dismissed")
+    await hive.approvals.void_for_closed_ticket("another", "its ticket is dismissed")
     assert len(hive.approvals.pending()) == 1
-    await hive.approvals.ticket_closed("t1", "its ticket is dismissed")
+    await hive.approvals.void_for_closed_ticket("t1", "its ticket is dismissed")
 
     assert (await hive.latest()).decision_reason == "its ticket is dismissed"
 
@@ -482,7 +482,7 @@ async def test_old_approval_is_void(hive: Asking) -> None:
     await hive.look()
 
     assert hive.hands.stopped == []
-    assert (await hive.latest()).decision_reason == "it could not be done in time"
+    assert (await hive.latest()).decision_reason == "the worker could not be terminated in time"
 
 
 async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking) -> None:

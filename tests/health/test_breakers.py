@@ -19,7 +19,7 @@ from queenright.health.breakers import (
     CircuitBreaker,
     CircuitOpenError,
 )
-from queenright.health.breakers.breaker import Leave
+from queenright.health.breakers.breaker import Admission
 from queenright.health.settings import Breaker
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.breakers import CallRefusedError
@@ -46,22 +46,22 @@ class Bench:
 
     def fails(self, times: int = 1, error: BaseException | None = None) -> None:
         for _ in range(times):
-            self.breaker.admit().failed(error or OSError("no route"))
+            self.breaker.admit().record_failure(error or OSError("no route"))
 
     def path(self) -> list[str]:
         return [f"{change.before}>{change.status.state}" for change in self.changes]
 
 
-def leaves(machine: BreakerMachine, now: float) -> Iterator[Leave]:
-    while (leave := machine.admit(now)) is not None:
-        yield leave
+def admissions(machine: BreakerMachine, now: float) -> Iterator[Admission]:
+    while (admission := machine.admit(now)) is not None:
+        yield admission
 
 
 def test_consecutive_failures_open_the_breaker_and_a_success_resets_them() -> None:
     bench = Bench()
 
     bench.fails(2)
-    bench.breaker.admit().succeeded()
+    bench.breaker.admit().record_success()
     bench.fails(2)
     assert bench.breaker.state is CLOSED
     bench.fails()
@@ -112,7 +112,7 @@ def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> No
 
     bench.now += 60
     assert bench.breaker.state is OPEN
-    bench.breaker.admit().succeeded()
+    bench.breaker.admit().record_success()
 
     assert bench.path() == ["closed>open", "open>half_open", "half_open>closed"]
     assert bench.breaker.untouched
@@ -126,7 +126,7 @@ def test_b73_open_breaker_is_reset_by_hand() -> None:
     bench.fails(3)
 
     assert bench.breaker.reset("anna", "the network is back")
-    late.failed("too late")
+    late.record_failure("too late")
 
     assert bench.breaker.untouched
     assert all(part in bench.changes[-1].status.reason for part in ("anna", "the network is back"))
@@ -138,7 +138,7 @@ def test_failed_probe_reopens_the_breaker_for_a_full_timeout() -> None:
     bench.fails(3)
     bench.now += 60
 
-    bench.breaker.admit().failed("still no route")
+    bench.breaker.admit().record_failure("still no route")
 
     assert bench.path()[-1] == "half_open>open"
     assert bench.breaker.open_for == 60
@@ -205,7 +205,7 @@ async def test_cancelled_probe_releases_its_permit() -> None:
     await asyncio.wait([probe])
 
     assert bench.breaker.state is HALF_OPEN
-    bench.breaker.admit().succeeded()
+    bench.breaker.admit().record_success()
     assert bench.breaker.state is CLOSED
 
 
@@ -223,7 +223,7 @@ def test_lost_probe_is_replaced_after_one_timeout() -> None:
     bench.breaker.admit()
     with pytest.raises(CircuitOpenError):
         bench.breaker.admit()
-    lost.succeeded()  # slow, and yet it says that the other side works
+    lost.record_success()  # slow, and yet it says that the other side works
 
     assert bench.breaker.state is CLOSED
 
@@ -235,11 +235,11 @@ def test_outcome_from_before_opening_is_ignored() -> None:
     bench.now += 60
     probe = bench.breaker.admit()
 
-    slow[0].failed("old")
-    slow[1].succeeded()
+    slow[0].record_failure("old")
+    slow[1].record_success()
     assert bench.breaker.state is HALF_OPEN
-    probe.succeeded()
-    slow[2].failed("old")
+    probe.record_success()
+    slow[2].record_failure("old")
 
     assert bench.breaker.untouched
 
@@ -249,7 +249,7 @@ def test_only_the_first_outcome_of_a_call_counts() -> None:
     permit = bench.breaker.admit()
 
     for _ in range(5):
-        permit.failed("again")
+        permit.record_failure("again")
 
     assert bench.breaker.status.failures == 1
 
@@ -395,7 +395,7 @@ class Machine(RuleBasedStateMachine):
         self.policy = Breaker(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=2)
         self.machine = BreakerMachine(self.policy)
         self.now = 0.0
-        self.out: list[Leave] = []
+        self.out: list[Admission] = []
         self.opened = 0.0
 
     def step(self, work: Callable[[], object]) -> None:
@@ -416,25 +416,25 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def call(self) -> None:
-        admitted = self.machine.refused_for(self.now) is None
+        admitted = self.machine.retry_in(self.now) is None
         before = self.machine.state
 
         def work() -> None:
-            leave = self.machine.admit(self.now)
-            assert (leave is not None) == admitted
-            if leave is not None:
-                self.out.append(leave)
+            admission = self.machine.admit(self.now)
+            assert (admission is not None) == admitted
+            if admission is not None:
+                self.out.append(admission)
 
         self.step(work)
         assert admitted or before is not CLOSED
 
     @precondition(lambda self: self.out)
-    @rule(data=st.data(), how=st.sampled_from(["succeeded", "failed", "release"]))
+    @rule(data=st.data(), how=st.sampled_from(["record_success", "record_failure", "release"]))
     def end(self, data: st.DataObject, how: str) -> None:
-        leave = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
-        more = (self.now, "x") if how == "failed" else ()
+        admission = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        more = (self.now, "x") if how == "record_failure" else ()
         was = self.machine.state
-        self.step(lambda: getattr(self.machine, how)(leave, *more))
+        self.step(lambda: getattr(self.machine, how)(admission, *more))
         if how == "release":
             assert self.machine.state is was
 
@@ -447,13 +447,13 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def bounds(self) -> None:
         machine = self.machine
-        left = machine.refused_for(self.now)
+        left = machine.retry_in(self.now)
         assert machine.failures >= 0
         assert 0 <= machine.open_for(self.now) <= 60
         assert left is None or 0 < left <= 60
         assert machine.state is not CLOSED or machine.failures < 3
         # However many probes are lost, one time-out later somebody passes.
-        assert machine.refused_for(self.now + 60) is None
+        assert machine.retry_in(self.now + 60) is None
 
 
 TestMachine = Machine.TestCase

@@ -37,7 +37,7 @@ class Hive:
 
     def trip(self, *words: str, **more: Any) -> None:
         while (breaker := self.registry.get(*words, **more)).state is not OPEN:
-            breaker.admit().failed("x")
+            breaker.admit().record_failure("x")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_call_needs_permission_of_all_parents_and_reports_to_all() -> None:
         return hive.registry.get("external_api", "bee", name, parents=[host])
 
     for name in ("one", "two", "three"):
-        endpoint(name).admit().failed("no route")
+        endpoint(name).admit().record_failure("no route")
 
     assert hive.registry.status(host).state is OPEN
     assert [status.failures for status in hive.registry.all()] == [3, 1, 1, 1]
@@ -173,9 +173,9 @@ def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
     hive.trip("tool_execution", "bee", "search")
 
     assert hive.registry.next_deadline() == 60
-    assert hive.registry.wake() == 0
+    assert hive.registry.half_open_if_due() == 0
     hive.now += 60
-    assert hive.registry.wake() == 1
+    assert hive.registry.half_open_if_due() == 1
 
     assert hive.registry.status("tool_execution:bee:search").state is HALF_OPEN
     assert hive.registry.next_deadline() == 40
@@ -184,7 +184,7 @@ def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
 def test_beyond_capacity_idle_closed_breakers_are_forgotten_first() -> None:
     hive = Hive(capacity=4)
     hive.trip("recovery", "open")
-    hive.registry.get("recovery", "counted").admit().failed("x")
+    hive.registry.get("recovery", "counted").admit().record_failure("x")
     hive.registry.get("recovery", "old")
     hive.registry.get("recovery", "young")
     hive.registry.get("recovery", "old")
@@ -206,7 +206,7 @@ def test_open_breakers_are_bounded_and_forgotten_ones_published() -> None:
     assert [change.status.agent_id for change in gone] == [f"bee{n}" for n in range(20)]
     assert "10 " in gone[0].status.reason
     hive.now += 60
-    assert hive.registry.wake() == 10
+    assert hive.registry.half_open_if_due() == 10
 
 
 def test_breakers_that_are_not_closed_are_listed_first() -> None:
@@ -235,7 +235,7 @@ def test_paged_breaker_lists_of_agents_equal_the_whole_list(
     for breaker in pages:  # forgotten ones come back when they change
         if breaker.state is CLOSED:
             while breaker.state is CLOSED:
-                breaker.admit().failed("x")
+                breaker.admit().record_failure("x")
             break
     known = {status.name: status for status in hive.registry.all()}
 

@@ -56,7 +56,7 @@ class Hive:
 
     async def trip(self, *words: str) -> None:
         while (breaker := self.registry.get(*(words or SEARCH))).state is not OPEN:
-            breaker.admit().failed(OSError("no route"))
+            breaker.admit().record_failure(OSError("no route"))
         await self.settled()
 
     async def settled(self) -> None:
@@ -102,7 +102,7 @@ async def test_a_breaker_that_closes_leaves_no_row(hive: Hive) -> None:
     await hive.trip()
     await hive.time.advance(60)
 
-    hive.registry.get(*SEARCH).admit().succeeded()
+    hive.registry.get(*SEARCH).admit().record_success()
     await hive.settled()
 
     assert await hive.rows() == {}
@@ -129,7 +129,7 @@ async def test_open_breaker_keeps_its_remaining_timeout_after_a_restart(
         with pytest.raises(CircuitOpenError, match="no route"):
             hive.registry.get(*SEARCH).admit()
         await hive.time.advance(left)
-    hive.registry.get(*SEARCH).admit().succeeded()
+    hive.registry.get(*SEARCH).admit().record_success()
     await hive.settled()
     assert await hive.rows() == {}
 
@@ -152,7 +152,7 @@ async def test_half_open_breaker_admits_a_probe_after_a_restart(hive: Hive) -> N
 async def test_changes_made_in_threads_are_written_too(hive: Hive) -> None:
     def work(n: int) -> None:
         for _ in range(3):
-            hive.registry.get("recovery", f"bee{n}").admit().failed("x")
+            hive.registry.get("recovery", f"bee{n}").admit().record_failure("x")
 
     await asyncio.gather(*(asyncio.to_thread(work, n) for n in range(20)))
     await hive.settled()
@@ -220,7 +220,7 @@ async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_a
     change(hive.url, "ALTER TABLE breakers RENAME TO away")
     for n in range(5):
         for _ in range(3):
-            hive.registry.get("recovery", f"bee{n}").admit().failed("x")
+            hive.registry.get("recovery", f"bee{n}").admit().record_failure("x")
     for _ in range(120):
         await hive.time.advance(30)
         while hive.store.depth:
@@ -238,7 +238,7 @@ async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_a
 
 async def test_close_writes_waiting_changes(hive: Hive) -> None:
     for _ in range(3):
-        hive.registry.get(*SEARCH).admit().failed("x")
+        hive.registry.get(*SEARCH).admit().record_failure("x")
 
     await hive.breakers.close()
 

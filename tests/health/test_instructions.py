@@ -139,7 +139,7 @@ async def test_hanging_process_takes_no_instruction_of_its_successor(
 
     assert await mailbox.pull(BEE, 0) == []
 
-    assert mailbox.reaches(REBORN)
+    assert mailbox.can_reach(REBORN)
     assert messages(await mailbox.pull(REBORN, 0)) == ["are you there?"]
 
 
@@ -203,9 +203,9 @@ async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     fake_time.now += 119
-    assert mailbox.reaches(BEE)
+    assert mailbox.can_reach(BEE)
     fake_time.now += 1
-    assert not mailbox.reaches(BEE)
+    assert not mailbox.can_reach(BEE)
 
 
 async def test_worker_that_reports_its_stop_has_stopped(

@@ -836,8 +836,8 @@ async def test_host_sleep_does_not_count_towards_a_decision(acting: Acting) -> N
     await acting.service.advance(acting.time.now)
 
     acting.time.now += 8 * 3600
-    acting.monitor.clock_jumped(acting.time.now)
-    acting.service.clock_jumped(acting.time.now)
+    acting.monitor.handle_clock_jump(acting.time.now)
+    acting.service.handle_clock_jump(acting.time.now)
     await acting.settle()
     [pending] = acting.service.ledger.pending.values()
     assert pending.deadline == acting.time.now + 60
@@ -857,8 +857,8 @@ async def test_clock_set_back_delays_no_nudge(acting: Acting) -> None:
     assert acting.done() == []
 
     acting.time.now -= STALL / 2
-    acting.monitor.clock_jumped(acting.time.now)
-    acting.service.clock_jumped(acting.time.now)
+    acting.monitor.handle_clock_jump(acting.time.now)
+    acting.service.handle_clock_jump(acting.time.now)
     acting.service.hold_until(acting.time.now + 60)
     await acting.settle()
     await acting.pass_time(61)
@@ -874,8 +874,8 @@ async def test_condition_keeps_its_age_when_the_clock_jumps(acting: Acting, jump
     [before] = acting.service.ledger.ladders.values()
 
     acting.time.now += jump
-    acting.monitor.clock_jumped(acting.time.now)
-    acting.service.clock_jumped(acting.time.now)
+    acting.monitor.handle_clock_jump(acting.time.now)
+    acting.service.handle_clock_jump(acting.time.now)
     await acting.settle()
 
     [after] = acting.service.ledger.ladders.values()
@@ -886,12 +886,12 @@ async def test_downtime_does_not_count_towards_a_decision(acting: Acting) -> Non
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 60)
     acting.time.now += 3600
-    acting.monitor.was_away(acting.time.now - 3600, acting.time.now)
+    acting.monitor.exclude_outage(acting.time.now - 3600, acting.time.now)
     acting.service.hold_until(acting.time.now)
     await acting.service.close()
     acting._make()
     await acting.service.load()
-    await acting.service.was_away(3600)
+    await acting.service.exclude_outage(3600)
     await acting.pass_time(59)
     assert acting.hands.stopped == []
 
@@ -1253,7 +1253,7 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
         starts.append(len(acting.service._climber._running))
-        await acting.service.settled()
+        await acting.service.wait_until_idle()
 
     assert max(starts) <= 100
     assert sum(starts) >= count
@@ -1282,7 +1282,7 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
     one = await acting.service.ledger.find_intervention(done.intervention_id)
     assert one is not None
     assert one.outcome is Outcome.UNCONFIRMED
-    assert "it works on" in one.detail
+    assert "it is still working" in one.detail
     assert acting.service.ledger.ladders["bee", "bee-1"].level is Level.HUMAN
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 
@@ -1322,8 +1322,8 @@ async def test_progress_after_the_clock_was_set_back_ends_the_ladder(acting: Act
     await acting.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
     await acting.pass_time(STALL + NUDGE)
     acting.time.now -= 3600
-    acting.monitor.clock_jumped(acting.time.now)
-    acting.service.clock_jumped(acting.time.now)
+    acting.monitor.handle_clock_jump(acting.time.now)
+    acting.service.handle_clock_jump(acting.time.now)
     await acting.settle()
     await acting.pass_time(10)
     await acting.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")

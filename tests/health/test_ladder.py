@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder, Level, Standing, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, Step, next_step
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
@@ -31,9 +31,9 @@ times = st.floats(0, 10_000, allow_nan=False)
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> Standing:
+def ladder_inputs(draw: st.DrawFn) -> LadderInputs:
     status = draw(st.sampled_from(SessionStatus))
-    return Standing(
+    return LadderInputs(
         target=draw(targets),
         status=status,
         ended=status in OVER,
@@ -66,107 +66,107 @@ ladders = st.builds(
 )
 
 
-def step(ladder: Ladder | None, standing: Standing) -> Step:
-    return next_step(ladder, standing, SETTINGS)
+def step(ladder: Ladder | None, inputs: LadderInputs) -> Step:
+    return next_step(ladder, inputs, SETTINGS)
 
 
-@given(st.none() | ladders, standings())
+@given(st.none() | ladders, ladder_inputs())
 def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
-    ladder: Ladder | None, standing: Standing
+    ladder: Ladder | None, inputs: LadderInputs
 ) -> None:
     """B69: nothing is ever due for a waiting worker."""
-    if standing.ended:
+    if inputs.ended:
         return
-    well = standing.state not in (HealthState.STUCK, HealthState.FAILING)
-    if standing.waiting or standing.unknown or standing.provider_at_fault or well:
-        assert step(ladder, standing).action is None
+    well = inputs.state not in (HealthState.STUCK, HealthState.FAILING)
+    if inputs.waiting or inputs.unknown or inputs.provider_at_fault or well:
+        assert step(ladder, inputs).action is None
 
 
-@given(st.none() | ladders, standings())
+@given(st.none() | ladders, ladder_inputs())
 def test_ended_worker_is_only_recovered_and_only_after_a_failure(
-    ladder: Ladder | None, standing: Standing
+    ladder: Ladder | None, inputs: LadderInputs
 ) -> None:
     """B70: work that is finished or closed is never restarted."""
-    if not standing.ended:
+    if not inputs.ended:
         return
-    following = step(ladder, standing)
+    following = step(ladder, inputs)
     assert following.action in (None, ActionKind.RECOVER)
     result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
-    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not result:
+    if inputs.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not result:
         assert following == Step(ladder=None)
 
 
-@given(ladders, standings())
-def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, inputs: LadderInputs) -> None:
     """B67: a new incarnation begins on the ground."""
-    if ladder.target != standing.target:
-        assert step(ladder, standing) == step(None, standing)
+    if ladder.target != inputs.target:
+        assert step(ladder, inputs) == step(None, inputs)
 
 
-@given(ladders, standings())
-def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: progress resets the ladder; one climbed for a stale checkpoint takes a checkpoint."""
     before = -1.0 if ladder.progress_before is None else ladder.progress_before
-    if standing.ended or ladder.target != standing.target or (standing.last_progress or -1.0) <= before:
+    if inputs.ended or ladder.target != inputs.target or (inputs.last_progress or -1.0) <= before:
         return
-    if ladder.needs_checkpoint and standing.checkpoint_is_stale:
+    if ladder.needs_checkpoint and inputs.checkpoint_is_stale:
         return
-    following = step(ladder, standing)
+    following = step(ladder, inputs)
     if following.ladder is not None:
-        assert following.ladder.grounded
+        assert following.ladder.is_untouched
     assert following.action not in FINAL
     if following.action is not None and ladder.acted_at is not None:
         assert following.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
 
 
-@given(st.none() | ladders, standings())
-def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, standing: Standing) -> None:
+@given(st.none() | ladders, ladder_inputs())
+def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, inputs: LadderInputs) -> None:
     """A person has its ticket; what somebody decided before is done."""
     decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
-    if standing.given_up and (ladder is None or ladder.level not in decided):
-        assert step(ladder, standing).action is None
+    if inputs.given_up and (ladder is None or ladder.level not in decided):
+        assert step(ladder, inputs).action is None
 
 
-@given(ladders, standings())
-def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: an ACCEPT does not cure a stale checkpoint."""
-    needed = ladder.needs_checkpoint and standing.checkpoint_is_stale
-    if standing.ended or ladder.target != standing.target or not needed or ladder.grounded:
+    needed = ladder.needs_checkpoint and inputs.checkpoint_is_stale
+    if inputs.ended or ladder.target != inputs.target or not needed or ladder.is_untouched:
         return
-    saved = standing.last_checkpoint is not None and standing.last_checkpoint > ladder.trouble_since
-    following = step(ladder, standing).ladder
+    saved = inputs.last_checkpoint is not None and inputs.last_checkpoint > ladder.trouble_since
+    following = step(ladder, inputs).ladder
     assert following is not None
-    assert following.grounded is saved
+    assert following.is_untouched is saved
 
 
-@given(ladders, standings())
-def test_next_nudge_is_never_within_the_interval(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_next_nudge_is_never_within_the_interval(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: at most one action a worker and interval; the end comes when its time is up, not before."""
-    following = step(ladder, standing)
-    if following.action is None or following.ladder is None or standing.ended:
+    following = step(ladder, inputs)
+    if following.action is None or following.ladder is None or inputs.ended:
         return
     interval = SETTINGS.intervention.nudge.interval_seconds
-    assert following.at >= standing.grace_until
-    if ladder.target != standing.target:
+    assert following.at >= inputs.grace_until
+    if ladder.target != inputs.target:
         return
     handing_off = following.ladder.level is Level.HANDING_OFF
     if following.action is ActionKind.NUDGE and ladder.acted_at is not None and not handing_off:
         assert following.at >= ladder.acted_at + interval
     if following.action is ActionKind.TERMINATE and ladder.level is not Level.TERMINATING:
         assert following.at >= (ladder.until or -math.inf)
-        assert following.at >= standing.resumed_at + interval
+        assert following.at >= inputs.resumed_at + interval
 
 
-@given(ladders, standings())
-def test_ladder_round_trips(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_ladder_round_trips(ladder: Ladder, inputs: LadderInputs) -> None:
     read = Ladder.model_validate_json(ladder.model_dump_json())
     assert read == ladder
-    assert step(read, standing) == step(ladder, standing)
+    assert step(read, inputs) == step(ladder, inputs)
 
 
 def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
     """002 §11: the graduated sequence, in the order of the requirement."""
-    standing = Standing(
+    inputs = LadderInputs(
         target=Target(agent_id="bee", session_id="s", incarnation_id="i1"),
         status=SessionStatus.ACTIVE,
         ended=False,
@@ -184,7 +184,7 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
     )
     ladder, seen = None, []
     for _ in range(6):
-        following = step(ladder, standing)
+        following = step(ladder, inputs)
         if following.action is None:
             break
         seen.append((following.action, following.at - 1000.0))
@@ -204,9 +204,9 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
     assert seen == [(nudge, 0), (nudge, 600), (nudge, 1200), (escalate, 1800), (terminate, 2700)]
 
 
-@given(ladders, standings())
-def test_settled_dead_worker_is_never_recovered(ladder: Ladder, standing: Standing) -> None:
+@given(ladders, ladder_inputs())
+def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderInputs) -> None:
     """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
-    settled = replace(standing, status=SessionStatus.UNKNOWN, ended=True)
+    settled = replace(inputs, status=SessionStatus.UNKNOWN, ended=True)
 
     assert step(ladder, settled) == Step(ladder=None)

@@ -115,7 +115,7 @@ def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:
     worker = monitor.get("agent", "next")
     assert worker is not None
     assert [finding.kind for finding in worker.findings] == [STALL]
-    monitor.exchange(settings("off"))
+    monitor.replace_settings(settings("off"))
     assert worker.vitals.clocks is None
 
 

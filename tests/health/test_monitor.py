@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.interventions.ladder import Standing, next_step
-from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
+from queenright.health.interventions.ladder import LadderInputs, next_step
+from queenright.health.monitor import ENDED_SESSION_SECONDS, MAX_ENDED_SESSIONS, HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
@@ -215,7 +215,7 @@ def test_after_a_jump_of_the_clock_a_fresh_interval_has_to_pass(jump: float) -> 
     script.event(EventType.CHECKPOINT_SAVED)
     script.silence(20)
     script.now += jump
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
     assert script.silence(59) == []
 
     script.silence(181)
@@ -227,7 +227,7 @@ def test_a_jump_of_the_clock_ends_no_stall(jump: float) -> None:
     script = worker()
     script.silence(300)
     script.now += jump
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
 
     assert script.silence(1) == []
     assert script.finding(STALL) is not None
@@ -241,7 +241,7 @@ def test_state_keeps_its_age_when_the_clock_jumps(jump: float) -> None:
     in_state, in_trouble = script.health.state_since, script.health.trouble_since
     assert in_trouble is not None
     script.now += jump
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
 
     assert script.health.state_since == pytest.approx(in_state + jump)
     assert script.health.trouble_since == pytest.approx(in_trouble + jump)
@@ -251,7 +251,7 @@ def test_state_does_not_begin_in_the_future_when_the_clock_is_set_back() -> None
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
     script.now -= 3600
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
 
     assert script.health.state_since <= script.now
 
@@ -378,6 +378,16 @@ def test_state_change_has_from_to_and_reason() -> None:
     )
 
 
+def test_reason_of_failed_steps_names_their_number_and_last_error() -> None:
+    script = WorkerScript().start()
+
+    script.step(times=4, error_type="ValueError", error="no such\ncolumn: age")
+
+    assert script.state is HealthState.FAILING
+    assert script.health.reason == "4 steps failed in a row, last with no such column: age"
+    assert script.said[-1].data["reason"] == script.health.reason
+
+
 def test_finding_is_published_once_and_again_when_worse() -> None:
     script = worker()
     script.now += 200
@@ -441,7 +451,7 @@ def test_ended_session_raises_nothing_and_is_forgotten() -> None:
     assert script.health.findings == ()
     assert script.state is HealthState.HEALTHY
 
-    script.silence(ENDED_KEPT_SECONDS - 1)
+    script.silence(ENDED_SESSION_SECONDS - 1)
     assert script.monitor.get("agent") is not None
     script.silence(1)
     assert script.monitor.get("agent") is None
@@ -450,12 +460,12 @@ def test_ended_session_raises_nothing_and_is_forgotten() -> None:
 
 def test_ended_sessions_are_bounded() -> None:
     monitor = HealthMonitor(HealthSettings())
-    for n in range(ENDED_KEPT + 50):
+    for n in range(MAX_ENDED_SESSIONS + 50):
         script = WorkerScript(monitor=monitor, session=str(n))
         script.event(EventType.EXECUTION_COMPLETED)
     monitor.advance(START + 2)
 
-    assert len(list(monitor.workers())) == ENDED_KEPT
+    assert len(list(monitor.workers())) == MAX_ENDED_SESSIONS
 
 
 def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
@@ -467,7 +477,7 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
 
     assert failed.state is HealthState.HEALTHY
     assert failed.health.vitals.status is SessionStatus.FAILED
-    assert failed.health.standing is None
+    assert failed.health.fleet_state is None
     assert terminated.state is HealthState.TERMINATED
 
 
@@ -602,7 +612,7 @@ def test_activity_without_work_does_not_revive_a_terminated_worker(kind: EventTy
 
 def away_for(script: WorkerScript, seconds: float) -> None:
     since, script.now = script.now, script.now + seconds
-    script.monitor.was_away(since, script.now)
+    script.monitor.exclude_outage(since, script.now)
 
 
 def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
@@ -617,9 +627,9 @@ def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
     assert set(findings) == {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING}
     assert {one.severity for one in findings.values()} == {Severity.MEDIUM}
     for one in findings.values():
-        assert "not heard of since Queenright was away from " in one.evidence
+        assert "no events since Queenright was away from " in one.evidence
     settings = script.monitor.settings
-    assert next_step(None, Standing.of(script.health, settings), settings).action is None
+    assert next_step(None, LadderInputs.of(script.health, settings), settings).action is None
     script.silence(settings.tickets.dead_worker_seconds)
     assert script.health.vitals.status is SessionStatus.UNKNOWN
 
@@ -656,7 +666,7 @@ def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, ca
     assert found is not None
     assert found.ticket is (case != "unheard")
     assert (script.state is HealthState.STUCK) is (case != "unheard")
-    assert ("not heard of since Queenright was away" in found.evidence) is (case != "heard")
+    assert ("no events since Queenright was away" in found.evidence) is (case != "heard")
 
 
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
@@ -690,7 +700,7 @@ def test_jump_of_the_clock_makes_silence_neither_more_nor_less_certain(case: str
         script.silence(700)
 
     script.now += jump
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
     script.monitor.sweep(script.now)
     script.silence(700)
 
@@ -707,10 +717,10 @@ def test_session_that_ended_begins_again_after_the_clock_is_set_back() -> None:
     ended.event(EventType.EXECUTION_COMPLETED)
     for one in (script, ended):
         one.now -= 3600
-        one.monitor.clock_jumped(one.now)
+        one.monitor.handle_clock_jump(one.now)
 
     script.event(EventType.EXECUTION_STARTED, {"start_records": True})
-    ended.silence(ENDED_KEPT_SECONDS)
+    ended.silence(ENDED_SESSION_SECONDS)
 
     assert script.health.vitals.status is SessionStatus.ACTIVE
     assert over.get("agent") is None
@@ -740,7 +750,7 @@ def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
     assert (finding.kind, finding.severity, finding.ticket) == (FindingKind.RUNS_FAILED, Severity.HIGH, True)
     assert finding.evidence.startswith("5 runs")
     assert finding.since == runs[0].now
-    assert (runs[3].health.standing, runs[4].health.standing) == (HealthState.FAILING, None)
+    assert (runs[3].health.fleet_state, runs[4].health.fleet_state) == (HealthState.FAILING, None)
     assert running.state is HealthState.HEALTHY
 
     done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
@@ -776,7 +786,7 @@ def test_settled_failed_runs_restart_the_count() -> None:
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(4)]
 
     runs[3].event(EventType.TICKET_RESOLVED, {"status": "resolved", "by": "ada", "worker_dead": True})
-    assert runs[3].health.standing is None
+    assert runs[3].health.fleet_state is None
     later = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(5, 9)]
     assert [bool(one.health.findings) for one in later] == [False, False, False, True]
 
@@ -905,7 +915,7 @@ def test_worker_is_counted_from_its_start_to_its_end() -> None:
     stuck.silence(240)
     well.step("ACCEPT", after=240)
 
-    assert {worker.vitals.session_id: worker.standing for worker in monitor.workers()} == {
+    assert {worker.vitals.session_id: worker.fleet_state for worker in monitor.workers()} == {
         "well": HealthState.HEALTHY,
         "stuck": HealthState.STUCK,
         "asking": HealthState.HEALTHY,
@@ -937,7 +947,7 @@ def test_host_sleep_during_a_long_tool_makes_no_checkpoint_stale() -> None:
     for _ in range(4):
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 300}, after=225)
     script.now += 3_000
-    script.monitor.clock_jumped(script.now)
+    script.monitor.handle_clock_jump(script.now)
     for _ in range(8):
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 300}, after=255)
     script.call("build", call_id="1")

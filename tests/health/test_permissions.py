@@ -152,7 +152,7 @@ async def test_permission_answer_is_not_sent_to_another_incarnation(desk: Permis
     request_id = desk.newest
     await desk.acting.start(incarnation="i2")
 
-    assert "it was restarted in the meantime" in await desk.refused(request_id)
+    assert "the worker was restarted in the meantime" in await desk.refused(request_id)
     await desk.acting.time.advance(30)
     assert await waiting is None
 

@@ -97,6 +97,32 @@ def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
     assert script.finding(STALL) is not None
 
 
+@pytest.mark.parametrize("start_records", [True, False])
+def test_step_that_fails_during_a_rate_limit_is_no_failure(start_records: bool) -> None:
+    """B105: the step fails with its call, and the worker still waits."""
+    script = worker() if start_records else WorkerScript()
+    error = {"error_type": "RateLimitError", "error": "429 Too Many Requests, try again in 90s"}
+    for _ in range(5):
+        if start_records:
+            script.event(EventType.STEP_STARTED)
+            script.event(EventType.LLM_CALL_STARTED)
+        script.event(EventType.LLM_CALL_COMPLETED, error)
+        script.step(**error)
+    vitals = script.health.vitals
+
+    assert (vitals.waiting, vitals.consecutive_failures) == (WaitingReason.BACKOFF, 0)
+    assert (vitals.steps_since_last_accept, vitals.error_share) == (0, 0)
+    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
+
+
+def test_step_that_fails_after_a_rate_limit_is_a_failure() -> None:
+    script = WorkerScript()
+    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 5 s"})
+    script.step(error_type="ValueError", after=6.0)
+
+    assert (script.health.vitals.waiting, script.health.vitals.consecutive_failures) == (None, 1)
+
+
 def test_work_ends_the_wait_at_once() -> None:
     """B105: it may have another model."""
     script = worker()

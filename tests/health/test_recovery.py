@@ -53,7 +53,7 @@ class Nursery:
         self.asked = asyncio.Event()
         self.absent = False
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return not self.absent
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -147,7 +147,7 @@ class Hive:
     async def go(self, seconds: float = 0.0) -> None:
         self.now += seconds
         await self.service.advance(self.now)
-        await self.service.settled()
+        await self.service.wait_until_idle()
 
     async def fail(self, session: str = "s1") -> None:
         """The recovered worker fails, which the service sees."""
@@ -646,8 +646,8 @@ async def test_host_sleep_does_not_count_in_the_recovery_watch(hive: Hive, resta
     hive.now += 10
     hive.tell(EventType.LLM_CALL_STARTED, "s1", "s1-2")
     hive.now += 8 * 3600
-    hive.monitor.clock_jumped(hive.now)
-    hive.service.clock_jumped(8 * 3600)
+    hive.monitor.handle_clock_jump(hive.now)
+    hive.service.handle_clock_jump(8 * 3600)
     assert waits.not_before is not None
     if restarts:
         await hive.restart()
@@ -668,8 +668,8 @@ async def test_clock_set_back_does_not_extend_a_recovery_watch(hive: Hive) -> No
     await hive.ask()
     await hive.go()
     hive.now += 10 - 3600
-    hive.monitor.clock_jumped(hive.now)
-    hive.service.clock_jumped(-3600)
+    hive.monitor.handle_clock_jump(hive.now)
+    hive.service.handle_clock_jump(-3600)
     assert hive.service.next_deadline() == hive.now + 890
     hive.now += 900
     hive.monitor.advance(hive.now)
@@ -728,13 +728,13 @@ async def test_requested_recovery_begins_in_the_quiet_time(hive: Hive) -> None:
     assert hive.service.next_asked_for() == hive.now
 
     await hive.service.advance(hive.now, begin=False)
-    await hive.service.settled()
+    await hive.service.wait_until_idle()
     assert [task for task, *_ in hive.nursery.raised] == ["s2"]
 
     # Asked for again by its name, what was held back begins, too.
     assert (await hive.service.request_task("s1", by="ada")).accepted
     await hive.service.advance(hive.now, begin=False)
-    await hive.service.settled()
+    await hive.service.wait_until_idle()
     assert [task for task, *_ in hive.nursery.raised] == ["s2", "s1"]
     assert hive.service.next_asked_for() is None
 
@@ -782,12 +782,12 @@ async def test_given_up_task_that_progressed_is_given_up_again(
     hive.tell(EventType.EXECUTION_STARTED)
     hive.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
     target = hive.loses()
-    assert not next(iter(hive.monitor.workers())).vitals.lost
+    assert not next(iter(hive.monitor.workers())).vitals.has_failed_recovery
     hive.now += 1
     assert not (await hive.ask(target)).accepted
     assert not (await hive.ask(target)).accepted
     assert [row["exhausted"] for row in hive.data(FAILED)] == [True, True]
-    assert next(iter(hive.monitor.workers())).vitals.lost
+    assert next(iter(hive.monitor.workers())).vitals.has_failed_recovery
 
 
 async def test_unreachable_worker_goes_to_a_person_at_once(hive: Hive) -> None:
@@ -867,7 +867,7 @@ async def test_an_open_breaker_puts_an_attempt_off(hive: Hive) -> None:
     await hive.restart()
     breaker = hive.breakers.get(BreakerKind.RECOVERY, "bee")
     for _ in range(3):
-        breaker.admit().failed("it fails")
+        breaker.admit().record_failure("it fails")
     await hive.ask()
     await hive.go()
     assert hive.nursery.raised == []

@@ -75,7 +75,7 @@ class Ward:
         assert result.accepted, result.reason
         self.time.now += 1
         await self.service.advance(self.time.now)
-        await self.service.settled()
+        await self.service.wait_until_idle()
 
     async def finish(self) -> str:
         """Let the worker that came back get to its end; return the id of its run."""
@@ -269,7 +269,7 @@ def test_foreign_or_unknown_session_is_not_reached(tmp_path: Path) -> None:
     respawner = RuntimeRespawner(Colony(tmp_path, FakeTime()).runtime)
 
     for agent, session in (("bee", "none"), ("drone", "s1"), ("", "s1"), ("bee", "../x")):
-        assert not respawner.reaches(Target(agent_id=agent, session_id=session, incarnation_id="i"))
+        assert not respawner.can_reach(Target(agent_id=agent, session_id=session, incarnation_id="i"))
 
 
 async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_pat
     await ward.colony.runtime.start()
     control = RuntimeControl(ward.colony.runtime, sleep=ward.time.sleep)
 
-    assert control.reaches(target)
+    assert control.can_reach(target)
     assert (await control.terminate(target, "silent", instruction_id="t1", within=30)).confirmed
     await ward.recover(target)
     await ward.finish()

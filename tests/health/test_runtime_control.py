@@ -117,7 +117,7 @@ async def test_other_incarnation_is_not_nudged(colony: Colony) -> None:
     """B67: a nudge for one incarnation is never delivered to another."""
     target = replace(await colony.begin(), incarnation_id="another")
 
-    assert not control(colony).reaches(target)
+    assert not control(colony).can_reach(target)
     with pytest.raises(WorkerUnreachableError, match="runs in its session now"):
         await nudge(colony, target)
 
@@ -221,7 +221,7 @@ async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
     second = Colony(tmp_path, fake_time)
     await second.runtime.start()
 
-    assert control(second).reaches(target)
+    assert control(second).can_reach(target)
     with pytest.raises(WorkerUnreachableError, match="busy"):
         await control(second).terminate(target, "it is silent", instruction_id="t1", within=30)
     await first.runtime.stop()

@@ -12,7 +12,7 @@ from queenright.health.learned_clocks import SAMPLES
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.source_clock import SourceClock
-from queenright.health.vital_state import timed_as
+from queenright.health.vital_state import duration_key
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
@@ -123,7 +123,7 @@ def test_duration_of_a_late_call_is_its_own() -> None:
 
     clocks = next(iter(monitor.workers())).vitals.clocks
     assert clocks is not None
-    assert clocks.usual(timed_as(Phase.TOOL, "build")) is None
+    assert clocks.usual(duration_key(Phase.TOOL, "build")) is None
 
 
 def test_replay_of_a_late_batch_gives_the_live_findings() -> None:

@@ -10,7 +10,13 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.state import TRANSITIONS, health_state, is_stuck, may_follow, works_around
+from queenright.health.state import (
+    TRANSITIONS,
+    health_state,
+    is_stuck,
+    may_follow,
+    progresses_despite_breaker,
+)
 from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -256,14 +262,14 @@ def test_progress_despite_an_open_breaker_is_not_failing() -> None:
     script.step("ACCEPT")
     name = {"name": "tool_execution:agent:search"}
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "open"})
-    at_first = works_around(script.health.vitals, script.health.findings)
+    at_first = progresses_despite_breaker(script.health.vitals, script.health.findings)
     script.step("ACCEPT")
-    further = works_around(script.health.vitals, script.health.findings)
+    further = progresses_despite_breaker(script.health.vitals, script.health.findings)
     script.now += 600
     script.monitor.advance(script.now)
-    silent = works_around(script.health.vitals, script.health.findings)
+    silent = progresses_despite_breaker(script.health.vitals, script.health.findings)
     script.step("ACCEPT")
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "half_open"})
 
     assert (at_first, further, silent) == (False, True, False)
-    assert not works_around(script.health.vitals, script.health.findings)
+    assert not progresses_despite_breaker(script.health.vitals, script.health.findings)

@@ -352,7 +352,7 @@ _MOMENTS = {
     *("llm_error_since", "recovered_at", "recovery_failed_at", "runs_failed_since", "stale_since"),
     *(
         "fruitless_since",
-        "gained_at",
+        "last_gain_at",
         "idle_turns_since",
         "refusals",
         "started_at",

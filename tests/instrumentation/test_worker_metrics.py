@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
 from queenright.instrumentation.limited import REMEMBERED, Limited
-from queenright.instrumentation.metrics import AGENTS, VALUES, VERDICTS, WorkerFamilies
+from queenright.instrumentation.metrics import MAX_AGENTS, MAX_LABEL_VALUES, VERDICTS, WorkerFamilies
 from tests.instrumentation.parts import Clock
 
 WORKER_METRICS = [
@@ -219,21 +219,21 @@ def test_folded_label_values_are_counted_once(bee: Bee) -> None:
     nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
     assert folded(bee.registry) == nothing
 
-    for number in range(VALUES + 7):
+    for number in range(MAX_LABEL_VALUES + 7):
         bee.step("ACCEPT", f"node-{number}")
-    bee.step("ACCEPT", f"node-{VALUES}")  # folded again: the value is not a new one
+    bee.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # folded again: the value is not a new one
 
     assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
     assert folded(bee.registry) == {**nothing, names.WORKER_STEPS.name: 7}
     assert bee.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
     assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
-        VALUES + 1
+        MAX_LABEL_VALUES + 1
     )
 
 
 def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry: CollectorRegistry) -> None:
     families = WorkerFamilies.of(registry)
-    for number in range(AGENTS):
+    for number in range(MAX_AGENTS):
         families.acquire(f"a{number}")
 
     assert folded(registry)[names.WORKER_INFO.name] == 0

@@ -84,7 +84,7 @@ class RecordedActions:
                 timeout=1800,
                 monitor=hive.monitor,
                 terminate=self.reached.terminate,
-                stopped=lambda: None,
+                stop_reason=lambda: None,
                 clock=hive.time,
                 publish=hive.bus.fan_out,
             )

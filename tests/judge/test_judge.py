@@ -425,7 +425,7 @@ async def test_a_thousand_checks_later_the_conversation_is_bounded_and_the_last_
     """B53: what is kept is the newest, whole."""
     model = TalkingModel(lambda messages, tools: ModelReply(text="I cannot tell."))
     hive.judge_model = model
-    # A thousand checks within the day after which a worker that was not heard of counts as given up.
+    # A thousand checks within the day after which a worker without events counts as abandoned.
     judge = hive.settings.judge.model_copy(update={"interval_seconds": 60})
     hive.settings = hive.settings.model_copy(update={"judge": judge})
     await hive.start(log=False)

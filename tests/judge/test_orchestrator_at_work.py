@@ -30,7 +30,7 @@ class Outside:
     accepted: bool = True
     reason: str = ""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return True
 
     async def nudge(
@@ -47,7 +47,7 @@ class Outside:
         self.wanted.append(target)
         return self
 
-    def in_hand(self, key: WorkerKey) -> bool:
+    def is_recovering(self, key: WorkerKey) -> bool:
         return False
 
 
@@ -89,7 +89,7 @@ class Acting:
         await self.service.escalate(AGENT, "it gets nowhere", by="operator")
         for _ in range(3):
             await self.hive.settle()
-            await self.service.settled()
+            await self.service.wait_until_idle()
         [records] = await self.hive.store.read(lambda conn: read_escalations(conn, limit=10))
         return records
 

@@ -49,7 +49,7 @@ class Garden(Acting):
             timeout=1800,
             monitor=self.monitor,
             terminate=lambda *who, **how: self.service.terminate(*who, **how),
-            stopped=lambda: self.stop.reason,
+            stop_reason=lambda: self.stop.reason,
             clock=self.time,
             publish=self.publish,
             ids=self.ids,
@@ -438,7 +438,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
         timeout=1800,
         monitor=bees.monitor,
         terminate=no_operator,
-        stopped=lambda: None,
+        stop_reason=lambda: None,
         clock=bees.time,
         publish=bees.bus.fan_out,
     )

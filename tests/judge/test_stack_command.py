@@ -16,7 +16,7 @@ import pytest
 
 from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
-from queenright.judge.stack.stale_tickets import REPORTED_AFTER, MissingWorker
+from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.sockets import listen, listening, url_of
 from tests.alerting.parts import ticket
@@ -83,7 +83,7 @@ async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
     stack.told["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes.append(await once(stack))
     at_first = capsys.readouterr().out
-    stack.now += REPORTED_AFTER
+    stack.now += REPORT_AFTER_SECONDS
     stack.told["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes += [await once(stack), await once(stack, as_json=True)]
     *words, line = capsys.readouterr().out.splitlines()
@@ -104,7 +104,13 @@ def test_unchanged_findings_of_a_missing_worker_are_not_repeated(
     known = ticket()
     unseen = {known.ticket_id: MissingWorker(0.0, "its target is down")}
     look = CheckResult(
-        at=2 * REPORTED_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, missing=unseen
+        at=2 * REPORT_AFTER_SECONDS,
+        workers=(),
+        tickets=(known,),
+        closed=(),
+        dismissed=0,
+        unknown=0,
+        missing=unseen,
     )
     news = TicketChanges(as_json=False)
     news.print_check(look)

@@ -16,7 +16,7 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
-from queenright.judge.stack.stale_tickets import REPORTED_AFTER
+from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS
 from queenright.judge.stack_job import CheckResult, StackJudge
 from tests.judge.stack_parts import serving, vector
 from tests.judge.test_stack_workers import Rows, row, which
@@ -167,7 +167,7 @@ async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_m
     since = stack.now + 120
     stack.says(*still)
     first = await stack.look()
-    later = await stack.look(REPORTED_AFTER)
+    later = await stack.look(REPORT_AFTER_SECONDS)
 
     for seen in (first, later):
         assert [t.ticket_id for t in seen.tickets] == [ticket.ticket_id]

@@ -144,8 +144,8 @@ async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: B
 async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
     assert bench.registry is not None
     for _ in range(3):
-        bench.registry.get("tool_execution", "wasp", "search").admit().failed("x")
-        bench.registry.get("tool_execution", "bee", "read").admit().failed("x")
+        bench.registry.get("tool_execution", "wasp", "search").admit().record_failure("x")
+        bench.registry.get("tool_execution", "bee", "read").admit().record_failure("x")
     await bench.talk(*searches(1), tools=(tool(lambda _: "found"),))
 
     await bench.run()
@@ -214,7 +214,7 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
     assert bench.registry is not None
     breaker = bench.registry.get("tool_execution", "bee", "search")
     for _ in range(3):
-        breaker.admit().failed("x")
+        breaker.admit().record_failure("x")
     await bench.time.advance(60)
 
     async def hangs(_: Nothing) -> str:
@@ -227,7 +227,7 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
     assert breaker.state is HALF_OPEN
     await bench.runtime.stop()
 
-    breaker.admit().succeeded()
+    breaker.admit().record_success()
     assert breaker.state is CLOSED
 
 

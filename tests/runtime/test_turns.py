@@ -122,6 +122,30 @@ def test_node_of_automatic_run_ends_without_user() -> None:
     assert move == NextAction(None)
 
 
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"output_keys": ()},
+        {"nullable_output_keys": ("a", "b")},
+        {"output_keys": (), "conversation_judge": "llm"},
+    ],
+)
+def test_words_end_node_of_automatic_run_without_user(outputs: dict[str, Any]) -> None:
+    node = spec(client_facing=True, **outputs)
+
+    assert word(assess_turn(node, after(text="Mended."), started_by_user=False)) == JUDGE
+    assert word(assess_turn(node, after(text="Mended."))) == BLOCK
+    asked = after(calls=["ask_user"], asked=["Which?"])
+    assert word(assess_turn(node, asked, started_by_user=False)) == BLOCK
+
+
+def test_automatic_run_waits_for_user_who_has_answered() -> None:
+    node = spec(client_facing=True, output_keys=())
+    answered = after(text="And now?", user_interaction_count=1)
+
+    assert word(assess_turn(node, answered, started_by_user=False)) == BLOCK
+
+
 def test_multiple_questions_are_joined() -> None:
     move = assess_turn(
         spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])

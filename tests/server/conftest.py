@@ -53,7 +53,8 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 @pytest.fixture
 async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as client:
+    # A busy machine may take longer than httpx waits by default.
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as client:
         yield client
 
 

@@ -98,7 +98,7 @@ async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service
         run = await begin(service, model)
         await completed.within(SECONDS)
     result = await service.runtime.wait(run)
-    await service.interventions.settled()
+    await service.interventions.wait_until_idle()
     await bus.drain()
 
     assert result.succeeded
@@ -127,7 +127,7 @@ async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
         ended = await terminated.within(SECONDS)
         recovery_started = await initiated.within(SECONDS)
         finished = await completed.within(SECONDS)
-    await service.interventions.settled()
+    await service.interventions.wait_until_idle()
     await bus.drain()
 
     assert done(did) == ["nudge done", "escalate done", "terminate done", "recover done"]

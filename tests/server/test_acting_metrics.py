@@ -130,7 +130,7 @@ class Nursery:
     def __init__(self, *links: CheckpointRef) -> None:
         self.links = links
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return True
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -176,7 +176,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
         assert (await service.request(lost, "it crashed", by="ada", from_start=True)).accepted
         await service.advance(100.0)
-        await service.settled()
+        await service.wait_until_idle()
     finally:
         await service.close()
         await store.close()

@@ -64,13 +64,13 @@ async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
             (await http.get("/api/agents/looper/health")).json()["state"],
             *(state for state, count in counts.items() if count),
             counted,
-            *(worker.standing or "none" for worker in service.monitor.workers()),
+            *(worker.fleet_state or "none" for worker in service.monitor.workers()),
         }
 
     assert await states() == {"failing"}
     settled = replace(first, id="r", type=EventType.TICKET_RESOLVED, data={"status": "resolved", "by": "ann"})
     service.monitor.apply(settled, service.clock())
-    assert [worker.standing for worker in service.monitor.workers()] == [None]
+    assert [worker.fleet_state for worker in service.monitor.workers()] == [None]
     assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 

@@ -13,8 +13,10 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
-from tests.server.test_permissions import AGENT, answering, ask, client_of, open_request
+from tests.server.test_hooks import AGENT
+from tests.server.test_permissions import answering, ask, client_of, open_request, waiting_of
 from tests.server.test_shared_api import failing
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -86,6 +88,7 @@ async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path
         assert second["kind"] == "question", "what expires comes first"
         await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
         await waiting
+        await until(lambda: waiting_of(running) == "", "the wait is over")
         assert [item["kind"] for item in await items(http)] == ["question"]
 
 

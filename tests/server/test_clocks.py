@@ -202,7 +202,7 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
     async with ServiceRun(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
         look(service, clock, 60)
-        service.scheduler.clock_jumped(clock.now, MINUTE)
+        service.scheduler.handle_clock_jump(clock.now, MINUTE)
         bee = service.monitor.get("bee")
         assert bee is not None
         assert bee.vitals.last_progress == reached
@@ -221,7 +221,7 @@ async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, cl
         await service.ingest([begun(clock.now)])
         look(service, clock, 100)
         clock.now += 8 * HOUR
-        service.scheduler.clock_jumped(clock.now, 8 * HOUR)
+        service.scheduler.handle_clock_jump(clock.now, 8 * HOUR)
         look(service, clock, 60)
     async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
@@ -327,7 +327,7 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
         service.tasks["deadlines"].cancel()
         steady = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: steady)
-        monkeypatch.setattr(service.scheduler, "clock_jumped", lambda now, by: jumps.append(by))
+        monkeypatch.setattr(service.scheduler, "handle_clock_jump", lambda now, by: jumps.append(by))
         monkeypatch.setattr(service.scheduler, "_pause", lambda: 0.0)
 
         async def slow(now: float) -> None:
@@ -350,10 +350,12 @@ async def test_clock_jump_renews_pending_deadlines(
 ) -> None:
     async with ServiceRun(settings, clock) as service:
         moved: list[tuple[str, float]] = []
-        monkeypatch.setattr(service.interventions, "clock_jumped", lambda now: moved.append(("i", now)))
-        monkeypatch.setattr(service.remediation.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
+        monkeypatch.setattr(service.interventions, "handle_clock_jump", lambda now: moved.append(("i", now)))
+        monkeypatch.setattr(
+            service.remediation.recovery, "handle_clock_jump", lambda by: moved.append(("r", by))
+        )
         clock.now += HOUR
-        service.scheduler.clock_jumped(clock.now, HOUR)
+        service.scheduler.handle_clock_jump(clock.now, HOUR)
 
     assert moved == [("i", clock.now), ("r", HOUR)]
 

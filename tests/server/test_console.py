@@ -142,7 +142,7 @@ async def test_breakers_are_listed_found_by_name_and_reset(
     none = await browser.get("/breakers")
     breaker = running.service.breakers.get("external_api", "bee/1", "<b>x</b>")
     for _ in range(breaker.status.threshold):
-        breaker.admit().failed("it is down")
+        breaker.admit().record_failure("it is down")
 
     every = await browser.get("/breakers")
     one = await browser.get("/breakers", params={"name": breaker.name})
@@ -364,7 +364,7 @@ async def test_worker_is_terminated_with_a_reason_and_only_in_the_viewed_incarna
 
     assert (silent.status_code, "Why" in refusal(silent)) == (422, True)
     assert other.status_code == 409
-    assert "it was restarted in the meantime" in refusal(other)
+    assert "the worker was restarted in the meantime" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
     assert "checkpoint cp-7" in flash_message(done)
 

@@ -121,7 +121,7 @@ async def test_a_long_name_runs_over_nothing(running: Running, chromium: Browser
     ticket_id = await ticket_on(running, agent=WORST)
     breaker = service.breakers.get("external_api", WORST, WORST)
     for _ in range(breaker.status.threshold):
-        breaker.admit().failed(WORST)
+        breaker.admit().record_failure(WORST)
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         await http.post(f"/api/agents/{WORST}/escalate", json={"reason": WORST, "by": WORST[:100]})
         await http.post(f"/api/agents/{WORST}/nudge", json={"by": WORST[:100]})
@@ -155,7 +155,7 @@ async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(
     ticket_id = await ticket_on(running, agent=LONG)
     breaker = service.breakers.get("external_api", LONG, LONG)
     for _ in range(breaker.status.threshold):
-        breaker.admit().failed(LONG * 3)
+        breaker.admit().record_failure(LONG * 3)
     context = await chromium.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
     page = await context.new_page()
     faults: list[str] = []

@@ -473,7 +473,7 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
         await live(service, clock, number)
         clock.now += 3 * MINUTE  # past what it has to begin in, and the service too
         await service.interventions.advance(clock.now)
-        await service.interventions.settled()
+        await service.interventions.wait_until_idle()
         assert list(ladders) == [("bee", f"bee-{number}")]
         await crash(service, clock, number)
         await until(lambda: not ladders, "its run is over")

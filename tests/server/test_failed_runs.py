@@ -101,7 +101,7 @@ async def test_settled_failed_runs_restart_the_count_after_a_restart(
     async with ServiceRun(settings, clock) as service:
         await service.tickets.resolve(tickets[0].ticket_id, "the disk was exchanged", by="ada")
         await service.bus.drain()
-        assert not any(one.standing for one in service.monitor.workers())
+        assert not any(one.fleet_state for one in service.monitor.workers())
     clock.now += DAY
     for number in range(5, 8):
         assert await night(settings, clock, f"run-{number}") == []
@@ -116,7 +116,7 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
         await night(settings, clock, f"run-{number}")
     clock.now += 3 * DAY
     async with ServiceRun(settings, clock) as service:
-        [failing] = [one for one in service.monitor.workers() if one.standing is not None]
+        [failing] = [one for one in service.monitor.workers() if one.fleet_state is not None]
         assert (failing.vitals.session_id, failing.state.value) == ("run-3", "failing")
 
 

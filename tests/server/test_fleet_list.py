@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,6 @@ def settings(tmp_path: Path) -> Settings:
         update={"intervention": health.intervention.model_copy(update={"enabled": False})}
     )
     return found.model_copy(update={"health_monitoring": idle})
-
-
-@pytest.fixture
-async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as client:
-        yield client
 
 
 def run_of(number: int, now: float) -> Iterator[AgentEvent]:

@@ -159,7 +159,7 @@ async def test_a_nudge_reaches_a_worker_that_fetches(running: Running, http: htt
     """002 §11: a nudge gets to an agent in another process."""
     await looper(running, times=3)
     polling = asyncio.create_task(pull(http, wait=30))
-    await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
+    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker asks")
 
     nudged = await http.post("/api/agents/looper/nudge", json={"message": "What blocks you?", "by": "ada"})
 
@@ -229,7 +229,7 @@ async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
 
 async def test_long_poll_does_not_delay_a_stop(running: Running, http: httpx.AsyncClient) -> None:
     polling = asyncio.create_task(pull(http, wait=60))
-    await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
+    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker asks")
 
     running.service.stopping.set()
 

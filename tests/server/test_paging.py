@@ -145,7 +145,7 @@ async def test_breakers_are_listed_by_name_and_filtered_by_state(
     for target in "abcde":
         breaker = running.service.breakers.get("tool_execution", "bee", target)
         while target in "be" and breaker.state.value == "closed":
-            breaker.admit().failed("x")
+            breaker.admit().record_failure("x")
 
     every = [one["target"] for page in await pages(http, LISTS["breakers"], "breakers", 2) for one in page]
     tripped = await pages(http, LISTS["breakers"], "breakers", 1, open=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.ladder import Standing, next_step
+from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
@@ -43,7 +43,7 @@ def event(type_: EventType, after: float, incarnation: str = "first", **data: An
 def rebuilt(store: Store, since: float, now: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
     store.read_now(lambda conn: rebuild(conn, monitor, since=START + since, now=START + now))
-    monitor.clock_jumped(START + now)
+    monitor.handle_clock_jump(START + now)
     return monitor
 
 
@@ -70,9 +70,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
 
     As it was then: the session is over, and nobody nudges or terminates a life that never began.
     """
-    failed = event(
-        EventType.RECOVERY_FAILED, 1800, "second", reason="nothing was heard of it", exhausted=False
-    )
+    failed = event(EventType.RECOVERY_FAILED, 1800, "second", reason="it sent no events", exhausted=False)
     await store.append([*LIFE, ended, BROUGHT_BACK, failed])
 
     monitor = rebuilt(store, since=600, now=600 + DAY)
@@ -84,7 +82,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
         assert worker.vitals.ended
         assert worker.vitals.status in (SessionStatus.TERMINATED, SessionStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
-        action = next_step(None, Standing.of(worker, SETTINGS), SETTINGS).action
+        action = next_step(None, LadderInputs.of(worker, SETTINGS), SETTINGS).action
         assert action is None or worker.vitals.status is SessionStatus.FAILED
 
 
@@ -110,4 +108,4 @@ async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) ->
     assert worker is not None
     assert worker.vitals.status is SessionStatus.TERMINATED
     assert worker.vitals.incarnation_id == "first"
-    assert worker.vitals.lost
+    assert worker.vitals.has_failed_recovery

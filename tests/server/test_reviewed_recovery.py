@@ -23,7 +23,7 @@ TASK = "report-7"
 class Broken:
     """Reaches every worker and starts none."""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         return True
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -82,7 +82,7 @@ async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: Run
 async def test_review_by_a_person_allows_exceeding_the_task_limit(
     running: Running, http: httpx.AsyncClient
 ) -> None:
-    """002 §11: after the last attempt a human must look; that one did, and who, is in the audit trail."""
+    """002 §11: after the last attempt a person must act; the audit trail names who did."""
     service = running.service
     recovery = service.remediation.recovery
     recovery._starter._respawners = [Broken()]

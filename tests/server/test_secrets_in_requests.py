@@ -84,7 +84,7 @@ async def test_secret_in_any_text_is_masked_except_for_its_worker(
     await post("/api/agents/nobody/nudge", message=secret(), by=secret())
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     while breaker.state.value == "closed":
-        breaker.admit().failed(secret())
+        breaker.admit().record_failure(secret())
 
     beat = {"phase": secret(), "progress_indicator": secret(), "task_id": "looper-session"}
     assert (await post("/api/heartbeats", agent_id="looper", **beat, interval=secret())).status_code == 400

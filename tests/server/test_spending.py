@@ -68,7 +68,7 @@ def limits(tmp_path: Path, **spending: Any) -> Settings:
 
 
 async def done(running: Running) -> list[dict[str, Any]]:
-    await running.service.pipeline.brake.settled()
+    await running.service.pipeline.brake.wait_until_idle()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         found = (await http.get("/api/interventions")).json()["interventions"]
     return [one for one in found if one["by"] == "spending limit"]
@@ -106,7 +106,7 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
         await spends(running, 1.2)
         await until(lambda: running.service.approvals.pending(), "an operator is asked")
         await spends(running, 0.2)
-        await running.service.pipeline.brake.settled()
+        await running.service.pipeline.brake.wait_until_idle()
         [pending_requests] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
 
@@ -126,7 +126,7 @@ async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> Non
             too_soon = await done(running)
             brake._not_before.clear()
             await spends(running, 0.1)
-            await brake.settled()
+            await brake.wait_until_idle()
             instructions = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
             await spends(running, 0.1)
             brake._not_before.clear()

@@ -25,7 +25,13 @@ from prometheus_client import CollectorRegistry
 from queenright.api import Telemetry
 from queenright.client import AsyncQueenright
 from queenright.server.telemetry.advice import advice_for
-from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, NOTICE_INTERVAL, OTHER_PATH, Intake
+from queenright.server.telemetry.intake import (
+    MAX_REFUSALS,
+    MAX_SOURCES,
+    NOTICE_INTERVAL_SECONDS,
+    OTHER_PATH,
+    Intake,
+)
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
 from queenright.server.telemetry.unusable import Fault, Unused
 from queenright.server.up import Running
@@ -391,7 +397,14 @@ def test_sender_is_notified_again_after_an_hour() -> None:
         return intake.add(sources, now)
 
     notices = [
-        bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)
+        bool(add(now))
+        for now in (
+            1.0,
+            2.0,
+            NOTICE_INTERVAL_SECONDS,
+            NOTICE_INTERVAL_SECONDS + 1,
+            NOTICE_INTERVAL_SECONDS + 2,
+        )
     ]
     assert notices == [True, False, False, True, False]
 

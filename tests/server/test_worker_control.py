@@ -43,7 +43,7 @@ async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
         worker.start()
         await until(
             lambda: (
-                running.service.instructions.reaches(BEE)
+                running.service.instructions.can_reach(BEE)
                 and running.service.monitor.get(BEE.agent_id, BEE.session_id) is not None
             ),
             "the worker asks",
@@ -129,7 +129,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
         [row] = (await http.get("/api/interventions")).json()["interventions"]
 
     assert (row["kind"], row["outcome"]) == ("terminate", "unconfirmed")
-    assert "it works on" in row["detail"]
+    assert "it is still working" in row["detail"]
 
 
 async def test_agent_polling_manually_is_terminated_when_its_run_ends(

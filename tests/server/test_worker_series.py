@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.metrics import AGENTS
+from queenright.instrumentation.metrics import MAX_AGENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.metrics.metrics import ServiceMetrics
@@ -147,11 +147,11 @@ def test_ended_agent_keeps_counters_and_loses_gauges(watched: Watched) -> None:
 
 def test_agents_past_the_bound_share_a_row_and_are_counted(watched: Watched) -> None:
     """Bounded; the row `other` shows the worst of those that have none of their own."""
-    for n in range(AGENTS + 3):
+    for n in range(MAX_AGENTS + 3):
         watched.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
         watched.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
 
-    assert len(watched.agents("steps_total")) == AGENTS + 1
+    assert len(watched.agents("steps_total")) == MAX_AGENTS + 1
     labels = {"agent": "other", "node": "plan", "verdict": "retry"}
     assert watched.registry.get_sample_value("queenright_worker_steps_total", labels) == 3
     limited = {"metric": "queenright_worker_info"}
@@ -162,7 +162,7 @@ def test_agents_past_the_bound_share_a_row_and_are_counted(watched: Watched) -> 
     watched.agents("info")
     watched.tell(EventType.EXECUTION_STARTED, "late")
     assert "late" in watched.agents("last_activity_timestamp_seconds")
-    assert len(watched.agents("last_activity_timestamp_seconds")) == AGENTS + 1
+    assert len(watched.agents("last_activity_timestamp_seconds")) == MAX_AGENTS + 1
 
 
 _odd = st.one_of(

@@ -71,7 +71,7 @@ class Odds:
     does_not_start: float = 0.03
     crashes_once_more: float = 0.08
     beyond_help: float = 0.03
-    """Of the lost, those that crash in every life."""
+    """Lost workers that crash in every incarnation."""
     sleeps_per_week: float = 2.0
     """How often the host sleeps for hours."""
 
@@ -99,7 +99,7 @@ class Fleet:
     The simulation.
 
     Args:
-        settings: Of the health layer; the defaults if left out.
+        settings: The settings of the health layer; by default the defaults.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Fleet:
         for fault in self.tally.faults:
             if fault.over is None and fault.seen is None:
                 fault.set_aside = True
-        self.monitor.clock_jumped(self.now)
+        self.monitor.handle_clock_jump(self.now)
         self.acting.hold_until(self.now + _QUIET)
 
     # -- the service's loop -------------------------------------------------------------------------
@@ -278,11 +278,11 @@ class Fleet:
             await self.tickets.settle(now)
         if _due(self.recovery.next_deadline(), now):
             await self.recovery.advance(now)
-            await self.recovery.settled()
+            await self.recovery.wait_until_idle()
         if _due(self.acting.next_deadline(), now):
             await self.acting.advance(now)
-            await self.acting.settled()
-            await self.recovery.settled()
+            await self.acting.wait_until_idle()
+            await self.recovery.wait_until_idle()
 
     def hear(self, worker: Worker, type_: EventType, data: dict[str, Any]) -> None:
         """Take in what a worker says."""
@@ -365,7 +365,7 @@ class Fleet:
     # -- what is known for certain ------------------------------------------------------------------
 
     def _note(self, event: AgentEvent) -> None:
-        """Hold what is said against what is the case."""
+        """Compare the reported states with the actual ones."""
         type_, data = event.type, event.data
         worker = self.of_agent.get(event.agent_id)
         if worker is None:
@@ -444,7 +444,7 @@ class Fleet:
     def _people_come(self, worker: Worker, fault: Fault) -> None:
         if worker.fault is not fault:
             return
-        if worker.doomed or worker.over or self.recovery.in_hand((worker.agent_id, worker.session_id)):
+        if worker.doomed or worker.over or self.recovery.is_recovering((worker.agent_id, worker.session_id)):
             worker.alive = True
             self.resume(worker, worker.given_up())
             return
@@ -475,7 +475,7 @@ class Fleet:
             self.tally.acted_wrongly += 1
         return worker
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether there is such a worker."""
         return target.agent_id in self.of_agent
 

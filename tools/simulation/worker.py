@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tools.simulation.fleet import Fleet
 
 Acts = Iterator[float | None]
-"""Seconds until it goes on; None: by itself it never does."""
+"""Seconds until it continues; None if it never continues on its own."""
 
 HEARTBEAT: Final = 300.0
 REST: Final = 1_800.0
@@ -248,7 +248,7 @@ class Worker:
         yield from self.random.choice(odd)()
 
     def _runs_a_long_tool(self) -> Acts:
-        """A build or a test suite that said how long it may take, at times the better part of an hour."""
+        """A build or a test suite that declares its timeout, at times most of an hour."""
         declares = self.random.choice((900.0, 1_800.0, 1_800.0, 3_600.0))
         yield from self._turn(tool="build", declares=declares, lasts=declares * self.random.uniform(0.3, 0.9))
 

@@ -127,7 +127,7 @@ def annotations_for(
     Return the annotations for the current state of a ticket; empty ones are left out.
 
     Args:
-        requests: What the reader is asked to decide or do.
+        requests: Decisions or actions that the message asks for.
         sessions: Number of consecutive sessions that the alert covers.
     """
     ours = _own_base_urls(settings)

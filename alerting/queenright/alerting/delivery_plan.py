@@ -27,7 +27,7 @@ gets the ended alert again. A needless repeat may cause a notification if others
 RESEND_SECONDS: Final = 60.0
 """Prometheus' default; a peer that lost its state gets its alerts back within it."""
 
-_PROMPT: Final = 1 / 12
+_ON_TIME_SHARE: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
 
@@ -36,7 +36,7 @@ class SentAlert:
     """The last firing alert sent to a peer: when, and the version of its text."""
 
     at: float
-    content: float
+    text_version: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class Post:
     key: str
     alert: PostedAlert
     status: Status
-    content: float
+    text_version: float
     about: tuple[Notification, ...]
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to send to one peer, and when to look again."""
+    """What to send to one peer, and when to plan again."""
 
     posts: list[Post] = field(default_factory=list)
     silent: list[Notification] = field(default_factory=list)
@@ -123,17 +123,17 @@ def _keep_firing(
     settings: AlertingSettings,
     now: float,
 ) -> None:
-    speaker = min(holding, key=lambda n: n.id)
-    if refused == speaker.updated_at:
+    representative = min(holding, key=lambda n: n.id)
+    if refused == representative.updated_at:
         return
     new = tuple(n for n in holding if peer not in n.fired)
     result.pending |= {n.id: n.created_at for n in new}
     # The lower bound covers a clock that was set back.
     is_fresh = last is not None and last.at <= now < last.at + RESEND_SECONDS
-    if last is not None and is_fresh and last.content == speaker.updated_at and not new:
+    if last is not None and is_fresh and last.text_version == representative.updated_at and not new:
         result.next_due = min(result.next_due, last.at + RESEND_SECONDS)
         return
-    result.posts.append(_fire(key, speaker, new, settings, now))
+    result.posts.append(_fire(key, representative, new, settings, now))
     result.next_due = min(result.next_due, now + RESEND_SECONDS)
 
 
@@ -158,7 +158,7 @@ def _end(
         result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
-    due = max((_due(n, peer, settings) for n in ended), default=now)
+    due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
     for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
             before.labels["severity"] != newest.labels["severity"]
@@ -172,9 +172,9 @@ def _end(
         result.next_due = min(result.next_due, due)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
-    alert = _ended(newest, ended, now)
+    alert = _ended_alert(newest, ended, now)
     result.posts.append(
-        Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=tuple(ended))
+        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=tuple(ended))
     )
 
 
@@ -190,16 +190,18 @@ def _repeat_end(
     if is_notified or all(n.is_replaced for n in ended):
         return
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    alert = _ended(newest, ended, now)
-    result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))
+    alert = _ended_alert(newest, ended, now)
+    result.posts.append(
+        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=())
+    )
 
 
-def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
-    """Return whether a peer accepted an end so long ago that it is not repeated any more."""
+def is_end_final(notification: Notification, peer: str, now: float) -> bool:
+    """Return whether a peer accepted an end so long ago that it is never sent again."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
-def _ended(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
+def _ended_alert(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
     # After the clock was set back, the end may be before the start, which Alertmanager rejects.
     ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
@@ -210,7 +212,7 @@ def _ended(newest: Notification, ended: list[Notification], now: float) -> Poste
     )
 
 
-def _due(notification: Notification, peer: str, settings: AlertingSettings) -> float:
+def _end_due_at(notification: Notification, peer: str, settings: AlertingSettings) -> float:
     """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
     ended = notification.ends_at or 0.0
     if notification.is_silent or peer not in notification.fired:
@@ -219,17 +221,21 @@ def _due(notification: Notification, peer: str, settings: AlertingSettings) -> f
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())
-    late = first > notification.created_at + _PROMPT * settings.late_resolve_seconds
+    late = first > notification.created_at + _ON_TIME_SHARE * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended
 
 
 def _fire(
-    key: str, speaker: Notification, new: tuple[Notification, ...], settings: AlertingSettings, now: float
+    key: str,
+    representative: Notification,
+    new: tuple[Notification, ...],
+    settings: AlertingSettings,
+    now: float,
 ) -> Post:
     alert = PostedAlert(
-        labels=speaker.labels,
-        annotations=speaker.annotations,
-        starts_at=speaker.starts_at,
-        ends_at=max(now, speaker.starts_at) + settings.lifetime_seconds,
+        labels=representative.labels,
+        annotations=representative.annotations,
+        starts_at=representative.starts_at,
+        ends_at=max(now, representative.starts_at) + settings.lifetime_seconds,
     )
-    return Post(key=key, alert=alert, status="firing", content=speaker.updated_at, about=new)
+    return Post(key=key, alert=alert, status="firing", text_version=representative.updated_at, about=new)

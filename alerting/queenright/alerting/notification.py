@@ -69,7 +69,7 @@ _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
 
 def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
-    """Return the condition of ``_holds``."""
+    """Return the condition of ``_has_not_ended``."""
     ends_at, updated_at = OUTBOX.c.ends_at, OUTBOX.c.updated_at
     return or_(ends_at.is_(None), and_(ends_at > now, updated_at - (ends_at - updated_at) <= now))
 
@@ -91,23 +91,23 @@ _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
     OUTBOX_DELIVERIES.c.peer == bindparam("at"),
     OUTBOX_DELIVERIES.c.status == bindparam("was"),
 )
-_AT_ONCE: Final = 500
+_MAX_PARAMETERS: Final = 500
 """Maximum values in one statement; SQLite's limit is some ten thousand."""
 
-_NOBODY: Final = ""
+_NO_PEER: Final = ""
 """Pseudo peer. Its delivery row says that the firing alert, or its end, must not be sent to anyone."""
 
 _MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
     ["outbox_id", "peer", "status", "attempts", "delivered_at"],
     select(
-        OUTBOX.c.id, literal(_NOBODY), literal("resolved"), literal(0), bindparam("now", type_=Float)
+        OUTBOX.c.id, literal(_NO_PEER), literal("resolved"), literal(0), bindparam("now", type_=Float)
     ).where(
         OUTBOX.c.alert_key == bindparam("of"),
         OUTBOX.c.active,
         OUTBOX.c.ends_at.is_not(None),
         ~exists().where(
             OUTBOX_DELIVERIES.c.outbox_id == OUTBOX.c.id,
-            OUTBOX_DELIVERIES.c.peer == _NOBODY,
+            OUTBOX_DELIVERIES.c.peer == _NO_PEER,
             OUTBOX_DELIVERIES.c.status == "resolved",
         ),
     ),
@@ -136,7 +136,9 @@ class Notification:
     def is_firing(self, now: float) -> bool:
         """Return whether it has not ended yet."""
         # If a peer accepted the end, it has ended, even if the clock was set back.
-        return self.ends_at is None or (not self.resolved and _holds(self.ends_at, self.updated_at, now))
+        return self.ends_at is None or (
+            not self.resolved and _has_not_ended(self.ends_at, self.updated_at, now)
+        )
 
     @property
     def was_delivered_in_time(self) -> bool:
@@ -146,12 +148,12 @@ class Notification:
     @property
     def is_silent(self) -> bool:
         """Whether it needs no delivery: another alert replaced it, or its worker is gone."""
-        return _NOBODY in self.fired
+        return _NO_PEER in self.fired
 
     @property
     def is_replaced(self) -> bool:
         """Whether another alert replaced it, so that its end must not be sent."""
-        return _NOBODY in self.resolved
+        return _NO_PEER in self.resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +184,7 @@ class PeerDeliveryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class NotificationRecord:
     """One notification and its delivery to each peer. Times in seconds since the epoch."""
 
     id: int
@@ -206,12 +208,12 @@ class HandedOver:
     """The receivers that Alertmanager has notified."""
 
 
-def _holds(ends_at: float | None, updated_at: float, now: float) -> bool:
+def _has_not_ended(ends_at: float | None, updated_at: float, now: float) -> bool:
     """
     Return whether a notification has not ended yet.
 
-    After the clock was set back, a past end lies in the future. It still counts as past if it was when it was
-    written, and an alert that is held open for the next ticket is not held longer.
+    If the clock is set back, an end in the past is in the future. It still counts as past if it was in the
+    past when it was written. An alert that is held open for the next ticket is not held longer.
     """
     return ends_at is None or updated_at - (ends_at - updated_at) <= now < ends_at
 
@@ -228,8 +230,8 @@ def enqueue(
     now: float,
     *,
     requests: Sequence[OperatorRequest] = (),
-    follows: Sequence[str] = (),
-    hold: float = 0.0,
+    earlier_tickets: Sequence[str] = (),
+    hold_seconds: float = 0.0,
 ) -> None:
     """
     Enqueue the notifications for a changed ticket, in the transaction that changes it.
@@ -237,19 +239,19 @@ def enqueue(
     A ticket that waits for triage enqueues nothing. The call is idempotent.
 
     Args:
-        requests: What the reader is asked to decide or do.
-        follows: Tickets of the same agent and cause whose sessions ended before this one's began, latest
-            first. A new ticket joins the first of their alerts that still fires, without a new notification:
-            an agent that crashes repeatedly is one incident.
-        hold: Seconds that the alert keeps firing after the end of the worker, or of a series of failed runs,
-            so that the next ticket can join it. Not applied if a person resolved the ticket.
+        requests: Decisions or actions that the message asks for.
+        earlier_tickets: Tickets of the same agent and cause whose sessions ended before this one's began,
+            latest first. A new ticket joins the first of their alerts that still fires, without a new
+            notification: an agent that crashes repeatedly is one incident.
+        hold_seconds: How long the alert keeps firing after the end of the worker, or of a series of failed
+            runs, so that the next ticket can join it. Not applied if a person resolved the ticket.
     """
     if ticket.status is TicketStatus.OPEN:
         return
     current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
     if current is None and ticket.status in _NOTIFIED_STATUSES:
-        joined = _find_joined(conn, ticket, follows, now)
+        joined = _find_joined(conn, ticket, earlier_tickets, now)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
     if ticket.status in _NOTIFIED_STATUSES:
@@ -266,7 +268,7 @@ def enqueue(
     elif current is not None and current.ends_at is None:
         # The text of the end matters too: a worker that ended has not recovered.
         _update_annotations(conn, current, annotations, now)
-        ends_at = now + hold if _may_be_joined(ticket) else now
+        ends_at = now + hold_seconds if _may_be_joined(ticket) else now
         silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
         _end(conn, current, now, ends_at, silent=silent)
         if not silent:
@@ -275,23 +277,25 @@ def enqueue(
         _end(conn, current, now, now, silent=True)
 
 
-def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
+def find_joined(
+    conn: Connection, ticket: EscalationTicket, earlier_tickets: Sequence[str], now: float
+) -> str | None:
     """
     Return the ticket whose alert a new ticket joins without a notification; None if people are notified.
 
     Args:
         conn: A connection in the transaction that enqueues the ticket.
         ticket: A ticket without a notification.
-        follows: See ``enqueue``.
+        earlier_tickets: See ``enqueue``.
     """
-    joined = _find_joined(conn, ticket, follows, now)
+    joined = _find_joined(conn, ticket, earlier_tickets, now)
     return None if joined is None or _is_more_severe(ticket, joined) else joined.ticket_id
 
 
 def _find_joined(
-    conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float
+    conn: Connection, ticket: EscalationTicket, earlier_tickets: Sequence[str], now: float
 ) -> Notification | None:
-    for earlier in follows:
+    for earlier in earlier_tickets:
         notification = _find_firing(conn, earlier, now)
         # A storm's alerts are one incident; an agent that keeps crashing after it gets a separate one.
         if notification is not None and notification.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
@@ -307,7 +311,7 @@ def _may_be_joined(ticket: EscalationTicket) -> bool:
 
 
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
-    """End the alerts held open for a next ticket, because the incident, or all of the agent's, are over."""
+    """End the alerts that are held open for the next ticket, because the incident is resolved."""
     which = OUTBOX.c.alert_key == key
     if ticket.kind is FindingKind.RUNS_FAILED:
         of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
@@ -448,7 +452,7 @@ def _end(conn: Connection, current: Notification, now: float, ends_at: float, *,
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
     # A row with an end time is silent already.
     if silent and current.ends_at is None:
-        values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
+        values = {"outbox_id": current.id, "peer": _NO_PEER, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
 
 
@@ -503,7 +507,7 @@ def read_changed(
             or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
-    return [one for some in _parts(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
+    return [one for some in _batches(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
@@ -526,7 +530,7 @@ def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
 
 def list_notifications(
     conn: Connection, limit: int = 50, *, now: float, before: int | None = None
-) -> list[HandedOver]:
+) -> list[NotificationRecord]:
     """
     Return the latest notifications with their delivery to each peer, newest first.
 
@@ -540,7 +544,7 @@ def list_notifications(
     table = OUTBOX_DELIVERIES
     deliveries = conn.execute(
         select(table)
-        .where(table.c.outbox_id.in_(states), table.c.peer != _NOBODY)
+        .where(table.c.outbox_id.in_(states), table.c.peer != _NO_PEER)
         .order_by(table.c.peer, table.c.status)
     )
     for row in deliveries:
@@ -563,9 +567,9 @@ def _to_record(
     peers: tuple[PeerDeliveryState, ...],
     delivered: Iterable[DeliveredNotification],
     now: float,
-) -> HandedOver:
-    holds = _holds(row.ends_at, row.updated_at, now)
-    return HandedOver(
+) -> NotificationRecord:
+    holds = _has_not_ended(row.ends_at, row.updated_at, now)
+    return NotificationRecord(
         id=row.id,
         ticket_id=row.ticket_id,
         agent=row.labels["agent"],
@@ -595,14 +599,14 @@ def _notification(row: object) -> Notification:
     return Notification(**values)
 
 
-def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
+def record_receipts(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
     """
     Store receipts, close finished notifications and delete old ones.
 
     Args:
         receipts: Results of deliveries; the first acceptance by a peer is kept.
     """
-    for some in _parts(receipts):
+    for some in _batches(receipts):
         _record(conn, some)
     _close(conn, done, now)
 
@@ -647,14 +651,14 @@ def _close(conn: Connection, done: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for closed in (*(OUTBOX.c.id.in_(some) for some in _parts(done)), given_up):
+    for closed in (*(OUTBOX.c.id.in_(some) for some in _batches(done)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))
 
 
-def _parts(values: Collection[T]) -> Iterator[list[T]]:
-    every = list(values)
-    for first in range(0, len(every), _AT_ONCE):
-        yield every[first : first + _AT_ONCE]
+def _batches(values: Collection[T]) -> Iterator[list[T]]:
+    items = list(values)
+    for first in range(0, len(items), _MAX_PARAMETERS):
+        yield items[first : first + _MAX_PARAMETERS]

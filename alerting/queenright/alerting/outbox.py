@@ -24,7 +24,7 @@ from queenright.alerting.notification import (
     read_active,
     read_changed,
     read_last_id,
-    record,
+    record_receipts,
 )
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_delivery import Deliveries, Failure, Outcome, PeerDelivery
@@ -38,20 +38,20 @@ __all__ = ["Outbox", "enqueue"]
 
 _log = logging.getLogger(__name__)
 
-_IDLE: Final = 5.0
+_POLL_SECONDS: Final = 5.0
 """Seconds between two polls of the outbox without a ``wake``."""
 
 _WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
 
-_STORE_FAILED: Final = 1.0
+_STORE_RETRY_SECONDS: Final = 1.0
 
-_REST_PER_ROW: Final = 0.0002
+_PAUSE_PER_ROW_SECONDS: Final = 0.0002
 """Seconds of pause between two rounds, per notification, to limit the load with many alerts."""
 
-_READ_ALL: Final = 30.0
+_FULL_READ_SECONDS: Final = 30.0
 """Seconds between full reads; in between, only new and changed notifications are read."""
-_READ_BACK: Final = 5.0
+_READ_OVERLAP_SECONDS: Final = 5.0
 """Overlap in seconds between reads of changes, because their timestamps precede their commit."""
 
 
@@ -80,11 +80,11 @@ class Outbox:
         self._clock = clock
         self._publish = publish
         self._outcomes = _counter(registry)
-        self._lines = [
+        self._peer_deliveries = [
             PeerDelivery(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
             for url in settings.alertmanager_urls
         ]
-        self._unaddressed: dict[int, float] = {}
+        self._pending_without_peer: dict[int, float] = {}
         self._active = 0
         self._known: dict[int, Notification] = {}
         self._last_id = 0
@@ -92,7 +92,7 @@ class Outbox:
         self._read_at: float | None = None
         """Time of the last read, in seconds since the epoch; None if all must be read again."""
         self._all_read_at = 0.0
-        self._wakes = [asyncio.Event() for _ in self._attended]
+        self._wakes = [asyncio.Event() for _ in self._deliveries_or_none]
         self._released = asyncio.Event()
         self._released.set()
         gauge = Gauge(names.OUTBOX_PENDING.name, names.OUTBOX_PENDING.help, registry=registry)
@@ -101,7 +101,7 @@ class Outbox:
         oldest.set_function(lambda: min(self._pending().values(), default=0.0))
 
     def __repr__(self) -> str:
-        return f"Outbox({self._lines!r})"
+        return f"Outbox({self._peer_deliveries!r})"
 
     def hold(self) -> None:
         """Deliver nothing until `release`, because the peers are starting."""
@@ -132,9 +132,9 @@ class Outbox:
                     "failing_since": line.failing_since,
                     "next_attempt_at": line.next_attempt_at or None,
                 }
-                for line in self._lines
+                for line in self._peer_deliveries
             ],
-            "refused": [details for line in self._lines for _, details in line.refused.values()],
+            "refused": [details for line in self._peer_deliveries for _, details in line.refused.values()],
         }
 
     async def run(self) -> None:
@@ -142,10 +142,10 @@ class Outbox:
         try:
             await self._released.wait()
             async with asyncio.TaskGroup() as group:
-                for line, wake in zip(self._attended, self._wakes, strict=True):
+                for line, wake in zip(self._deliveries_or_none, self._wakes, strict=True):
                     group.create_task(self._run_peer(line, wake))
         finally:
-            await asyncio.gather(*(line.aclose() for line in self._lines))
+            await asyncio.gather(*(line.aclose() for line in self._peer_deliveries))
             await self._client.aclose()
 
     async def deliver_due(self, now: float) -> float:
@@ -155,14 +155,14 @@ class Outbox:
         Raises:
             StoreError: The store cannot be read or written. Sent notifications are sent again later.
         """
-        due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._attended)))
-        await asyncio.gather(*(line.finish_restart_check() for line in self._lines))
+        due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._deliveries_or_none)))
+        await asyncio.gather(*(line.finish_restart_check() for line in self._peer_deliveries))
         return due
 
     @property
-    def _attended(self) -> Sequence[PeerDelivery | None]:
+    def _deliveries_or_none(self) -> Sequence[PeerDelivery | None]:
         """The peer deliveries; a single None if no peer is configured."""
-        return self._lines or (None,)
+        return self._peer_deliveries or (None,)
 
     async def _run_peer(self, line: PeerDelivery | None, wake: asyncio.Event) -> None:
         delays: Iterator[float] = iter(())
@@ -171,14 +171,14 @@ class Outbox:
                 due = await self._deliver(line, self._clock())
             except StoreError as error:
                 self._read_at = None
-                _log.error("Cannot read or write the outbox; it is retried: %s", error)
-                due = self._clock() + _STORE_FAILED
+                _log.error("Cannot read or write the outbox; retrying: %s", error)
+                due = self._clock() + _STORE_RETRY_SECONDS
             except Exception:
                 self._read_at = None
-                _log.exception("Delivery failed unexpectedly; it is retried")
-                due = self._clock() + _STORE_FAILED
-            await asyncio.sleep(len(self._known) * _REST_PER_ROW)
-            pause = min(max(due - self._clock(), 0.005), next(delays, _IDLE))
+                _log.exception("Delivery failed unexpectedly; retrying")
+                due = self._clock() + _STORE_RETRY_SECONDS
+            await asyncio.sleep(len(self._known) * _PAUSE_PER_ROW_SECONDS)
+            pause = min(max(due - self._clock(), 0.005), next(delays, _POLL_SECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await wake.wait()
@@ -200,13 +200,13 @@ class Outbox:
             n.id
             for n in notifications
             if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
-            or all(one.has_confirmed_end(n, now) for one in self._lines)
+            or all(one.has_confirmed_end(n, now) for one in self._peer_deliveries)
         ]
         if result.receipts or result.failures or done:
             events = self._events(line, result, now)
 
             def write(conn: Any) -> None:
-                record(conn, result.receipts, done, now)
+                record_receipts(conn, result.receipts, done, now)
                 append_events(conn, events)
 
             try:
@@ -224,14 +224,14 @@ class Outbox:
     async def _read(self, now: float) -> list[Notification]:
         """Return the active notifications: those in memory, updated with changes from the store."""
         at = self._read_at
-        if at is None or not at <= now < self._all_read_at + _READ_ALL:
+        if at is None or not at <= now < self._all_read_at + _FULL_READ_SECONDS:
             changed, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
             before, self._known = self._known, {}
             self._all_read_at = now
         else:
-            known, since, above = dict(self._known), at - _READ_BACK, self._last_id
+            known, since, above = dict(self._known), at - _READ_OVERLAP_SECONDS, self._last_id
             changed = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
             before = self._known
             self._last_id = max((self._last_id, *(one.id for one in changed)))
@@ -258,18 +258,18 @@ class Outbox:
 
     async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
         """Without a configured peer, close ended notifications and keep firing ones."""
-        self._unaddressed = {n.id: n.created_at for n in notifications if n.is_firing(now)}
+        self._pending_without_peer = {n.id: n.created_at for n in notifications if n.is_firing(now)}
         ended = [n.id for n in notifications if not n.is_firing(now)]
         if ended:
-            await self._store.transact(lambda conn: record(conn, (), ended, now))
+            await self._store.transact(lambda conn: record_receipts(conn, (), ended, now))
             self._apply((), ended)
         return float("inf")
 
     def _pending(self) -> dict[int, float]:
-        if not self._lines:
-            return self._unaddressed
+        if not self._peer_deliveries:
+            return self._pending_without_peer
         pending: dict[int, float] = {}
-        for line in self._lines:
+        for line in self._peer_deliveries:
             for key, since in line.pending.items():
                 pending[key] = min(since, pending.get(key, since))
         return pending
@@ -282,10 +282,10 @@ class Outbox:
             _event(EventType.NOTIFICATION_DELIVERED, about, now, line, receipt.status, receipt.attempts)
             for about, receipt in result.delivered
         ]
-        return events + [_failed(failure, now, line) for failure in result.failures]
+        return events + [_failure_event(failure, now, line) for failure in result.failures]
 
 
-def _failed(failure: Failure, now: float, line: PeerDelivery) -> AgentEvent:
+def _failure_event(failure: Failure, now: float, line: PeerDelivery) -> AgentEvent:
     return _event(
         EventType.NOTIFICATION_FAILED,
         failure.notification,

@@ -17,7 +17,7 @@ from queenright.alerting.alertmanager import (
     AlertsRejectedError,
     PeerUnavailableError,
 )
-from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_repeated, plan
+from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_final, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -25,10 +25,10 @@ from queenright.alerting.settings import AlertingSettings
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 100
-_FIRST_BACKOFF: Final = 1.0
-_BACKOFF: Final = 30.0
+_FIRST_BACKOFF_SECONDS: Final = 1.0
+_MAX_BACKOFF_SECONDS: Final = 30.0
 # Shorter for a refused connection, which is cheap, so that a peer that has just started is reached quickly.
-_BACKOFF_UNREACHED: Final = 5.0
+_UNREACHED_BACKOFF_SECONDS: Final = 5.0
 
 Outcome = Literal["delivered", "retried", "failed"]
 
@@ -100,7 +100,7 @@ class PeerDelivery:
     def is_backing_off(self, now: float) -> bool:
         """Return whether the backoff after a failure is still running."""
         # The upper bound covers a clock that was set back.
-        return now < self.next_attempt_at <= now + 2 * _BACKOFF
+        return now < self.next_attempt_at <= now + 2 * _MAX_BACKOFF_SECONDS
 
     def update_pending(self, notifications: Sequence[Notification], now: float) -> None:
         """Update the overdue notifications without sending anything."""
@@ -111,7 +111,7 @@ class PeerDelivery:
         is_known = any(notification.key in keys for keys in (self._ends, self._sent, self.refused))
         if not is_known and not notification.is_replaced:
             return False
-        return is_end_repeated(notification, self.peer.name, now)
+        return is_end_final(notification, self.peer.name, now)
 
     async def deliver(self, notifications: Sequence[Notification], now: float) -> tuple[Deliveries, float]:
         """Send due alerts; return the result and the time of the next delivery."""
@@ -226,7 +226,7 @@ class PeerDelivery:
     def _accept(self, post: Post, result: Deliveries, now: float) -> None:
         self.refused.pop(post.key, None)
         if post.status == "firing":
-            self._sent[post.key] = SentAlert(now, post.content)
+            self._sent[post.key] = SentAlert(now, post.text_version)
             self._ends.discard(post.key)
         else:
             self._sent.pop(post.key, None)
@@ -245,7 +245,7 @@ class PeerDelivery:
             "status": post.status,
             "error": error.reason,
         }
-        self.refused[post.key] = (post.content, details)
+        self.refused[post.key] = (post.text_version, details)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)
@@ -266,8 +266,8 @@ class PeerDelivery:
                 attempts = self._attempts[(notification.id, post.status)]
                 result.failures.append(Failure(post, notification, error.reason, attempts, is_final=False))
         self.error = error.reason
-        limit = _BACKOFF if error.was_reached else _BACKOFF_UNREACHED
-        pause = min(_FIRST_BACKOFF * 2 ** min(self._failed_in_row, 10), limit)
+        limit = _MAX_BACKOFF_SECONDS if error.was_reached else _UNREACHED_BACKOFF_SECONDS
+        pause = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failed_in_row, 10), limit)
         self._failed_in_row += 1
         self.next_attempt_at = now + pause * self._jitter()
 

@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 30.0
 """Silences are made by hand, and reminders wait for minutes; Alertmanager has no way to watch them."""
-_REST: Final = 0.1
+_PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
-_REST_PER_TICKET: Final = 0.0005
+_PAUSE_PER_TICKET_SECONDS: Final = 0.0005
 """Additional seconds per ticket, because a large fleet has thousands."""
 _OF_ONE_ALERT: Final = frozenset(
     {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
@@ -220,7 +220,7 @@ class SilenceWatch:
                 await self.read_notifications()
             except StoreError as error:
                 _log.error("Cannot read the notifications; reading is retried: %s", error)
-            await asyncio.sleep(_REST + _REST_PER_TICKET * len(self._labels))
+            await asyncio.sleep(_PAUSE_SECONDS + _PAUSE_PER_TICKET_SECONDS * len(self._labels))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Parse Alertmanager's webhook (version 4) with symptoms of agents."""
+"""Parse Alertmanager's webhook (version 4) that reports symptoms of agents."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
     Parse the body of Alertmanager's webhook.
 
     Raises:
-        InvalidWebhookError: It is not JSON, or a field is missing or invalid; names the first one.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         webhook = _Webhook.model_validate_json(body)

@@ -17,7 +17,7 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
-from queenright.health.state import fails_in_a_row, health_state, is_stuck
+from queenright.health.state import describe_failures, fails_in_a_row, health_state, is_stuck
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
@@ -157,10 +157,7 @@ def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str
         failed = f"{v.failed_runs:,} runs of the agent have failed in a row"
         return f"{failed}: {_masked(v.evidence)}" if v.evidence else failed
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
-        return (
-            f"{format_count(v.consecutive_failures, 'step')} and {format_count(v.llm_errors, 'LLM call')} "
-            "failed in a row"
-        )
+        return describe_failures(v)
     if name == "activity" and v.status is SessionStatus.TERMINATED:
         return "the worker was terminated"
     return ""

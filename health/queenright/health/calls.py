@@ -45,7 +45,7 @@ def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes
 
 class Repeat(NamedTuple):
     """
-    A repeat that is going on.
+    A repeat that continues.
 
     ``times`` is how often its most frequent call was made, counted beyond the
     window for as long as it keeps coming back; making it again after something

@@ -101,7 +101,7 @@ class Database(ABC):
         Look whether there is a database of this version.
 
         Raises:
-            StoreError: It is empty, another program's, or has another schema.
+            StoreError: The database is empty, another program's, or has another schema.
         """
         with self.reader.connect() as conn:
             revision = self._revision(conn)
@@ -118,7 +118,7 @@ class Database(ABC):
         Make the schema that this version writes.
 
         Raises:
-            StoreError: It is another program's database, or has an unknown schema.
+            StoreError: The database is another program's database, or has an unknown schema.
         """
         if self._revision(conn) != SCHEMA_REVISION:
             self._migrate(conn)

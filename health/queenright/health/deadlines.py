@@ -14,7 +14,7 @@ from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
-from queenright.health.vital_state import timed_as
+from queenright.health.vital_state import duration_key
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
@@ -110,7 +110,7 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
     learned = None
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
-        learned = v.clocks.limit(timed_as(phase, what), limit, settings.learned_clocks)
+        learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
@@ -159,12 +159,12 @@ def sends_heartbeats(v: VitalSigns) -> bool:
 
 def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | None:
     """
-    Return when a silent worker is over for good; None as ``silent_from``.
+    Return when a silent worker counts as ended; None in the same cases as ``silent_from``.
 
-    A worker that waits for a person, without heartbeats, is over after the time of a dead worker: a laptop
-    may have been closed for good. For a foreign run, ``sign`` tells whether its process lives. A process that
-    reported open work and stopped is gone. One that sends anything lives, and its hanging calls go on
-    hanging. Otherwise open work has the time of a dead worker, and a run without any counts as abandoned.
+    A worker that waits for a person and sends no heartbeats counts as ended after ``dead_worker_seconds``:
+    the laptop may be closed. For a foreign run, ``sign`` shows whether its process is alive. A process that
+    stopped reporting open work is gone. A process that sends anything is alive, so its open calls still hang.
+    Otherwise a run with open work ends after ``dead_worker_seconds``, and one without counts as abandoned.
     """
     silent = silent_from(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
@@ -202,7 +202,7 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
         return None
     due, tool = since + limit, v.open_tool
     if tool is not None and due > tool.started:
-        due += v.time_given(tool)
+        due += v.tool_time_limit(tool)
     return due
 
 
@@ -214,7 +214,7 @@ def no_tool_call_from(v: VitalSigns) -> float | None:
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
-    return max(v.last_tool_call, v.progress_from or 0.0, v.gained_at, v.clock_base)
+    return max(v.last_tool_call, v.progress_from or 0.0, v.last_gain_at, v.clock_base)
 
 
 def overdue_tool(v: VitalSigns) -> OpenTool | None:

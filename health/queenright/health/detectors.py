@@ -44,7 +44,7 @@ _BURN_FACTOR: Final = 3.0
 _BURN_MINIMUM: Final = 200_000
 """Tokens. A multiple of little is little; ten times what makes a token spike."""
 _MCP_SERVER_SECONDS: Final = 60.0
-"""A client that exits also loses its servers; one that works on for a minute does without them."""
+"""A client that exits also loses its servers; one that continues for a minute works without them."""
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
 
@@ -53,11 +53,11 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     """
     Return everything there is to say about a worker at ``now``, at most one finding a kind.
 
-    Only of detectors that are on: what those in shadow say is ``detect_shadow``'s.
+    Runs only the detectors that are on; ``detect_shadow`` runs those in shadow.
 
-    In the start grace of an incarnation findings are shown, and none is a reason for a ticket: but for a
-    failed recovery and failed runs, which are about what was before. Of a session that is over only these
-    are left to say, and that it ended in an LLM call that failed, which is shown.
+    During the start grace of an incarnation, findings are shown but open no ticket, except a failed recovery
+    and failed runs, which are about earlier incarnations. A session that has ended has only these findings,
+    and, shown only, that it ended in a failed LLM call.
     """
     found = _found(v, settings, now, settings.are_on)
     if found and now < grace_until(v, settings):
@@ -111,7 +111,10 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
-        or (v.told >= loops.minimum_results and v.stale_results >= loops.known_results_share * v.told)
+        or (
+            v.recorded_results >= loops.minimum_results
+            and v.stale_results >= loops.known_results_share * v.recorded_results
+        )
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning
         or v.llm_errors >= loops.provider_failures
@@ -134,7 +137,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
 
 
 def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker whose recovery has failed for good, until it makes progress."""
+    """Find a worker whose recovery was abandoned and that has made no progress since."""
     if not v.recovery_failed:
         return None
     return Finding(
@@ -297,7 +300,7 @@ def _describe_repeat_after_changes(repeat: Repeat) -> str:
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find failed calls running: of one tool with one class of error, or, many or for long, of whatever tools.
+    Find consecutive failed calls: of one tool with one error class, or, if there are many, of any tools.
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
@@ -328,7 +331,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
 
 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
-    """Find edits, submissions or commands that are refused lately: of one class, or more of several."""
+    """Find recent refusals of edits, submissions or commands: of one error class, or more of several."""
     loops, call = settings.loops, v.tool_calls_total
     lately = [(one.lately(call, loops.window), one) for one in v.refusals]
     times, refused = max(lately, key=lambda one: one[0])
@@ -388,11 +391,10 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find tool calls that tell nothing new.
+    Find tool calls that return nothing new.
 
-    Either a run of them whose results were known from the same call, or were known errors; or, weaker and
-    so never a ticket, with calls among them that were made again after a change, or most of all that was
-    told since the worker last got further.
+    The strong form is a series of repeated results and known errors. The weak form, which opens no ticket,
+    includes calls repeated after a change, or counts most results since the last progress.
     """
     loops = settings.loops
     found: list[Finding] = []
@@ -405,7 +407,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
         )
-        found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
+        found.append(_no_progress(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
@@ -420,12 +422,15 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
         return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
-    if v.told < loops.minimum_results or v.stale_results < loops.known_results_share * v.told:
+    if (
+        v.recorded_results < loops.minimum_results
+        or v.stale_results < loops.known_results_share * v.recorded_results
+    ):
         return None
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=Severity.LOW,
-        evidence=f"few of the last {v.told} tool calls returned anything new",
+        evidence=f"few of the last {v.recorded_results} tool calls returned anything new",
         since=v.last_progress or v.started_at,
         ticket=False,
     )
@@ -478,7 +483,7 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
 
 def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find MCP servers that the worker does without: they could not be reached, or it went on after losing them.
+    Find missing MCP servers: unreachable ones, and lost ones without which the worker continued.
 
     A client disconnects when it exits, and reconnects a server that it loses: only work done long after
     shows that it is still missing.
@@ -497,7 +502,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
 
 
 def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServer]:
-    """Return the MCP servers that the worker does without, the first that it lost first."""
+    """Return the missing MCP servers, the earliest loss first."""
     latest = v.last_activity - _MCP_SERVER_SECONDS
     missing = [
         server
@@ -550,7 +555,7 @@ def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Find
         kind=FindingKind.GRINDING,
         severity=Severity.MEDIUM,
         evidence=f"{v.calls_since_gain} tool calls since it last changed anything",
-        since=v.gained_at,
+        since=v.last_gain_at,
     )
 
 
@@ -566,7 +571,7 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
         severity=Severity.MEDIUM,
         evidence=f"{v.tokens_since_gain:,} tokens since it last changed anything; "
         f"usually that takes {usual.usual * TOKENS_COUNTED_AS:,.0f}",
-        since=v.gained_at,
+        since=v.last_gain_at,
     )
 
 

@@ -25,7 +25,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:
-        StoreError: It cannot be used, or the address is invalid.
+        StoreError: The database cannot be used, or the URL is invalid.
     """
     address = parse_address(url)
     if address.get_backend_name() == "sqlite":
@@ -46,7 +46,7 @@ def parse_address(url: str) -> URL:
     Return the address with the driver that is used.
 
     Raises:
-        StoreError: It is none that there is a store for; says what one looks like, and repeats nothing.
+        StoreError: The URL has no supported database scheme. The message shows a valid URL, not this one.
     """
     try:
         address = make_url(url)

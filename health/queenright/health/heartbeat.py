@@ -56,7 +56,7 @@ def moment(value: Any) -> float | None:
         value: Seconds, or ISO 8601; without a zone it is in UTC.
 
     Raises:
-        ValueError: It is neither, or out of range.
+        ValueError: The value is neither, or is out of range.
     """
     if value is None or value == "":
         return None

@@ -14,19 +14,19 @@ from typing import Final, NamedTuple
 from queenright.health.settings import LearnedClockSettings
 
 _MOST_KEYS: Final = 16
-"""Of further tools and models of one agent nothing is learned."""
-_SHORTEST: Final = 1.0
+"""Maximum tools and models per agent; further ones are not learned."""
+_SHORTEST_SECONDS: Final = 1.0
 """Seconds: what never takes longer needs no clock of its own."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
 SAMPLES: Final = 30
-"""The fewest of which the largest may be left out and the next still be called rare."""
-_MOST: Final = 255
+"""Minimum samples for a limit: enough to ignore the outliers."""
+_MAX_COUNT: Final = 255
 _USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
 _OUTLIERS: Final = 2
 _MARGIN: Final = 3.0
-"""A call is suspect when it takes so many times as long as 99 of 100 do."""
+"""A call is suspect if it takes this many times the 99th percentile."""
 
 
 class Learned(NamedTuple):
@@ -65,8 +65,8 @@ class LearnedClocks:
             if len(self._counts) >= _MOST_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST)), len(_BOUNDS) - 1)
-        if counts[index] == _MOST:
+        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST_SECONDS)), len(_BOUNDS) - 1)
+        if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known
         counts[index] += 1

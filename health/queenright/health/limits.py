@@ -52,10 +52,10 @@ NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
 
 def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
     """Return the resources after a report about one of them; at most ``MOST_RESOURCES`` are noted."""
-    told, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
-    if not isinstance(told, str) or used is None or not limit:
+    resource, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
+    if not isinstance(resource, str) or used is None or not limit:
         return resources
-    name = clean_name(told, _NAME_LIMIT)
+    name = clean_name(resource, _NAME_LIMIT)
     known = next((each for each in resources if each.name == name), None)
     new = Resource(name, used, limit, at)
     if known is not None:

@@ -2,9 +2,8 @@
 The monitor: every worker's vital signs, and when each must be checked next.
 
 It does no I/O and reads no clock: events go in, health events come out. A heap holds, for each worker, the
-earliest moment at which silence alone could change its health. Activity nearly always defers that moment, so
-the entry stays until it comes up and is recomputed then: an event costs next to nothing, and an idle worker
-nothing at all.
+earliest time at which silence alone could change its health. Activity usually defers that time, so the
+entry is recomputed only when it comes up: events are cheap, and an idle worker costs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
-from queenright.health.state import health_state, may_follow
+from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
 from queenright.health.vital_work import WORK_HANDLERS
@@ -40,12 +39,12 @@ from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
-ENDED_KEPT: Final = 10_000
+MAX_ENDED_SESSIONS: Final = 10_000
 """The maximum number of ended sessions in memory; the newest stay."""
 
-ENDED_KEPT_SECONDS: Final = 3600.0
+ENDED_SESSION_SECONDS: Final = 3600.0
 
-SIGNS_KEPT: Final = 100_000
+MAX_PROCESSES: Final = 100_000
 """The maximum number of processes whose last activity is in memory; the newest stay."""
 
 END_REPEATED_SECONDS: Final = 5.0
@@ -95,10 +94,10 @@ _SILENCE: Final = frozenset(
         FindingKind.OUTPUT_UNCHANGED,
     }
 )
-INTRODUCES: Final = frozenset(
+EVENTS_THAT_ADD_WORKERS: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
-"""Events that add an unknown worker, because it is over or begins; other events about one are ignored."""
+"""Health events that add an unknown worker. Others about an unknown worker are ignored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +116,7 @@ class WorkerHealth:
     incarnation_number: int = 1
     """The incarnation (``VitalSigns.incarnation_count``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
-    """Findings of detectors on trial; nothing follows from them."""
+    """Findings of shadow detectors; they have no consequences."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
     key: WorkerKey = field(init=False)
@@ -127,12 +126,12 @@ class WorkerHealth:
         self.key = (self.vitals.agent_id, self.vitals.session_id)
 
     @property
-    def standing(self) -> HealthState | None:
+    def fleet_state(self) -> HealthState | None:
         """
         The state that counts in fleet totals, or None once the run is over.
 
         An ended worker counts as failing if its recovery was given up, until a person settles that, or if it
-        stands for too many failed runs of its agent, until a run completes.
+        represents too many failed runs of its agent, until a run completes.
         """
         if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
@@ -148,7 +147,7 @@ class FailedRuns:
     since: float = 0.0
     """When the first of them failed."""
     session_id: str = ""
-    """The session that stands for them, the one with which there were too many; empty below the limit."""
+    """The session whose failure exceeded the limit; it represents all of them. Empty below the limit."""
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
@@ -166,7 +165,7 @@ class SweepPart:
     """Whether this was the last part."""
     events: list[AgentEvent]
     faults: list[str]
-    """A line for each worker whose check failed; the rest were checked all the same."""
+    """A line for each worker whose check failed. The other workers were checked."""
 
 
 class HealthMonitor:
@@ -183,7 +182,7 @@ class HealthMonitor:
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._today = DailySpending()
         self._clocks: dict[str, LearnedClocks] = {}
-        self.exchange(settings)
+        self.replace_settings(settings)
         self._sessions: dict[str, list[str]] = {}
         self._children = Children()
         self._heap: list[tuple[float, WorkerKey]] = []
@@ -196,9 +195,9 @@ class HealthMonitor:
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
-        """Return whether an incarnation is being terminated: any end that it reports is that."""
+        """Return whether an incarnation is being terminated; its end then counts as a termination."""
         self.listening_since = 0.0
-        """When calls of ``note_alive`` began: earlier activity is unknown."""
+        """When calls of ``record_process_alive`` began: earlier activity is unknown."""
 
     def connect(
         self,
@@ -216,11 +215,11 @@ class HealthMonitor:
         self._on_delay = on_delay
         self._on_shadow = on_shadow
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """
         Replace the thresholds; the next sweep applies them.
 
-        The memory of a known worker keeps its size.
+        Buffer sizes of known workers do not change.
         """
         self.settings = settings
         self._shortest = shortest_limit(settings)
@@ -228,7 +227,7 @@ class HealthMonitor:
         self._no_tokens = settings.health_check.no_tokens_seconds
         self._degraded = settings.health_check.checkpoint_degraded_seconds
         for worker in self._workers.values():
-            worker.vitals.exchange(settings)
+            worker.vitals.replace_settings(settings)
             if not settings.has_shadows:
                 worker.shadow = ()
             worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
@@ -272,10 +271,11 @@ class HealthMonitor:
         v = worker.vitals
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
-            self.is_stopping(key, event.incarnation_id or v.incarnation_id) or self._ends_after_all(v, event)
+            self.is_stopping(key, event.incarnation_id or v.incarnation_id)
+            or self._ends_after_failed_termination(v, event)
         ):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
@@ -344,9 +344,9 @@ class HealthMonitor:
         if is_late_work(event, v):
             at = event.time
         was_over, was = v.ended_at, v.status
-        if event.type in _ENDS and self._ends_after_all(v, event):
+        if event.type in _ENDS and self._ends_after_failed_termination(v, event):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
@@ -360,16 +360,17 @@ class HealthMonitor:
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
     @staticmethod
-    def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends an incarnation that had worked on after its termination."""
+    def _ends_after_failed_termination(v: VitalSigns, event: AgentEvent) -> bool:
+        """Return whether an event ends an incarnation that had continued after its termination."""
         return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
 
-    def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
+    def _continues_after_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
-        Return whether an event shows that a worker works on after its termination.
+        Return whether an event shows that a worker continues after its termination.
 
-        That is work of the same incarnation that began after the end, by its author's clock and by ours,
-        beyond the clock tolerance. Neither a call that was running at the end counts, nor a new execution.
+        That is work of the same incarnation that began after the end, by the sender's clock and by the
+        service's, beyond the clock tolerance. Calls that were running at the end and new executions do not
+        count.
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
@@ -397,7 +398,7 @@ class HealthMonitor:
 
     def sweep_part(self, now: float, limit: int) -> SweepPart:
         """
-        Check the next ``limit`` workers: the safety net below the deadlines.
+        Check the next ``limit`` workers, in case a deadline was missed.
 
         A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
         event loop runs other work in between.
@@ -439,12 +440,12 @@ class HealthMonitor:
             heappop(heap)
         return None
 
-    def clock_jumped(self, now: float) -> None:
+    def handle_clock_jump(self, now: float) -> None:
         """
         Restart every silence: the host slept or its clock was set, so ages mean nothing.
 
         A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
-        too: what is due some time after its beginning is neither late nor early.
+        too, so that actions scheduled after its start are not moved.
         """
         by = now - self._now
         for worker in self._workers.values():
@@ -461,7 +462,7 @@ class HealthMonitor:
         )
         self._restart_at(now)
 
-    def was_away(self, since: float, now: float) -> None:
+    def exclude_outage(self, since: float, now: float) -> None:
         """
         Exclude the time from ``since`` to ``now``, when the service was down, from every age.
 
@@ -485,7 +486,7 @@ class HealthMonitor:
                 self._heap.append((worker.deadline, worker.key))
         heapify(self._heap)
 
-    def note_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
+    def record_process_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
         Record that a process is alive, even if the event is about none of its workers.
 
@@ -495,7 +496,7 @@ class HealthMonitor:
         """
         previous = self._signs.pop(incarnation_id, None)
         if previous is None:
-            while len(self._signs) >= SIGNS_KEPT:
+            while len(self._signs) >= MAX_PROCESSES:
                 del self._signs[next(iter(self._signs))]
         if interval is not None:
             sign = Sign(now, now, interval)
@@ -507,7 +508,7 @@ class HealthMonitor:
         return self._signs.get(v.incarnation_id) or Sign(self.listening_since)
 
     def _over_from(self, v: VitalSigns) -> float | None:
-        """Return when an unheard worker is over for good, or None."""
+        """Return when a silent worker counts as ended, or None."""
         over = over_from(v, self.settings, self._sign_of(v))
         if over is None or not v.is_foreign or v.open_tools or v.llm_open:
             return over
@@ -544,7 +545,7 @@ class HealthMonitor:
         """
         Return one worker, or None if it is unknown.
 
-        Without a session: one that has not ended is preferred, then the one last heard of.
+        Without a session: one that has not ended is preferred, then the most recently active.
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
@@ -589,7 +590,7 @@ class HealthMonitor:
         sessions.remove(key[1])
         if not sessions:
             del self._sessions[key[0]]
-            if len(self._clocks) > ENDED_KEPT:
+            if len(self._clocks) > MAX_ENDED_SESSIONS:
                 self._clocks.pop(key[0], None)
 
     def _clocks_of(self, agent_id: str) -> LearnedClocks | None:
@@ -639,7 +640,7 @@ class HealthMonitor:
             change["reason"] = f"the worker is now {new[0]!r}, session {new[1]!r}"
             events.append(health_event(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
         self.forget(old)
-        while len(self._renamed) >= ENDED_KEPT:
+        while len(self._renamed) >= MAX_ENDED_SESSIONS:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
         vitals, target = worker.vitals, self._workers.get(new)
@@ -664,13 +665,13 @@ class HealthMonitor:
 
     def _forget_ended(self, now: float) -> None:
         ended = self._ended
-        while ended and (len(ended) > ENDED_KEPT or ended[0][0] + ENDED_KEPT_SECONDS <= now):
+        while ended and (len(ended) > MAX_ENDED_SESSIONS or ended[0][0] + ENDED_SESSION_SECONDS <= now):
             since, ended_at, key = ended.popleft()
             worker = self._workers.get(key)
             if worker is None or worker.vitals.ended_at != ended_at:
                 continue
             open_ticket = any(finding.ticket for finding in worker.findings)
-            if open_ticket and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
+            if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ended) < MAX_ENDED_SESSIONS:
                 ended.append((now, ended_at, key))  # its ticket still needs it
             else:
                 self.forget(key)
@@ -678,7 +679,7 @@ class HealthMonitor:
     # -- actions on workers -------------------------------------------------------------------------
 
     def _apply_action(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
-        """Apply an event of the health layer: it is not activity of the worker, so it moves no clock."""
+        """Apply an event of the health layer. It is not activity of the worker and resets no clock."""
         events: list[AgentEvent] = []
         for worker in self._affected_workers(event, at):
             was_over = worker.vitals.ended_at
@@ -706,7 +707,7 @@ class HealthMonitor:
             agent = str(event.data.get("new_agent_id") or agent)
             session = str(event.data.get("new_session_id") or session)
         worker = self._workers.get((agent, session))
-        if worker is None and event.type in INTRODUCES:
+        if worker is None and event.type in EVENTS_THAT_ADD_WORKERS:
             worker = self._add_worker((agent, session), at)
         return [] if worker is None else [worker]
 
@@ -738,7 +739,7 @@ class HealthMonitor:
                 worker = self._workers[v.agent_id, v.session_id]
             session_id = "" if worker is None else worker.vitals.session_id
             self._failed_runs[v.agent_id] = FailedRuns(count, since, session_id)
-            if len(self._failed_runs) > ENDED_KEPT:
+            if len(self._failed_runs) > MAX_ENDED_SESSIONS:
                 del self._failed_runs[next(iter(self._failed_runs))]
         if worker is None:
             return []
@@ -774,7 +775,7 @@ class HealthMonitor:
 
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
-        self._hear_children(worker.vitals, at)
+        self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
@@ -786,8 +787,8 @@ class HealthMonitor:
         self._schedule(worker, at)
         return events
 
-    def _hear_children(self, v: VitalSigns, at: float) -> None:
-        """Note when its children last did something: a worker waits for them, and they have clocks."""
+    def _update_children_activity(self, v: VitalSigns, at: float) -> None:
+        """Record when the worker's children, which have their own limits, were last active."""
         clock = stall_clock(v, self.settings)
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
@@ -800,7 +801,7 @@ class HealthMonitor:
     def _join_parents(
         self, worker: WorkerHealth, event: AgentEvent, at: float, now: float
     ) -> list[AgentEvent]:
-        """Add a worker to those that it works for; check those that seemed to be stalled."""
+        """Register a worker with its parents, and check parents that have findings."""
         self._children.join(worker.key, event)
         events: list[AgentEvent] = []
         for key in list(self._children.parents(worker.vitals)):
@@ -844,12 +845,14 @@ class HealthMonitor:
             events = self._differences(v, before, findings, now, delay)
         has_restarted = v.incarnation_count != worker.incarnation_number
         if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
-            lead = worst(findings)
+            worst_finding = worst(findings)
             reason = end_reason(v) or "no findings"
-            if lead is not None and (v.ended_at is None or state is _FAILING):
-                reason = lead.evidence
+            if worst_finding is not None and (v.ended_at is None or state is _FAILING):
+                reason = worst_finding.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
+            elif fails_in_a_row(v, self.settings):
+                reason = describe_failures(v)
             change = {
                 "from": worker.state.value,
                 "to": state.value,
@@ -907,7 +910,7 @@ END_REASONS: Final = {
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",
     "terminated": "the worker was terminated",
-    "unknown": "not heard of again; how it ended is unknown",
+    "unknown": "no further events; the outcome is unknown",
 }
 
 

@@ -14,11 +14,11 @@ from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
 """The window of a status, in seconds."""
-_SHOWN_FOR: Final = 3_600.0
+_SHOWN_SECONDS: Final = 3_600.0
 """How long a model is shown after its last call, in seconds."""
 _MOST: Final = 200
 """The maximum number of models; beyond it the least recently called is forgotten."""
-_SPAN: Final = 10.0
+_SPAN_SECONDS: Final = 10.0
 """Calls are counted in spans of so many seconds."""
 _DURATIONS: Final = 500
 """Durations of a model's calls that are kept: the last ones."""
@@ -100,7 +100,7 @@ class _Traffic:
     limited_until: float | None = None
 
     def add(self, call: ModelCall) -> None:
-        span = int(call.at // _SPAN)
+        span = int(call.at // _SPAN_SECONDS)
         if span not in self.counts:
             self.forget(call.at - WINDOW)
         count = self.counts.setdefault(span, _Count())
@@ -117,7 +117,7 @@ class _Traffic:
 
     def forget(self, since: float) -> None:
         """Forget what was before the window; a span that began before it counts as before it."""
-        for span in [one for one in self.counts if one * _SPAN < since]:
+        for span in [one for one in self.counts if one * _SPAN_SECONDS < since]:
             del self.counts[span]
         while self.last_of and next(iter(self.last_of.values())) <= since:
             self.failing.discard(self.last_of.popitem(last=False)[0])
@@ -166,7 +166,7 @@ class ProviderTraffic:
 
     def _health(self, now: float) -> Iterator[ProviderHealth]:
         for (provider, model), traffic in self._traffic.items():
-            if now - traffic.last_at > _SHOWN_FOR:
+            if now - traffic.last_at > _SHOWN_SECONDS:
                 continue
             since = now - WINDOW
             traffic.forget(since)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from queenright.health.vital_facts import seconds
 from queenright.runtime.timers import load_timezone
 
-_LONGEST: Final = 8 * 86_400.0
+_MAX_SECONDS: Final = 8 * 86_400.0
 """Seconds: limits are for a week at most, and one that lasts longer is a failure, not a wait."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
@@ -74,7 +74,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     machine's. None for longer than eight days.
 
     Args:
-        data: Of the event: ``error_type``, ``error``, ``retry_after`` in seconds.
+        data: The event's ``error_type``, ``error``, ``retry_after`` in seconds.
         at: When the call failed, in seconds since the epoch.
     """
     # White space is collapsed, so that no pattern has more than one way to match it.
@@ -84,7 +84,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     wait = seconds(data.get("retry_after"))
     if wait is None:
         wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
-    return wait if wait is not None and 0 < wait <= _LONGEST else None
+    return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None
 
 
 def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
@@ -96,7 +96,7 @@ def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
 
 
 def _wait(found: Mapping[str, str | None], at: float) -> float | None:
-    """Return the seconds that one match stands for; None if they cannot be told."""
+    """Return the seconds that one match stands for; None if they are unknown."""
     if parts := found.get("parts"):
         return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
     if bare := found.get("bare"):

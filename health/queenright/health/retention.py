@@ -58,7 +58,7 @@ INTERVAL_SECONDS: Final = 3600.0
 """What is kept is counted in days, so that an hour more or less does not matter."""
 _BATCH_ROWS: Final = 500
 """Rows in one transaction: any other writer waits for one batch at most."""
-_PAUSE: Final = 0.1
+_PAUSE_SECONDS: Final = 0.1
 """
 Seconds between two batches, for other writers. 500 rows took 50 ms on a busy machine (SQLite, 2.1 GHz), so
 this deletes about 3,000 rows a second and takes a third of the writer's time.
@@ -122,7 +122,7 @@ class Retention:
         self._clock = clock
         self._refused = ""
 
-    def exchange(self, settings: health_settings.Retention) -> None:
+    def replace_settings(self, settings: health_settings.Retention) -> None:
         """Replace the settings, from the next run on."""
         self._settings = settings
 
@@ -148,7 +148,7 @@ class Retention:
             rows, archived = rows + batch.rows, archived + batch.archived
             if batch.done:
                 break
-            await sleep(_PAUSE)
+            await sleep(_PAUSE_SECONDS)
         self._log(rows, archived, batch.refused)
         return Pruned(rows=rows, archived=archived, refused=batch.refused)
 

@@ -63,14 +63,14 @@ __all__ = [
     "TaskNotFoundError",
 ]
 
-_SORT_ALL: Final = 50
+_SORT_ALL_BELOW_PAGES: Final = 50
 """Sort all keys if there are fewer than this many pages; else select the page with a heap."""
 
 _LIMIT: Final = 10_000
 
-_NO_TASK: Final = "default"
+_DEFAULT_SESSION: Final = "default"
 
-_PART: Final = 10
+_BATCH_SIZE: Final = 10
 """Workers that are read before the event loop runs other work: about 2 ms."""
 
 
@@ -109,7 +109,7 @@ class AgentHealth:
     """The result of each check, with its evidence."""
     findings: tuple[Finding, ...]
     shadow_findings: tuple[Finding, ...]
-    """Findings of detectors on trial; nothing follows from them."""
+    """Findings of shadow detectors; they have no consequences."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
     """The current interventions; None if there are none."""
@@ -148,7 +148,9 @@ class HealthMonitoringService:
 
     async def get_agent_health(self, agent_id: str, session_id: str | None = None) -> AgentHealth:
         """
-        Return the health of a worker. Without a session: of one that has not ended, else the last heard of.
+        Return the health of a worker.
+
+        Without a session, prefer one that has not ended, then the most recently active.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -175,7 +177,7 @@ class HealthMonitoringService:
         result = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
             result.append(self.health_of(worker))
-            if number % _PART == 0:
+            if number % _BATCH_SIZE == 0:
                 await asyncio.sleep(0)
         return result
 
@@ -201,7 +203,7 @@ class HealthMonitoringService:
             keys = (
                 key
                 for key in keys
-                if (one := self._monitor.get(*key)) is not None and (one.standing or one.state) is state
+                if (one := self._monitor.get(*key)) is not None and (one.fleet_state or one.state) is state
             )
         page = _first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
@@ -210,10 +212,10 @@ class HealthMonitoringService:
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
     ) -> list[HealthSnapshot]:
         """
-        Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
+        Return the newest ``limit`` entries of a worker's history in the last ``seconds``, oldest first.
 
         Args:
-            seconds: How far back.
+            seconds: Length of the period, up to now.
             before: Only entries with a smaller ``seq``, for paging.
 
         Raises:
@@ -233,7 +235,7 @@ class HealthMonitoringService:
             task_id=v.task_id or v.session_id,
             session_id=v.session_id,
             incarnation_id=v.incarnation_id,
-            state=worker.standing or worker.state,
+            state=worker.fleet_state or worker.state,
             state_changed_at=worker.state_since,
             reason=worker.reason,
             waiting=v.waiting.value if v.waiting is not None else "",
@@ -266,13 +268,13 @@ class HealthMonitoringService:
 
     async def record_heartbeat(self, heartbeat: Heartbeat) -> None:
         """
-        Take in a heartbeat; it is durable on return.
+        Record a heartbeat. It is durable on return.
 
-        One that names no session is of the session that the worker has. Of a worker that is unknown, or over,
-        it is the first sign of a new one, called by the task, or ``default``.
+        A heartbeat without a session belongs to the worker's current session. If the worker is unknown or has
+        ended, the heartbeat starts a new session, named after the task, or ``default``.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         now = self._clock()
         if heartbeat.session_id:
@@ -290,20 +292,20 @@ class HealthMonitoringService:
     def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
         """Return the sessions of a heartbeat that names none, each with its incarnation."""
         worker = self._monitor.get(beat.agent_id)
-        default = beat.task_id or _NO_TASK
+        default = beat.task_id or _DEFAULT_SESSION
         if worker is None:
             return {default: ""}
         v = worker.vitals
         if v.ended_at is None:
             # A session that began with such heartbeats continues, even if the worker has a newer one.
-            begun = [
+            heartbeat_sessions = [
                 one.vitals
                 for one in self._monitor.of_agent(beat.agent_id)
                 if f"{one.vitals.session_id}-".startswith(f"{default}-")
                 and one.vitals.only_heartbeats
                 and not one.vitals.ended
             ]
-            return {one.session_id: one.incarnation_id for one in (v, *begun)}
+            return {one.session_id: one.incarnation_id for one in (v, *heartbeat_sessions)}
         if beat.incarnation_id not in ("", v.incarnation_id):
             return {v.session_id: v.incarnation_id}  # it names its incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
@@ -346,6 +348,7 @@ class HealthMonitoringService:
         message: str | None = None,
         *,
         session_id: str | None = None,
+        incarnation_id: str | None = None,
         by: str = "operator",
     ) -> Intervention:
         """
@@ -353,23 +356,34 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits or has ended, or all actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
+            StoreError: Recording failed; nothing was done.
         """
-        return await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
+        return await self._interventions.nudge(
+            agent_id, message, session_id=session_id, incarnation_id=incarnation_id, by=by
+        )
 
     async def escalate_to_orchestrator(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str = "operator",
     ) -> Intervention:
         """
         Escalate a worker to the orchestrator.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits, has ended or has a pending escalation, or all actions are stopped.
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            ActionRefusedError: The worker waits, has ended, was restarted or has an escalation, or all
+                actions are stopped.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
-        return await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
+        return await self._interventions.escalate(
+            agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
+        )
 
     async def decide_escalation(
         self,
@@ -399,8 +413,8 @@ class HealthMonitoringService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It waits, has ended or was restarted, or all actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
+            StoreError: Recording failed; nothing was done.
         """
         return await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -415,7 +429,7 @@ class HealthMonitoringService:
         outcome: Outcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
-        """Return interventions, newest first; ``before`` pages."""
+        """Return interventions, newest first; ``before`` is the cursor of the next page."""
         return await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
@@ -425,7 +439,7 @@ class HealthMonitoringService:
     async def escalations(
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
-        """Return escalations, newest first; ``before`` pages."""
+        """Return escalations, newest first; ``before`` is the cursor of the next page."""
         return list(
             await self._store.read(
                 lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
@@ -433,7 +447,7 @@ class HealthMonitoringService:
         )
 
     @property
-    def emergency_stopped(self) -> Switch:
+    def emergency_stop_state(self) -> Switch:
         """The state of the emergency stop."""
         return self._stop.state
 
@@ -442,7 +456,7 @@ class HealthMonitoringService:
         Stop all actions, or release the stop. Detection, judging and notifications continue.
 
         Raises:
-            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
+            StoreError: Writing failed. A stop still takes effect, until the next restart.
         """
         await self._interventions.emergency_stop(on, by=by, reason=reason)
         return self._stop.state
@@ -493,7 +507,7 @@ class HealthMonitoringService:
         Raises:
             TaskNotFoundError: The task is unknown.
             ActionRefusedError: All actions are stopped.
-            StoreError: It could not be recorded; nothing was done.
+            StoreError: Recording failed; nothing was done.
         """
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
@@ -511,12 +525,12 @@ class HealthMonitoringService:
     async def recoveries(
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
-        """Return recoveries, newest first; ``before`` pages."""
+        """Return recoveries, newest first; ``before`` is the cursor of the next page."""
         return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
 
 
 def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
     """Return the first keys in order. Sorting all of them is faster if most are wanted."""
-    if limit is None or len(keys) < _SORT_ALL * limit:
+    if limit is None or len(keys) < _SORT_ALL_BELOW_PAGES * limit:
         return sorted(keys)[:limit]
     return heapq.nsmallest(limit, keys)

@@ -228,7 +228,7 @@ class Loops(_Block):
     token_spike_minimum: Count = 20_000
     """Input tokens below which a call is never a spike."""
     poll_seconds: Seconds = 15
-    """Pause, in seconds, after which the same read in a row is a poll; of a state or a log, 5 at most."""
+    """Pause, in seconds, after which the same read in a row is a poll; for a state or a log, 5 at most."""
     pause_seconds: Seconds = 60
     """Pause, in seconds, after which any equal call is a poll."""
     polls: Count = 20
@@ -317,7 +317,7 @@ class Termination(_Block):
 
 
 class Storm(_Block):
-    """Limits for many workers that get worse at once, which is rarely their own fault."""
+    """Limits for many workers whose health gets worse at the same time, which is rarely their own fault."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
     """Workers that get worse within 30 s and then share one notification."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 
-_LONGEST_STEP: Final = 86_400.0
+_MAX_STEP_SECONDS: Final = 86_400.0
 """Seconds. A longer step between two events is a clock that was set, and no pause."""
 
 
@@ -49,7 +49,7 @@ class SourceClock:
         step = time - counted
         if self._is_ahead and not was_ahead:
             step -= ahead  # the clock was set forward, or is another one
-        if 0.0 < step <= _LONGEST_STEP:
+        if 0.0 < step <= _MAX_STEP_SECONDS:
             self.elapsed += step
         self._furthest = max(self._furthest, time)
 

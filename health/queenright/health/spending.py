@@ -36,7 +36,7 @@ class DailySpending:
 
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has reached a spending limit, or nearly so, and spends on."""
+    """Find a worker that is at or near a spending limit and continues to spend."""
     limits = settings.spending
     if not limits.is_on:
         return None

@@ -89,16 +89,16 @@ def _usual(clock: StallClock) -> str:
 
 
 def _is_unsure(v: VitalSigns, due: float) -> bool:
-    """Return whether a worker may have ended unheard; what was due before the service left is certain."""
+    """Return whether a worker may have ended during an outage, before the finding was due."""
     return may_have_ended(v) and v.away is not None and due > v.away[1]
 
 
 def _since_away(v: VitalSigns) -> str:
-    """Return a note for a worker that was not heard of since the service was away."""
+    """Return a note about a worker that has sent nothing since the service was away, or ""."""
     if v.away is None or not may_have_ended(v):
         return ""
     left, back = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
-    return f"; not heard of since Queenright was away from {left} to {back} UTC: it may have ended"
+    return f"; no events since Queenright was away from {left} to {back} UTC: it may have ended"
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:

@@ -9,6 +9,10 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Severi
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.redaction import redact
+
+_ERROR_LIMIT: Final = 200
 
 # The severity from which a finding means that the worker is stuck; below it is a warning.
 _STUCK_FROM: Final = {
@@ -52,7 +56,7 @@ def health_state(
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
-    if v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED):
+    if v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED):
         return HealthState.FAILING
     if v.ended_at is not None:
         too_many = v.failed_runs > settings.health_check.consecutive_failures
@@ -75,7 +79,15 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
     return v.llm_errors > most and settings.acts_on(kind)
 
 
-def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
+def describe_failures(v: VitalSigns) -> str:
+    """Return how many steps or LLM calls failed in a row, and the last error, without secrets."""
+    counts = ((v.consecutive_failures, "step"), (v.llm_errors, "LLM call"))
+    failed = " and ".join(format_count(number, what) for number, what in counts if number)
+    last = f", last with {redact(' '.join(v.evidence.split()), _ERROR_LIMIT)}" if v.evidence else ""
+    return f"{failed} failed in a row{last}"
+
+
+def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
@@ -85,7 +97,7 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
         bool(v.breakers.open)
         and v.settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN)
         and v.ended_at is None
-        and not v.lost
+        and not v.has_failed_recovery
         and not fails_in_a_row(v, v.settings)
         and v.last_progress is not None
         and v.last_progress > v.breakers_since

@@ -105,8 +105,8 @@ class Store:
             capacity: Rows that may be queued before ``append`` awaits room.
 
         Raises:
-            StoreError: It is unreachable, locked, in use, not writable, damaged, another program's or of a
-                newer schema.
+            StoreError: The database is unreachable, locked, in use, not writable, damaged, another program's
+                or of a newer schema.
         """
         database = open_database(url, read_only=read_only, busy_timeout=busy_timeout)
         return cls(database, read_only=read_only, capacity=capacity)
@@ -157,7 +157,7 @@ class Store:
         Check that the database can be written, by a write that changes nothing.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The database cannot be written.
         """
         await self.transact(touch_head)
 
@@ -168,7 +168,7 @@ class Store:
         Waits while the queue is full. Ignores events that the log already has.
 
         Raises:
-            StoreError: They could not be written; none of them was.
+            StoreError: Writing failed; nothing was written.
         """
         if not events:
             return

@@ -48,7 +48,7 @@ def report(
         kinds: The current findings, worst first; new kinds are added to the ticket.
 
     Raises:
-        TicketClosedError: It is closed.
+        TicketClosedError: The ticket is closed.
     """
     _must_be_live(ticket)
     rose = severity.rank > ticket.severity.rank
@@ -129,7 +129,7 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
         is_request: It asks for a decision or an action; this does not count as a reminder.
 
     Raises:
-        TicketClosedError: It is closed.
+        TicketClosedError: The ticket is closed.
         TicketStatusError: Nobody was notified of it, or somebody acknowledged it.
     """
     _must_be_live(ticket)
@@ -165,8 +165,8 @@ def resolve(
         dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It is about something else and closes by itself, or it was dismissed.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket is about something else and closes by itself, or it was dismissed.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
@@ -212,8 +212,8 @@ def dismiss(
         dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It is not open, or it is high or critical and its condition holds.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket is not open, or it is high or critical and its condition holds.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
@@ -254,7 +254,7 @@ def _when_it_closes(dead_from: float | None) -> str:
     at = datetime.fromtimestamp(math.ceil(dead_from), UTC)
     return (
         f"{by_itself}; if its process is dead, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC, unless "
-        "the worker is heard of before"
+        "the worker sends an event before"
     )
 
 
@@ -269,8 +269,8 @@ def intervene(
         untriaged: Triage did not answer in time; only for a ticket that waits for it.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed; or, with ``untriaged``, triage has decided.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket was dismissed; or, with ``untriaged``, triage has decided.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
@@ -340,8 +340,8 @@ def acknowledge(
         ticket: A ticket that is open or intervening.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed or acknowledged already.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket was dismissed or acknowledged already.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.ACKNOWLEDGED:
@@ -369,8 +369,8 @@ def resolve_incident(
     It acknowledges the ticket, unless somebody has. Nothing joins the incident any more.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket was dismissed.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
@@ -411,8 +411,8 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     Withdraw an acknowledgement: reminders start over from now.
 
     Raises:
-        TicketClosedError: It is closed.
-        TicketStatusError: It is not acknowledged.
+        TicketClosedError: The ticket is closed.
+        TicketStatusError: The ticket is not acknowledged.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:

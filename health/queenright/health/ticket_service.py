@@ -157,9 +157,9 @@ class TicketService:
         """The valid heap entry of each ticket."""
         self._reached: set[str] = set()
         """Due tickets that have not changed since: silenced ones."""
-        self.exchange(settings)
+        self.replace_settings(settings)
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """Replace the deadlines, also those of open tickets."""
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60
@@ -228,7 +228,11 @@ class TicketService:
         since: float | None = None,
         before: Place | None = None,
     ) -> list[EscalationTicket]:
-        """Return tickets, newest first, including closed and dismissed ones; ``before`` pages."""
+        """
+        Return tickets, newest first, including closed and dismissed ones.
+
+        ``before`` is the cursor of the next page.
+        """
         return await self._store.read(
             lambda conn: table.ticket_history(
                 conn,
@@ -360,7 +364,7 @@ class TicketService:
         now = self._clock()
         findings = rules.reasons(health)
         unknown = health.vitals.status is SessionStatus.UNKNOWN
-        reason = "the worker was not heard of again" if unknown else "the worker ended"
+        reason = "the worker sent nothing more" if unknown else "the worker ended"
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)
@@ -442,7 +446,7 @@ class TicketService:
             since: When the request arose, in seconds since the epoch.
 
         Raises:
-            StoreError: It could not be stored; nobody was notified.
+            StoreError: Writing failed; nobody was notified.
         """
         now = self._clock()
 
@@ -551,7 +555,7 @@ class TicketService:
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
-            StoreError: They could not be stored; nothing has changed.
+            StoreError: Writing failed; nothing has changed.
         """
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
 
@@ -737,7 +741,7 @@ class TicketService:
         """
         Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
-        A dead worker is over with it, until it is heard of again.
+        Resolving the ticket of a dead worker ends the worker, until its next event.
 
         Raises:
             TicketRejectedError: ``reason`` or ``by`` is empty.

@@ -291,8 +291,8 @@ def parse_draft(text: str) -> TicketDraft:
     Parse the text of a model: one JSON object, bare or in one Markdown code fence.
 
     Raises:
-        TicketRejectedError: It is not such an object, or fields are missing, unknown or out of bounds; lists
-            all of them.
+        TicketRejectedError: The data is not such an object, or fields are missing, unknown or out of bounds;
+            lists all of them.
     """
     body = text.strip()
     if fenced := _FENCE.match(body):
@@ -314,7 +314,7 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     """
     Return a line for each field of ``draft`` that contradicts the worker's facts.
 
-    The worker may have gone on since the judge looked, so lower counts are not errors.
+    The worker may have continued since the judge's check, so lower counts are not errors.
     """
     lines = []
     for name in ("worker_agent_id", "worker_session_id", "worker_node_id", "worker_graph_id"):

@@ -22,9 +22,9 @@ from queenright.health.vital_facts import (
     Output,
     SessionStatus,
     after_mcp_change,
+    parse_count,
     seconds,
     tail,
-    whole,
     word,
 )
 from queenright.health.vital_state import Handler, VitalState
@@ -62,7 +62,7 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
         v.reopen(at)
     elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
-    v.busy(at)
+    v.record_start(at)
     if event.trace_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
@@ -120,19 +120,19 @@ def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 
 def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.status = SessionStatus.PAUSED
         v.begin_wait(WaitingReason.PAUSED, at)
 
 
 def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.status = SessionStatus.ACTIVE
         v.end_wait(at)
 
 
 def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.active(at):
+    if not v.record_activity(at):
         return
     try:
         reason = WaitingReason(str(data.get("reason")))
@@ -150,29 +150,29 @@ def _question(data: Mapping[str, Any]) -> str:
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.begin_wait(WaitingReason.USER_INPUT, at, _question(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.hear_user(at)
-    if v.active(at) and v.waiting is WaitingReason.USER_INPUT:
+    if v.record_activity(at) and v.waiting is WaitingReason.USER_INPUT:
         v.end_wait(at)
 
 
 def _on_visit(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         v.begin_visit()
         if event.node_id:
             v.node_id = sys.intern(event.node_id)
 
 
 def _on_activity(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    v.active(at)
+    v.record_activity(at)
 
 
 def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at):
+    if v.record_activity(at):
         v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
         v.record_accepted_work(at)
 
@@ -193,8 +193,8 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
     beat = Beat(
         phase=word(data.get("phase")),
         last_tool_call=seconds(data.get("last_tool_call")),
-        token_count=whole(data.get("token_count")),
-        error_count=whole(data.get("error_count")),
+        token_count=parse_count(data.get("token_count")),
+        error_count=parse_count(data.get("error_count")),
         progress_indicator=word(data.get("progress_indicator")),
     )
     if beat.token_count and (v.beat is None or beat.token_count != v.beat.token_count):
@@ -204,10 +204,10 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply reported output counts; new counts are progress."""
-    if not v.active(at):
+    if not v.record_activity(at):
         return
     files, passed, failed = (
-        whole(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
+        parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
     output, known = Output(files, passed, failed, since=at, reports=1), v.output
     if not any(one is not None for one in output.counts):
@@ -217,7 +217,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         return
     v.output = output
     if v.is_new(digest("output", str(output.counts))) and known is not None:
-        v.progressed(at)
+        v.record_progress(at)
 
 
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -147,9 +147,9 @@ def _is_bare_exit(text: str) -> bool:
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
 
-def tail(said: object) -> str:
+def tail(text: object) -> str:
     """Return the last 500 characters of a text, without a word that the cut would split."""
-    text = str(said)
+    text = str(text)
     if len(text) <= EVIDENCE_LIMIT:
         return text
     start = len(text) - EVIDENCE_LIMIT
@@ -163,9 +163,9 @@ def _name(text: str) -> str:
     return sys.intern(redact(" ".join(text.split()), _NAME_LIMIT))
 
 
-def name(said: object) -> str:
+def name(value: object) -> str:
     """Return a tool's name or an error's class for others to read: one line of 80 characters, no secrets."""
-    return _name(str(said)[: 4 * _NAME_LIMIT]) if said else ""
+    return _name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
 
 
 class SessionStatus(StrEnum):
@@ -369,7 +369,7 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     known = next((each for each in servers if each[:2] == unknown[:2]), unknown)
     connected_at, losses = known.connected_at, set(known.losses)
     if status == "connected":
-        # Of servers that cannot be told apart: an attempt that began before another one failed was not
+        # For servers that cannot be distinguished: an attempt that began before another one failed was not
         # made by the same server.
         began = at if server else at - (seconds(data.get("duration")) or 0.0)
         connected_at = max(connected_at, began)
@@ -404,7 +404,7 @@ def dollars(value: object) -> float | None:
     return float(value)
 
 
-def whole(value: object) -> int | None:
+def parse_count(value: object) -> int | None:
     """Return a valid count, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None

@@ -29,9 +29,9 @@ from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent
 
 ERROR_WINDOW: Final = 20
-"""Calls and steps of which the share that failed is taken: one failure more or less is 5 %."""
+"""Window of calls and steps for the error rate; one failure is 5 %."""
 _ERROR_MINIMUM: Final = 8
-"""Of fewer calls and steps, one failure more or less would pass any limit."""
+"""Minimum calls and steps for the error rate; with fewer, a single failure could exceed any limit."""
 _ERROR_RATE_CLEARS: Final = 0.8
 """The finding clears below this part of its limit, so that a share at the limit does not flap."""
 _ALL_WELL: Final = 1 << ERROR_WINDOW
@@ -71,7 +71,7 @@ _MOMENTS: Final = (
     "bad_since",
     "stale_since",
     "fruitless_since",
-    "gained_at",
+    "last_gain_at",
     "idle_turns_since",
     "streak_since",
     "llm_error_since",
@@ -91,8 +91,8 @@ TOKENS_COUNTED_AS: Final = 1_000
 
 
 @lru_cache(4096)
-def timed_as(phase: Phase, what: str = "") -> str:
-    """Return as what the time of a phase is learned: of one tool, one model, or of a pause."""
+def duration_key(phase: Phase, what: str = "") -> str:
+    """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
     return f"{phase.value}:{what}"
 
 
@@ -107,7 +107,7 @@ class VitalState:
     Args:
         agent_id: The worker.
         session_id: Its run.
-        at: When it was first heard of.
+        at: When the first event arrived.
         loops: What is counted, and how far back.
         settings: The borders with two sides: error rate and late heartbeats. The defaults if left out.
     """
@@ -160,7 +160,6 @@ class VitalState:
         "framework",
         "fruitless",
         "fruitless_since",
-        "gained_at",
         "graph_id",
         "has_new_start",
         "has_user",
@@ -175,6 +174,7 @@ class VitalState:
         "is_foreign",
         "last_activity",
         "last_checkpoint",
+        "last_gain_at",
         "last_heartbeat",
         "last_progress",
         "last_span_id",
@@ -202,6 +202,7 @@ class VitalState:
         "progress_from",
         "provider",
         "question",
+        "recorded_results",
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
@@ -240,7 +241,6 @@ class VitalState:
         "tokens_at",
         "tokens_from",
         "tokens_since_gain",
-        "told",
         "tool_calls_total",
         "tools",
         "unpriced_tokens",
@@ -294,7 +294,7 @@ class VitalState:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """This incarnation worked on after it was reported as terminated."""
+        """Whether this incarnation continued to work after it was reported as terminated."""
         self.refused_input = ""
         """Why its input was refused: an error of the caller, not of the worker."""
         self.has_user = False
@@ -344,7 +344,7 @@ class VitalState:
         self.limited_until: float | None = None
         """When the rate limit ends that it waits for."""
         self.limit_due: float | None = None
-        """When the first refusal in a row said that its limit ends; None once a call was answered."""
+        """End of the limit according to the first consecutive refusal; None once a call was answered."""
         self.question = ""
         """The question to the user, with secrets masked; empty if there is none."""
         self.steps_total = 0
@@ -353,7 +353,7 @@ class VitalState:
         """What each of its tools was called for; None before the first call."""
         self.error_count = 0
         self.error_rate_high = False
-        """Too many of the last calls and steps failed; it is over at a lower share than it begins at."""
+        """Whether the error rate is too high; it clears at a lower share than it opens at."""
         self.error_rate_since = at
         self.tokens = 0
         self.cost_usd: float | None = None
@@ -371,12 +371,12 @@ class VitalState:
         """What its process reports of memory, disk and quotas."""
         self.cut_answers = NOT_CUT
         self.mcp_servers: McpServers = ()
-        """The MCP servers of which something has been reported."""
+        """The MCP servers with at least one report."""
         self.breakers = NO_BREAKERS
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
         self.recovery_failed = ""
-        """Why recovery failed for good; empty after new progress."""
+        """Why recovery was abandoned; empty after new progress."""
         self.recovery_failed_at: float | None = None
         self.recovered_at: float | None = None
         self.repeatable = False
@@ -390,10 +390,10 @@ class VitalState:
         self.away: tuple[float, float] | None = None
         """Start and end of the time when the service was down, until the worker's next event."""
         self.failed_runs = 0
-        """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
+        """Consecutive failed runs of the agent, if this session represents them; else 0."""
         self.runs_failed_since = at
         self.counted_end: tuple[int, SessionStatus] | None = None
-        """Life and status of the last counted end of a run: an end may be reported twice."""
+        """Incarnation and status of the last counted end of a run; an end may be reported twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
         """Consecutive tool calls that returned nothing new."""
@@ -407,35 +407,35 @@ class VitalState:
         self.polls_from = 0.0
         """The same on the source's clock."""
         self.rereads = 0
-        """Of these, calls that read after a pause what may not change by itself."""
+        """The polls among them that read, after a pause, something that does not change on its own."""
         self.refusals: Refusals = ()
         """Turns in which edits, submissions or commands were refused, since a change or a run succeeded."""
-        self.gained_at = at
-        """When it last changed something, had something accepted or saved, or heard from its user."""
+        self.last_gain_at = at
+        """Time of the last change, ACCEPT, checkpoint or user message."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
         self.results_since_gain = 0
-        """Of those calls and of the same visit, the ones whose result is known."""
+        """Calls since the gain, in the same visit, whose result is known."""
         self.stale_results_since_gain = 0.0
         """How many were repeats or failures: a new error and a call made again after a change count ½."""
         self.new_in_a_row = 0
-        """New results in a row, which end a standstill as well as a change does."""
+        """Consecutive new results; several of them end zero progress, as a change does."""
         self.idle_turns = 0
-        """Turns of the model in a row that called no tool, but to hand in a result."""
+        """Consecutive model turns without a tool call, except calls that submit a result."""
         self.unprompted_turns = 0
-        """Of these, the ones that followed too fast for a person to have written in between, or repeated."""
+        """Idle turns that repeat, or that followed too fast for a person to have written in between."""
         self.idle_turns_since = at
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
         self.talks = False
         """Whether text answers preceded its last tool call: it may be in a conversation."""
         self.failed_calls = 0
-        """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
+        """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
         self.failing_since: float | None = None
-        self.told = 0
+        self.recorded_results = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
         self.stale_results = 0.0
-        """Results without news: a repeat counts 1, a new error or a result known from elsewhere ½."""
+        """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
         self.streak = 0
         """Turns in a row in which one tool failed with one class of error."""
         self.streak_tool = ""
@@ -475,7 +475,7 @@ class VitalState:
 
     # -- what is read -------------------------------------------------------------------------------
 
-    def exchange(self, settings: HealthSettings) -> None:
+    def replace_settings(self, settings: HealthSettings) -> None:
         """Use new thresholds; counts and the size of the window stay."""
         self.settings = settings
 
@@ -485,7 +485,7 @@ class VitalState:
         return self.ended_at is not None
 
     @property
-    def lost(self) -> bool:
+    def has_failed_recovery(self) -> bool:
         """Whether its recovery failed and it has not restarted since."""
         return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
@@ -539,14 +539,14 @@ class VitalState:
 
     @property
     def certain_idle_turns(self) -> int:
-        """Of ``idle_turns``, how many no user can have asked for."""
+        """The idle turns that no user can have asked for."""
         if self.has_user or self.is_continued:
             return self.idle_turns
         return min(self.unprompted_turns, self.idle_turns)
 
     @property
     def error_share(self) -> float:
-        """Of the last calls and steps, the share that failed; 0 if there were none."""
+        """Share of the last calls and steps that failed; 0 if there were none."""
         known = self._outcomes.bit_length() - 1
         return (self._outcomes.bit_count() - 1) / known if known else 0.0
 
@@ -614,8 +614,8 @@ class VitalState:
             self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
         )
 
-    def active(self, at: float) -> bool:
-        """Note that the worker did something; False if it is over and this is a late report."""
+    def record_activity(self, at: float) -> bool:
+        """Record activity. Return False if the worker has ended and this is a late report."""
         if self.ended_at is not None:
             is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
             if at <= self.ended_at or is_stopped:
@@ -632,9 +632,9 @@ class VitalState:
     def _learn_pause(self, at: float) -> None:
         phase = self.phase
         if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
-            self.clocks.learn(timed_as(phase), at - max(self.last_activity, self.clock_base))
+            self.clocks.learn(duration_key(phase), at - max(self.last_activity, self.clock_base))
 
-    def time_given(self, tool: OpenTool) -> float:
+    def tool_time_limit(self, tool: OpenTool) -> float:
         """
         Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
 
@@ -645,27 +645,29 @@ class VitalState:
         if self.clocks is None or self.settings.learned_clocks.mode != "on":
             return 0.0
         configured = self.settings.stall.tool_seconds
-        learned = self.clocks.limit(timed_as(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks)
+        learned = self.clocks.limit(
+            duration_key(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks
+        )
         return learned.limit if learned is not None and learned.limit > configured else 0.0
 
     def learn_duration(self, phase: Phase, what: str, took: float, at: float) -> None:
         """Note how long a call took, unless the worker waited during it."""
         if self.clocks is not None and self.waiting is None and at - took >= self.clock_base:
-            self.clocks.learn(timed_as(phase, what), took)
+            self.clocks.learn(duration_key(phase, what), took)
 
-    def busy(self, at: float) -> bool:
+    def record_start(self, at: float) -> bool:
         """Note that the worker began something, which ends every wait but a pause."""
-        if not self.active(at):
+        if not self.record_activity(at):
             return False
         if self.waiting is not None and self.waiting is not WaitingReason.PAUSED:
             self.end_wait(at)
         return True
 
-    def finished(self, at: float) -> bool:
-        """Note that something ended: of a worker that never says what it begins, that ends a wait too."""
-        return self.active(at) if self.start_records else self.busy(at)
+    def record_end(self, at: float) -> bool:
+        """Record the end of a call. For a worker that does not report starts, it also ends a wait."""
+        return self.record_activity(at) if self.start_records else self.record_start(at)
 
-    def progressed(self, at: float) -> None:
+    def record_progress(self, at: float) -> None:
         """Record progress: at least a result that was not seen before."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
@@ -681,7 +683,7 @@ class VitalState:
         """Record a durable gain: a change, an accepted or saved result, or input of the user."""
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
-        self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+        self.last_gain_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
         self.end_standstill()
 
     def end_standstill(self) -> None:
@@ -703,7 +705,7 @@ class VitalState:
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
         self._has_waited = False
         self.end_failed_calls()
         if self.calls is not None:
@@ -716,11 +718,11 @@ class VitalState:
 
     def record_accepted_work(self, at: float) -> None:
         """Record an ACCEPT or a checkpoint."""
-        self.progressed(at)
+        self.record_progress(at)
         self.gained(at)
         self.idle_turns = 0
         self.refusals = ()
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
         self.incarnation_started = at
@@ -761,8 +763,8 @@ class VitalState:
             self.calls.rest()
 
     def undo_termination(self, at: float) -> None:
-        """Watch it again: it works on after its termination. What its detectors have counted stays."""
-        is_lost = self.lost
+        """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
+        is_lost = self.has_failed_recovery
         self.incarnation_count += 1
         if is_lost:
             self._failed_incarnation = self.incarnation_count
@@ -775,7 +777,7 @@ class VitalState:
         """Reset the counts of bad steps and results after an ACCEPT or at a new visit of a node."""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
-        self.told, self.stale_results = 0, 0.0
+        self.recorded_results, self.stale_results = 0, 0.0
         self.end_standstill()
 
     def enter(self, node_id: str, at: float) -> None:

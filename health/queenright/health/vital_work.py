@@ -41,15 +41,15 @@ from queenright.instrumentation.effects import (
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
-from queenright.instrumentation.shell_effects import SHORTEST_WAIT
+from queenright.instrumentation.shell_effects import MIN_WAIT_SECONDS
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_FASTEST_REPLY: Final = 5.0
+_FASTEST_REPLY_SECONDS: Final = 5.0
 """Seconds. A person needs longer to read an answer and write the next message, time after time."""
-_SLOWEST_ANSWER: Final = 60.0
+_SLOWEST_ANSWER_SECONDS: Final = 60.0
 """Seconds that a model may take, where it is not known how long it took."""
 _SPIKE_CLEAR_FACTOR: Final = 0.75
 UNCLASSIFIED: Final = "error"
@@ -89,22 +89,24 @@ _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C
 
 
 def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         v.start_records = True
         v.enter(event.node_id, at)
 
 
 def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     is_late = v.is_late(at)
-    if not is_late and not v.finished(at):
+    failed = bool(data.get("error_type") or data.get("error"))
+    # A step that fails during a rate limit fails because of it: the worker still waits.
+    is_limited = failed and v.limited_until is not None and at <= v.limited_until
+    if not is_late and not (v.record_activity(at) if is_limited else v.record_end(at)):
         return
     v.steps_total += 1
-    failed = bool(data.get("error_type") or data.get("error"))
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
         v.evidence = tail(text)
     # A step that failed because of its LLM call is counted as a provider failure.
-    provider = failed and v.llm_errors > 0
+    provider = is_limited or (failed and v.llm_errors > 0)
     if not provider:
         v.error_count += failed
     if is_late:
@@ -122,7 +124,8 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
-    v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
+    if not is_limited:
+        v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
     if letter == "C":
         _count_continued(v)
     elif letter != "-":
@@ -157,14 +160,14 @@ def _count_bad(v: VitalState, text: str, at: float) -> None:
 
 
 def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.busy(at):
+    if v.record_start(at):
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
 
 
 def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.active(at) and v.tokens_at is not None:
+    if v.record_activity(at) and v.tokens_at is not None:
         v.tokens_from = at
 
 
@@ -173,7 +176,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         v.cost_usd = (v.cost_usd or 0.0) + cost
         v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
     is_late = v.is_late(at)
-    if data.get("amends") or (not is_late and not v.finished(at)):
+    if data.get("amends") or (not is_late and not v.record_end(at)):
         return
     _note_model(v, data)
     if v.llm_open:
@@ -224,7 +227,7 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
         return True
     ended = max(v._answered or 0.0, v._tool_ended or 0.0)
     pause = v.active_for - ended
-    return pause < _SLOWEST_ANSWER if duration is None else pause - duration < _FASTEST_REPLY
+    return pause < _SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < _FASTEST_REPLY_SECONDS
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
@@ -264,7 +267,7 @@ def _update_token_spike(v: VitalState, received: int) -> None:
 def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # Calls that start beside an open question, such as a sub-agent's, do not answer it.
     is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
-    if not (v.active(at) if is_asking else v.busy(at)):
+    if not (v.record_activity(at) if is_asking else v.record_start(at)):
         return
     v.start_records = True
     tool = OpenTool(
@@ -311,7 +314,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
-                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
+                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.tool_time_limit(one), took))
             ran = v.active_for - one.source_started
             del opened[index]
             break
@@ -392,7 +395,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_expected_failure(data, effect)
     is_stopped = failed and is_stopped_by_user(data)
     failed = failed and not is_stopped
-    if not is_late and not v.finished(at):
+    if not is_late and not v.record_end(at):
         return
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
@@ -432,10 +435,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER_SECONDS)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
-            v.progressed(at)
+            v.record_progress(at)
         return
     error = ""
     if failed:
@@ -525,7 +528,7 @@ def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | N
 
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
-        v.progressed(at)
+        v.record_progress(at)
         return
     _add_poll(v, at)
 
@@ -640,7 +643,7 @@ def _is_poll(
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v._loops
     # A query of a state may wait by itself.
-    is_state = effect == _POLLS and pause + duration >= min(SHORTEST_WAIT, loops.poll_seconds)
+    is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
         return calls.has(tool, args, result, failed=failed)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
@@ -687,7 +690,7 @@ def _record_result_news(
     A new error is neither a repeat nor progress.
     """
     v._known_result = True
-    v.told += 1
+    v.recorded_results += 1
     v.results_since_gain += 1
     if is_miss:
         v.stale_results += 0.5
@@ -700,7 +703,7 @@ def _record_result_news(
             _count_stale_result(v, 0.5)
             v.stale_calls = v.stale_tries = 0
         else:
-            v.progressed(at)
+            v.record_progress(at)
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
                 v.end_standstill()
@@ -711,7 +714,7 @@ def _record_result_news(
         v.stale_results_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
-            v.told -= 1  # parallel to another known result
+            v.recorded_results -= 1  # parallel to another known result
             v.results_since_gain -= 1
             return
         if v.stale_calls == 0:

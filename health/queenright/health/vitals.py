@@ -30,7 +30,7 @@ class VitalSigns(VitalState):
         Apply one event of this worker.
 
         Args:
-            at: When it happened, on our clock; how far the author's clock is trusted is the monitor's affair.
+            at: When it happened, on the service's clock. The monitor decides whether to trust the sender's.
         """
         handler = HANDLERS.get(event.type)
         if handler is None:

@@ -36,8 +36,8 @@ def read_base_url(url: str, *, port: int) -> tuple[str, str, str]:
         port: The port for the example in error messages.
 
     Raises:
-        ValueError: It is not an http or https URL with a host. The message does not repeat the URL, which
-            may contain a password.
+        ValueError: The address is not an http or https URL with a host. The message does not repeat the URL,
+            which may contain a password.
     """
     try:
         parts = urlsplit(url.strip())

@@ -39,11 +39,11 @@ OnTerminate = Callable[[str], str | None]
 WAIT: Final = 25.0
 """Maximum seconds of one long poll."""
 
-_PAUSE: Final = 2.0
+_PAUSE_SECONDS: Final = 2.0
 """Minimum seconds between polls without news, even if the service ignores ``wait``."""
 _SILENT_FAILURES: Final = 2
 """Failures that are not logged: the service may be starting."""
-_SAME_CLOCK: Final = 5.0
+_SAME_CLOCK_SECONDS: Final = 5.0
 """Clock difference in seconds that is ignored: ``Date`` has whole seconds, and responses take time."""
 _SEEN: Final = 1024
 _WAITING: Final = 100
@@ -170,7 +170,7 @@ class ControlChannel:
                 client = client or self._connect()
                 has_news = self._receive(client.fetch(self._wait))
                 failures = 0
-                closed.wait(0.0 if has_news else max(0.0, _PAUSE - (time.monotonic() - started)))
+                closed.wait(0.0 if has_news else max(0.0, _PAUSE_SECONDS - (time.monotonic() - started)))
             except Exception as error:
                 failures += 1
                 if failures > _SILENT_FAILURES:
@@ -187,7 +187,7 @@ class ControlChannel:
         """Deliver the new instructions of a response; return whether there were any."""
         now = self._clock()
         ahead = now - response.time if response.time is not None else 0.0
-        if abs(ahead) <= _SAME_CLOCK:
+        if abs(ahead) <= _SAME_CLOCK_SECONDS:
             ahead = 0.0
         instructions = parse_instructions(
             response.body,

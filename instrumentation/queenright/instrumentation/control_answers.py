@@ -11,7 +11,7 @@ from queenright.instrumentation.control_client import ControlClient, ServiceUnre
 from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.job_queue import JobQueue
 
-LONGEST_BACKOFF: Final = 60.0
+MAX_BACKOFF_SECONDS: Final = 60.0
 """Maximum seconds between two attempts."""
 _ATTEMPTS: Final = 8
 """Attempts to send an outcome, over about two minutes."""
@@ -24,7 +24,7 @@ Jitter = Callable[[float, float], float]
 
 def backoff(failures: int, jitter: Jitter) -> float:
     """Return the seconds until the next attempt after ``failures`` consecutive failures, at least 1."""
-    return min(LONGEST_BACKOFF, 2.0 ** min(failures - 1, 16)) * jitter(0.5, 1.0)
+    return min(MAX_BACKOFF_SECONDS, 2.0 ** min(failures - 1, 16)) * jitter(0.5, 1.0)
 
 
 class InstructionAnswers:

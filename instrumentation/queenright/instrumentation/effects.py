@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.shell_effects import (
     COMMAND_HEAD,
-    SHORTEST_WAIT,
+    MIN_WAIT_SECONDS,
     effect_of_command,
     seconds_slept,
     words_in,
@@ -249,7 +249,7 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
     if traits.is_stdin:
         # Empty input only polls for more output.
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
-    if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < SHORTEST_WAIT:
+    if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < MIN_WAIT_SECONDS:
         return Effect.READS
     if traits.effect is None and not (traits.is_note or traits.asks_user):
         return _effect_of_action(arguments)

@@ -96,7 +96,7 @@ def check_session_id(session_id: str) -> str:
     Return ``session_id`` with secrets masked, if it is usable as a directory name.
 
     Raises:
-        InvalidSessionIdError: It is empty, too long, not printable, or contains a path separator or ``..``.
+        InvalidSessionIdError: The id is empty, too long, not printable, or has a path separator or ``..``.
     """
     is_invalid = (
         not session_id

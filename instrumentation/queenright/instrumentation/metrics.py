@@ -17,13 +17,13 @@ from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.limited import Limited
 from queenright.instrumentation.names import OTHER, MetricName
 
-SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
+DURATION_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
 """Buckets of duration histograms: from an in-memory lookup to the stall threshold of a tool."""
 
-VALUES: Final = 100
+MAX_LABEL_VALUES: Final = 100
 """Maximum nodes, tools, models or error types per agent; further ones are counted as ``other``."""
 
-AGENTS: Final = 500
+MAX_AGENTS: Final = 500
 """Maximum live agents per process; further ones are counted as ``other``."""
 
 _COUNTED_BY: Final = {
@@ -46,7 +46,7 @@ def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
         return Counter(name.name, name.help, name.labels, registry=registry)
     if name.kind == "gauge":
         return Gauge(name.name, name.help, name.labels, registry=registry)
-    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=SECONDS)
+    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=DURATION_BUCKETS)
 
 
 class WorkerFamilies:
@@ -105,7 +105,7 @@ class WorkerFamilies:
     @property
     def is_full(self) -> bool:
         """Whether another agent would be folded into ``other``."""
-        return len(self._agents) - (OTHER in self._agents) >= AGENTS
+        return len(self._agents) - (OTHER in self._agents) >= MAX_AGENTS
 
     def acquire(self, agent: str) -> AgentSeries:
         """Return the series of ``agent``, shared by its runs in this process. ``release`` them at the end."""
@@ -156,7 +156,7 @@ class _CounterWithDuration:
 
 class _Timestamp:
     """
-    A timestamp gauge with a resolution of 50 ms, so that fast steps do not pay for each update.
+    A timestamp gauge with a resolution of 50 ms, so that fast steps skip most updates.
 
     The series is created with the first value: without heartbeats there is no series with the value 0.
     """
@@ -220,7 +220,7 @@ class AgentSeries:
             self._start_at_zero(self._families.steps, name, VERDICTS)
             count = self._child(self._families.steps, name, verdict)
             bound = _CounterWithDuration(count, self._child(self._families.step_duration, name))
-            self._keep(key, bound, name)
+            self._cache_unless_folded(key, bound, name)
         bound(seconds, exemplar)
 
     def count_tool_call(
@@ -234,7 +234,7 @@ class AgentSeries:
             self._start_at_zero(self._families.tool_calls, name, names.ToolOutcome)
             count = self._child(self._families.tool_calls, name, outcome)
             bound = _CounterWithDuration(count, self._child(self._families.tool_duration, name))
-            self._keep(key, bound, name)
+            self._cache_unless_folded(key, bound, name)
         bound(seconds, exemplar)
 
     def count_tokens(self, model: str, input_tokens: int, output_tokens: int) -> None:
@@ -242,8 +242,10 @@ class AgentSeries:
         bound = self._bound.get(("model", model))
         if bound is None:
             name = self._bounded("model", model)
-            bound = tuple(self._child(self._families.tokens, name, way).inc for way in ("input", "output"))
-            self._keep(("model", model), bound, name)
+            bound = tuple(
+                self._child(self._families.tokens, name, direction).inc for direction in ("input", "output")
+            )
+            self._cache_unless_folded(("model", model), bound, name)
         bound[0](input_tokens)
         bound[1](output_tokens)
 
@@ -314,12 +316,12 @@ class AgentSeries:
         values = self._values.setdefault(label, set())
         if value in values:
             return value
-        if len(values) >= VALUES:
+        if len(values) >= MAX_LABEL_VALUES:
             return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
         values.add(value)
         return value
 
-    def _keep(self, key: tuple[str, ...], bound: Any, name: str) -> None:
+    def _cache_unless_folded(self, key: tuple[str, ...], bound: Any, name: str) -> None:
         # Folded names are not cached: a stream of new names must not grow this table.
         if name != OTHER:
             self._bound[key] = bound

@@ -13,7 +13,7 @@ from queenright.instrumentation.effect import Effect
 COMMAND_HEAD: Final = 2_000
 """Characters of a command that are analysed."""
 
-SHORTEST_WAIT: Final = 5.0
+MIN_WAIT_SECONDS: Final = 5.0
 """Seconds. A shorter sleep only lets something settle and is not a wait."""
 
 
@@ -162,7 +162,7 @@ _RUN_INSIDE: Final = words_in("run exec cp attach debug")
 """What follows these is a command of its own."""
 _FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
 _WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
-"""Options with which a read goes on until it is stopped, or what it waits for is there."""
+"""Options with which a read continues until it is stopped or its condition is met."""
 _CURL_SENDS: Final = re.compile(
     r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
     r"|(?:-\w*X ?+|--request[ =])(?!GET\b|HEAD\b)|(?:-\w*o ?+|--output[ =])(?!/dev/null\b|-(?: |$)))"
@@ -207,7 +207,7 @@ def effect_of_command(command: str) -> Effect | None:
         return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
         return Effect.WAITS
-    if "sleep(" in command and _slept_by_script(command) >= SHORTEST_WAIT:
+    if "sleep(" in command and _slept_by_script(command) >= MIN_WAIT_SECONDS:
         return Effect.WAITS
     if not effects:
         return Effect.READS
@@ -270,10 +270,10 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _READS:
         return Effect.READS
     if name in ("sleep", "wait"):
-        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= SHORTEST_WAIT else Effect.READS
+        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= MIN_WAIT_SECONDS else Effect.READS
     if name == "start-sleep":
         seconds = _POWERSHELL_SECONDS.search(" ".join(words))
-        return Effect.WAITS if seconds and float(seconds[1]) >= SHORTEST_WAIT else Effect.READS
+        return Effect.WAITS if seconds and float(seconds[1]) >= MIN_WAIT_SECONDS else Effect.READS
     if name == "sed":
         return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "curl":

@@ -22,7 +22,7 @@ BUDGET_FILE: Final = "judging_spent.json"
 
 _SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
 _UNITS: Final[tuple[Unit, ...]] = ("dollars", "tokens")
-_SLOT: Final = 300
+_SLOT_SECONDS: Final = 300
 """Spending is stored per five minutes; a slot counts until its end leaves the window."""
 
 
@@ -47,7 +47,7 @@ class Spending:
 
     def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
         """Add a payment at ``at``, in seconds since the epoch; drop payments older than a day."""
-        key = int(at // _SLOT) * _SLOT, role
+        key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
         before = self._slots.get(key, (0.0, 0))
         self._slots[key] = before[0] + dollars, before[1] + tokens
         for old in [key for key in self._slots if not _within(key[0], at, _SECONDS["day"])]:
@@ -222,7 +222,7 @@ class Budget:
 
 def _within(start: int, now: float, seconds: float) -> bool:
     # A slot in the future was written before the clock was set back.
-    return now - seconds - _SLOT < start <= now
+    return now - seconds - _SLOT_SECONDS < start <= now
 
 
 def _read(file: Path) -> Spending:

@@ -59,9 +59,9 @@ class ChatRecord:
     by: str
     text: str
     question_id: str
-    """Of an answer: the question it answers; of a question: its own id."""
+    """For an answer, the id of its question; for a question, its own id."""
     outcome: str = ""
-    """Of an answer: ``answered``, or ``by_rule`` if the model gave none."""
+    """For an answer, ``answered``, or ``by_rule`` if the model gave none."""
 
 
 def session_of(ticket_id: str) -> str:

@@ -50,7 +50,7 @@ class Answer:
     reason: str
     overruled: bool = False
     more_time_seconds: float | None = None
-    """Of ``more_time``; None for the usual time."""
+    """Seconds for ``more_time``; None for the default."""
 
 
 def ended(summary: Mapping[str, Any] | None) -> bool:
@@ -88,7 +88,7 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
         summary: The worker's health now; None if the worker is not known.
     """
     if summary is None:
-        return Answer(decision="hand_off", reason="The worker is not known: a person must look.")
+        return Answer(decision="hand_off", reason="The worker is unknown: a person must act.")
     if (why := relief(escalation, summary)) is not None:
         return Answer(decision="more_time", reason=f"No action is needed: {why}.")
     decision, why = _by_table(escalation, summary)
@@ -153,7 +153,7 @@ def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tupl
         return "terminate", "It hangs; it can continue from its last checkpoint."
     if kind in _LOOPING:
         return "terminate", "It does not get out of the loop by itself; a restart from a checkpoint may help."
-    return "hand_off", "A restart would meet the same fault: a person must look at it."
+    return "hand_off", "A restart would meet the same fault: a person must act."
 
 
 def _cause(summary: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ class LoggedWorkers:
 
     async def find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
         """
-        See ``Workers``. Of several running sessions, the one with the newest event is returned.
+        See ``Workers``. If several sessions run, return the one with the newest event.
 
         Raises:
             InvalidSessionIdError: The id is not a valid folder name.

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 ESCALATION_RECEIVER: Final = "escalation_receiver"
 DECISION_NODE: Final = "escalation_decision"
 
-_FIRST_PAUSE: Final = 30.0
-_LONGEST_PAUSE: Final = 240.0
+_FIRST_PAUSE_SECONDS: Final = 30.0
+_MAX_PAUSE_SECONDS: Final = 240.0
 _MAX_EXTRA_TIMES: Final = 10_000
 _UNDECIDED: Final = "undecided"
 
@@ -311,7 +311,7 @@ class Orchestrator:
 
     async def _watch(self, escalation: Escalation) -> None:
         """Retry after growing pauses; give up at the deadline."""
-        key, pause = escalation.escalation_id, _FIRST_PAUSE
+        key, pause = escalation.escalation_id, _FIRST_PAUSE_SECONDS
         while (left := escalation.deadline - self._clock()) > 0:
             await self._desk.sleep(min(pause, left))
             if key not in self._open:
@@ -319,7 +319,7 @@ class Orchestrator:
             if key not in self._queued and self._clock() < escalation.deadline:
                 self._queued.add(key)
                 self._retry(key)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         _log.warning("escalation %s: the queen has not decided it before its deadline", key)
         self._forget(key)
 

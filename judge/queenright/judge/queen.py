@@ -43,10 +43,10 @@ TRIAGE_NODE: Final = "ticket_triage"
 
 _WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
 
-_SETTLES: Final = 5.0
+_SETTLE_SECONDS: Final = 5.0
 """Seconds after a start grace until the monitor has published its findings."""
 
-_FIRST_PAUSE: Final = 1.0
+_FIRST_PAUSE_SECONDS: Final = 1.0
 _TRIES: Final = 4
 """
 A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
@@ -163,7 +163,8 @@ class Queen:
         if ticket_id not in self._deadlines:
             bypass_at = arrived + self._timeout
             self._check_at(
-                ticket_id, _Deadline(min(arrived + _FIRST_PAUSE, bypass_at), bypass_at, _FIRST_PAUSE)
+                ticket_id,
+                _Deadline(min(arrived + _FIRST_PAUSE_SECONDS, bypass_at), bypass_at, _FIRST_PAUSE_SECONDS),
             )
 
     async def stop(self) -> None:
@@ -320,7 +321,7 @@ class Queen:
         health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
-        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLES
+        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLE_SECONDS
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
         return self._desk.summary((ticket.worker_agent_id, ticket.worker_session_id))
@@ -481,7 +482,7 @@ def _is_notified(ticket: EscalationTicket) -> bool:
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a notified ticket has changed since it was triaged; of several changes, once."""
+    """Return whether a notified ticket has changed since it was triaged; once for several changes."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False

@@ -56,9 +56,9 @@ from queenright.runtime.llm.model import LLMProvider
 _log = logging.getLogger(__name__)
 
 _TRACES_PER_CHECK: Final = 50
-_TRACE_AGE: Final = 24 * 3600.0
-_NEVER: Final = 31_536_000.0
-_GRACE: Final = 30.0
+_TRACE_AGE_SECONDS: Final = 24 * 3600.0
+_NEVER_SECONDS: Final = 31_536_000.0
+_GRACE_SECONDS: Final = 30.0
 _NO_DECISION: Final = "Triage gave no decision in time; this is the judgement of the rules."
 
 
@@ -175,7 +175,7 @@ class StackJudge:
             on_change=self._on_change,
         )
         # Disable the judge's own timer: it would judge stale metrics.
-        never = self._settings.judge.model_copy(update={"interval_seconds": _NEVER})
+        never = self._settings.judge.model_copy(update={"interval_seconds": _NEVER_SECONDS})
         self._judging = JudgeAndQueen(
             bus=self.bus,
             monitor=self.monitor,
@@ -297,7 +297,7 @@ class StackJudge:
     ) -> tuple[str, Sequence[TraceSpan]]:
         """Return the worker's newest trace; none if Tempo does not answer: it is optional evidence."""
         try:
-            trace_id = await tempo.newest(sighting.agent, now - _TRACE_AGE, now)
+            trace_id = await tempo.newest(sighting.agent, now - _TRACE_AGE_SECONDS, now)
             return trace_id, (await tempo.trace(trace_id) if trace_id else [])
         except StackError as error:
             _log.warning("cannot get a trace of %s: %s", sighting.agent, error)
@@ -334,7 +334,7 @@ class StackJudge:
         outcomes = result.value or {}
         triage = self._judging.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
         try:
-            async with asyncio.timeout(self._settings.judge.triage_timeout_seconds + _GRACE):
+            async with asyncio.timeout(self._settings.judge.triage_timeout_seconds + _GRACE_SECONDS):
                 await self.bus.drain()
                 while (waiting := triage.executions) and not all(run.done for run in waiting):
                     await asyncio.gather(*(run.wait() for run in waiting))

@@ -764,7 +764,7 @@ def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: C
     Check that a new run can start from a checkpoint.
 
     Raises:
-        GraphError: It cannot.
+        GraphError: No new run can start from it.
     """
     prefix = f"checkpoint {checkpoint.checkpoint_id!r} cannot be replayed"
     if stream.spec.isolation_level == "isolated":

@@ -38,11 +38,11 @@ class CallRefusedError(QueenrightError):
 class Permit(Protocol):
     """Permission for one call. The first outcome that is reported counts; later ones are ignored."""
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Report success of the callee."""
         ...
 
-    def failed(self, error: BaseException | str) -> None:
+    def record_failure(self, error: BaseException | str) -> None:
         """Report failure of the callee."""
         ...
 

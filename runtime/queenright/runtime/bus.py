@@ -233,7 +233,7 @@ class EventBus:
         Events that were only fanned out are not in the log.
 
         Args:
-            types: Only events of these types; None is all, an empty collection is none.
+            types: Only events of these types; None for all, an empty collection for no events.
             after: Only events after the one with this id, such as the last one of the previous page.
             newest: Whether to return the newest or the oldest events if there are more than ``limit``.
 
@@ -265,7 +265,7 @@ class EventBus:
                 raise RuntimeError(
                     f"handler {subscription.name!r} cannot drain the bus: it would wait for itself"
                 )
-            markers.append(subscription.mark())
+            markers.append(subscription.add_marker())
         if markers:
             await asyncio.wait(markers)
 

@@ -17,7 +17,7 @@ from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution
 from queenright.runtime.nodes.reporting import Reporter
 
-_MIN_SLEEP: Final = 0.01
+_MIN_SLEEP_SECONDS: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class HeartbeatSender:
     async def _run(self, interval: float) -> None:
         while self._members:
             first = min(member.due for member in self._members.values())
-            await self._sleep(max(_MIN_SLEEP, first - self._monotonic()))
+            await self._sleep(max(_MIN_SLEEP_SECONDS, first - self._monotonic()))
             now = self._monotonic()
             self._is_sending = True
             try:

@@ -216,7 +216,7 @@ def _as_annotated(hint: Any, value: Any) -> Any:
     Convert a JSON value to an annotated type, strictly: ``"3"`` is not an ``int``.
 
     Raises:
-        ValidationError: It does not match.
+        ValidationError: The value does not match the type.
     """
     if type(value) is hint:
         return value

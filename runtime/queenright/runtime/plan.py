@@ -147,7 +147,7 @@ def select_edges(
     """
     Return the edges that are taken from a node that has ended.
 
-    Of the edges whose condition holds, all of the highest priority are taken. An edge of lower priority is
+    All edges of the highest priority whose condition holds are taken. An edge of lower priority is
     taken only if none above it is.
 
     Raises:

@@ -106,7 +106,7 @@ class Subscription:
         if self._task is None:
             self._start()
 
-    def mark(self) -> asyncio.Future[None]:
+    def add_marker(self) -> asyncio.Future[None]:
         """Return a future that is done when all events queued so far have been handled."""
         marker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -123,20 +123,20 @@ class Subscription:
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._work(), name=f"bus:{self.name}", context=self._context)
+        self._task = loop.create_task(self._process_queue(), name=f"bus:{self.name}", context=self._context)
 
-    def _next(self) -> AgentEvent | asyncio.Future[None] | None:
+    def _pop_next(self) -> AgentEvent | asyncio.Future[None] | None:
         if not self._others:
             return self._alerts.popleft()[1] if self._alerts else None
         if self._alerts and self._alerts[0][0] < self._others[0][0]:
             return self._alerts.popleft()[1]
         return self._others.popleft()[1]
 
-    async def _work(self) -> None:
+    async def _process_queue(self) -> None:
         """Process the queue, then end; the next event starts a new task."""
         handled = 0
         try:
-            while (item := self._next()) is not None:
+            while (item := self._pop_next()) is not None:
                 if isinstance(item, asyncio.Future):
                     if not item.done():
                         item.set_result(None)

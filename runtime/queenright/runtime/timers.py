@@ -38,8 +38,8 @@ def load_timezone(name: str) -> tzinfo:
 
     Raises:
         KeyError: The name is unknown, or the machine has no time zone database.
-        ValueError: It is not a name.
-        OSError: It is a folder of the database.
+        ValueError: The text is not a valid name.
+        OSError: The name is that of a folder of the database.
     """
     # Small images have no database. UTC, the default, needs none.
     return UTC if name == "UTC" else ZoneInfo(name)

@@ -144,7 +144,7 @@ class WorkerRegistry:
         Return a run that was killed: unfinished, of this incarnation, with no process in its session.
 
         Raises:
-            InvalidWorkerError: It belongs to another incarnation, has ended, or a process is running it.
+            InvalidWorkerError: The worker is another incarnation, has ended, or a process is running it.
             UnusableFileError: The session's state cannot be read.
         """
         stopped = await self.find_interrupted(agent_id, session_id, incarnation_id)
@@ -171,7 +171,7 @@ class WorkerRegistry:
             note: A note that its nodes read before they continue.
 
         Raises:
-            InvalidWorkerError: It did not start; says why.
+            InvalidWorkerError: The worker did not start; says why.
             CheckpointNotFoundError, CorruptCheckpointError: The checkpoint is no longer usable.
         """
         session_id = worker.session.id

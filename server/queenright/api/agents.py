@@ -49,7 +49,7 @@ class AgentRow(Wire):
     health: Health = Field(description="Health of a session that runs; empty once it has ended.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
-    state_for: Age = Field(description="The same in words.")
+    state_for: Age = Field(description="How long it has been in this state, in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")

@@ -14,10 +14,12 @@ class NotificationPeer(Wire):
 
     peer: str = Field(description="Its URL, without credentials.")
     status: AlertStatus
-    delivered_at: float | None = Field(description="When it accepted the alert, in seconds since the epoch.")
-    attempts: int | None = Field(description="Attempts until it answered; null before.")
+    delivered_at: float | None = Field(
+        description="When it accepted the alert, in seconds since the epoch; null if it has not."
+    )
+    attempts: int | None = Field(description="Attempts until it answered; null if it has not answered.")
     last_error: str | None = Field(description="Why it refused the alert, or was not reachable.")
-    outcome: str = Field(description="The same in words.")
+    outcome: str = Field(description="The result as a sentence.")
 
 
 class Notification(Wire):

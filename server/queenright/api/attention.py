@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from queenright.api.terms import Severity
-from queenright.api.wire import Wire, Words
+from queenright.api.wire import KnownValues, Wire
 
 AttentionKind = Annotated[
-    str, Words("permission", "question", "approval", "escalation", "ticket", "incident")
+    str, KnownValues("permission", "question", "approval", "escalation", "ticket", "incident")
 ]
 
 

@@ -1,4 +1,4 @@
-"""Examples of the models, for the OpenAPI document: made from the types of the fields and their names."""
+"""Examples of the models, for the OpenAPI document: generated from field names and types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from queenright.api.wire import Words
+from queenright.api.wire import KnownValues
 
 NOW: Final = 1_769_248_800.0
 """The time of the examples, in seconds since the epoch."""
@@ -15,7 +15,7 @@ NOW: Final = 1_769_248_800.0
 _ID: Final = "018f6f7e-0000-7000-8000-000000000001"
 _EVIDENCE: Final = "search was called 12 times with the same arguments and the same result"
 
-_BY_NAME: Final[dict[str, Any]] = {
+_EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "active_kinds": ["doom_loop"],
     "agent_id": "researcher",
     "analysis": "The worker repeats the same search.",
@@ -131,22 +131,22 @@ def example_of(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _value(name: str, kind: Any, marks: Any = ()) -> Any:
-    origin, arguments, known = get_origin(kind), get_args(kind), _BY_NAME.get(name)
+def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
+    origin, arguments, known = get_origin(kind), get_args(kind), _EXAMPLE_VALUES.get(name)
     if origin is Annotated:
         return _value(name, arguments[0], arguments[1:])
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):
-        value = _value(name, next(one for one in arguments if one is not NoneType), marks)
-        is_shown = name in _BY_NAME or isinstance(value, dict) or NoneType not in arguments
+        value = _value(name, next(one for one in arguments if one is not NoneType), metadata)
+        is_shown = name in _EXAMPLE_VALUES or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return example_of(kind)
     if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
         return [_value(name, arguments[0])]
-    for mark in marks:
-        if isinstance(mark, Words):
+    for mark in metadata:
+        if isinstance(mark, KnownValues):
             return known if known in mark.words else next(filter(None, mark.words))
     base = origin or kind
     if isinstance(known, base):

@@ -6,21 +6,21 @@ from typing import Annotated, Any
 
 from queenright.api.agents import AgentRow
 from queenright.api.slots import AgentSlot as AgentSlot
-from queenright.api.wire import Wire, Words
+from queenright.api.wire import KnownValues, Wire
 
-NodeType = Annotated[str, Words("event_loop", "function", "router")]
-EdgeWhen = Annotated[str, Words("success", "failure", "always", "expression", "route")]
-TriggerType = Annotated[str, Words("manual", "timer", "event")]
-IsolationLevel = Annotated[str, Words("isolated", "shared", "per_run")]
-ConversationMode = Annotated[str, Words("continuous", "fresh")]
+NodeType = Annotated[str, KnownValues("event_loop", "function", "router")]
+EdgeWhen = Annotated[str, KnownValues("success", "failure", "always", "expression", "route")]
+TriggerType = Annotated[str, KnownValues("manual", "timer", "event")]
+IsolationLevel = Annotated[str, KnownValues("isolated", "shared", "per_run")]
+ConversationMode = Annotated[str, KnownValues("continuous", "fresh")]
 RunStatus = Annotated[
-    str, Words("active", "paused", "completed", "failed", "cancelled", "terminated", "unknown")
+    str, KnownValues("active", "paused", "completed", "failed", "cancelled", "terminated", "unknown")
 ]
-CriterionState = Annotated[str, Words("met", "unmet", "unknown")]
-LogLevel = Annotated[str, Words("executions", "visits", "steps")]
-NodeLogLevel = Annotated[str, Words("visits", "steps")]
-EntryKind = Annotated[str, Words("input", "user", "feedback", "assistant", "tool", "summary")]
-CheckpointReason = Annotated[str, Words("node", "pause", "terminate")]
+CriterionState = Annotated[str, KnownValues("met", "unmet", "unknown")]
+LogLevel = Annotated[str, KnownValues("executions", "visits", "steps")]
+NodeLogLevel = Annotated[str, KnownValues("visits", "steps")]
+EntryKind = Annotated[str, KnownValues("input", "user", "feedback", "assistant", "tool", "summary")]
+CheckpointReason = Annotated[str, KnownValues("node", "pause", "terminate")]
 
 
 # -- loaded agents ----------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class GoalState(Wire):
 class Started(Wire):
     """A run that was started or resumed."""
 
-    status: Annotated[str, Words("started", "queued", "resumed", "restored", "replayed")]
+    status: Annotated[str, KnownValues("started", "queued", "resumed", "restored", "replayed")]
     """`queued`: it waits; `get_execution` returns its later state."""
     execution_id: str
     graph_id: str
@@ -286,7 +286,7 @@ class Started(Wire):
 class Injected(Wire):
     """A node received a user's message; it is durable."""
 
-    status: Annotated[str, Words("injected")]
+    status: Annotated[str, KnownValues("injected")]
     node_id: str
     graph_id: str
     session_id: str
@@ -295,7 +295,7 @@ class Injected(Wire):
 class Stopped(Wire):
     """Runs that were paused; they can be resumed."""
 
-    status: Annotated[str, Words("stopped")]
+    status: Annotated[str, KnownValues("stopped")]
     executions: list[str]
 
 
@@ -306,7 +306,10 @@ class ExecutionRow(Wire):
     graph_id: str
     session_id: str | None
     status: Annotated[
-        str, Words("queued", "active", "paused", "completed", "failed", "cancelled", "terminated", "unknown")
+        str,
+        KnownValues(
+            "queued", "active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"
+        ),
     ]
     outputs: dict[str, Any]
     error: str
@@ -419,12 +422,12 @@ class MessageRow(Wire):
     seq: int
     at: float
     kind: EntryKind
-    role: Annotated[str, Words("user", "assistant", "tool")]
+    role: Annotated[str, KnownValues("user", "assistant", "tool")]
     text: str
     """The last 20,000 characters."""
     tool_calls: list[ToolUse]
     tool_call_id: str
-    """Of a tool's result: the id of the call."""
+    """For a tool result, the id of the call."""
 
 
 class MessagePage(Wire):

@@ -31,7 +31,7 @@ class Recovery(Wire):
     new_agent_id: str
     new_session_id: str
     new_incarnation_id: str
-    outcome: str = Field(description="How it ended; of a waiting one, why it was postponed.")
+    outcome: str = Field(description="How it ended; for a waiting recovery, why it was postponed.")
     reviewed: bool = Field(
         description="A person reviewed the failure and allowed an attempt beyond the limit."
     )

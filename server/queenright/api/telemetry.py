@@ -17,7 +17,7 @@ class MissingPart(Wire):
 class TelemetrySource(Wire):
     """What one service has sent in one dialect since this service started."""
 
-    service: str = Field(description="`service.name`; of a coding agent, its owner.")
+    service: str = Field(description="`service.name`; for a coding agent, its owner.")
     dialect: str = Field(
         description="A coding agent, a family of instrumentation libraries, or `other`, whose spans are read "
         "by their attributes."

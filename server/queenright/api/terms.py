@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from queenright.api.wire import Words
+from queenright.api.wire import KnownValues
 
-State = Annotated[str, Words("healthy", "degraded", "stuck", "failing", "terminated")]
-Health = Annotated[str, Words("", "healthy", "degraded", "stuck", "failing")]
+State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
+Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
 """Health of a session that runs."""
-Standing = Annotated[str, Words("failing", "stuck", "degraded", "healthy", "ended")]
+LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
 """What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
-Activity = Annotated[str, Words("working", "waiting", "queued", "paused", "idle")]
+Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "idle")]
 """What a session that runs does now."""
 AgentSort = Annotated[
     str,
-    Words(
+    KnownValues(
         *("attention", "agent", "activity", "progress", "tokens", "cost"),
         *("-attention", "-agent", "-activity", "-progress", "-tokens", "-cost"),
     ),
 ]
 """The order of a list of sessions."""
-SessionOutcome = Annotated[str, Words("", "completed", "failed", "cancelled", "terminated", "unknown")]
+SessionOutcome = Annotated[str, KnownValues("", "completed", "failed", "cancelled", "terminated", "unknown")]
 """How a session ended; empty while it runs."""
-Severity = Annotated[str, Words("low", "medium", "high", "critical")]
+Severity = Annotated[str, KnownValues("low", "medium", "high", "critical")]
 FindingKind = Annotated[
     str,
-    Words(
+    KnownValues(
         "recovery_failed",
         "runs_failed",
         "context_exhausted",
@@ -53,22 +53,22 @@ FindingKind = Annotated[
     ),
 ]
 """The kind of a finding."""
-Reading = Annotated[str, Words("ok", "warning", "bad", "unknown")]
+Reading = Annotated[str, KnownValues("ok", "warning", "bad", "unknown")]
 """The status of a health signal; `unknown`: not reported."""
-Phase = Annotated[str, Words("idle", "llm", "tool", "unknown")]
+Phase = Annotated[str, KnownValues("idle", "llm", "tool", "unknown")]
 """The phase of a worker's step."""
-Waiting = Annotated[str, Words("", "user_input", "paused", "children", "backoff", "done")]
+Waiting = Annotated[str, KnownValues("", "user_input", "paused", "children", "backoff", "done")]
 """Why a worker waits; empty if it does not."""
 LadderLevel = Annotated[
     str,
-    Words(
+    KnownValues(
         "nudged", "escalated", "more_time", "handing_off", "terminating", "terminated", "recovering", "human"
     ),
 ]
 """The level of a ladder."""
 StepKind = Annotated[
     str,
-    Words(
+    KnownValues(
         "turn",
         "tool",
         "wait",
@@ -84,30 +84,32 @@ StepKind = Annotated[
     ),
 ]
 """The kind of a step of a session."""
-StepPhase = Annotated[str, Words("open", "done", "failed", "instant")]
-ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover", "answer")]
+StepPhase = Annotated[str, KnownValues("open", "done", "failed", "instant")]
+ActionKind = Annotated[str, KnownValues("nudge", "escalate", "terminate", "recover", "answer")]
 Outcome = Annotated[
     str,
-    Words(
+    KnownValues(
         "started", "done", "queued", "unreachable", "unconfirmed", "refused", "failed", "expired", "dry_run"
     ),
 ]
 """The outcome of an intervention."""
-Decision = Annotated[str, Words("more_time", "hand_off", "terminate")]
-EscalationStatus = Annotated[str, Words("pending", "decided", "timed_out", "withdrawn")]
-ApprovalStatus = Annotated[str, Words("requested", "approved", "denied", "expired", "void")]
-InstructionKind = Annotated[str, Words("nudge", "terminate")]
-AnswerOutcome = Annotated[str, Words("done", "refused", "failed")]
-ProviderStatus = Annotated[str, Words("ok", "degraded", "failing", "limited", "unknown")]
+Decision = Annotated[str, KnownValues("more_time", "hand_off", "terminate")]
+EscalationStatus = Annotated[str, KnownValues("pending", "decided", "timed_out", "withdrawn")]
+ApprovalStatus = Annotated[str, KnownValues("requested", "approved", "denied", "expired", "void")]
+InstructionKind = Annotated[str, KnownValues("nudge", "terminate")]
+AnswerOutcome = Annotated[str, KnownValues("done", "refused", "failed")]
+ProviderStatus = Annotated[str, KnownValues("ok", "degraded", "failing", "limited", "unknown")]
 """The status of a model provider, measured on the fleet's own calls."""
-BreakerState = Annotated[str, Words("closed", "open", "half_open")]
-RecoveryState = Annotated[str, Words("waiting", "starting", "watching", "succeeded", "failed", "dropped")]
-TicketStatus = Annotated[
-    str, Words("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
+BreakerState = Annotated[str, KnownValues("closed", "open", "half_open")]
+RecoveryState = Annotated[
+    str, KnownValues("waiting", "starting", "watching", "succeeded", "failed", "dropped")
 ]
-Triage = Annotated[str, Words("dismiss", "intervene", "bypass")]
-AckChannel = Annotated[str, Words("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
+TicketStatus = Annotated[
+    str, KnownValues("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
+]
+Triage = Annotated[str, KnownValues("dismiss", "intervene", "bypass")]
+AckChannel = Annotated[str, KnownValues("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
 """How a ticket was acknowledged."""
-AlertStatus = Annotated[str, Words("firing", "resolved")]
-ChatRole = Annotated[str, Words("operator", "queen")]
-CheckOutcome = Annotated[str, Words("healthy", "ticket", "unknown")]
+AlertStatus = Annotated[str, KnownValues("firing", "resolved")]
+ChatRole = Annotated[str, KnownValues("operator", "queen")]
+CheckOutcome = Annotated[str, KnownValues("healthy", "ticket", "unknown")]

@@ -141,7 +141,7 @@ class ChatMessage(Wire):
     role: ChatRole
     by: str
     text: str
-    question_id: str = Field(description="Id of the question; of a question, its own id.")
+    question_id: str = Field(description="Id of the question that this answers; for a question, its own id.")
     outcome: str = Field(description="Of an answer: `answered`, or `by_rule` if the model did not answer.")
 
 

@@ -12,13 +12,13 @@ from pydantic_core import CoreSchema
 
 
 @dataclass(frozen=True, init=False)
-class Words:
+class KnownValues:
     """
     The values of a text field, as an enum in the schema.
 
     Other values are accepted when read: a newer service may know more than this client.
 
-    >>> State = Annotated[str, Words("open", "closed")]
+    >>> State = Annotated[str, KnownValues("open", "closed")]
     """
 
     words: tuple[str, ...]

@@ -16,7 +16,7 @@ import sys
 
 LIMIT = 0.9
 """Maximum seconds until the answer begins; clients wait for one second."""
-LONGEST_WAIT = 3600.0
+MAX_WAIT_SECONDS = 3600.0
 CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
 """Name on the command line, and in the path of the service's hook URL."""
 OTLP_URL = "http://127.0.0.1:4318"
@@ -90,7 +90,7 @@ def _forward(arguments: list[str], waiting_times: list[float]) -> bytes:
         connection = ssl.create_default_context().wrap_socket(connection, server_hostname=name.strip("[]"))
     connection.sendall("\r\n".join(lines).encode("latin-1") + body)
     first = connection.recv(1 << 16)
-    if seconds := min(float(options.get("--wait") or 0.0), LONGEST_WAIT):
+    if seconds := min(float(options.get("--wait") or 0.0), MAX_WAIT_SECONDS):
         connection.settimeout(seconds)
         waiting_times.append(seconds)
     return _json_object(_receive(connection, first))

@@ -77,7 +77,7 @@ class LazyGroup(TyperGroup):
 
 @contextmanager
 def _plain_usage_errors() -> Iterator[None]:
-    """Replace pydantic's terms in the errors of a command line, and shorten what they repeat of it."""
+    """Replace pydantic's terms in usage errors, and shorten the values that the errors quote."""
     try:
         yield
     except _UsageError as error:
@@ -88,7 +88,7 @@ def _plain_usage_errors() -> Iterator[None]:
 
             [fault, *_] = errors()
             message = fault_message(fault)
-            if fault["type"] != "value_error":  # ours, and Typer's of a choice, name the value
+            if fault["type"] != "value_error":  # our messages, and Typer's for a choice, quote the value
                 message = f"{message}, not {shorten_value(fault['input'])}"
             error.message = message
         error.message = shorten_lines(error.message)
@@ -105,9 +105,9 @@ def _load(entry: CommandEntry) -> Any:
     else:
         parent.command(entry.name, epilog=epilog)(target)
     command = typer.main.get_group(parent).commands[entry.name]
-    for below in getattr(command, "commands", {}).values():
+    for subcommand in getattr(command, "commands", {}).values():
         # Click would cut the list's texts to 45 characters.
-        below.short_help = below.short_help or _first_sentence(below.help or "")
+        subcommand.short_help = subcommand.short_help or _first_sentence(subcommand.help or "")
     return command
 
 

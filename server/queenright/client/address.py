@@ -23,7 +23,7 @@ def resolve_url(url: str | None, environment: Mapping[str, str] = os.environ) ->
     Default: ``QUEENRIGHT_URL``, then http://127.0.0.1:8420.
 
     Raises:
-        InvalidAddressError: It is not an HTTP URL.
+        InvalidAddressError: The address is not an HTTP URL.
     """
     url = (url or environment.get(URL_VARIABLE) or LOCAL_URL).strip()
     try:

@@ -24,7 +24,7 @@ def json_object(response: httpx.Response, *, accepted_status: int | None = None)
 
     Raises:
         RequestRejectedError: The response is an error.
-        UnreachableError: It is not a JSON object, so the server is not Queenright.
+        UnreachableError: The response is not a JSON object, so the server is not Queenright.
     """
     if not response.is_success and response.status_code != accepted_status:
         raise refusal_error(response)
@@ -58,7 +58,7 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
     Return a response as a model; unknown keys are ignored.
 
     Raises:
-        UnreachableError: It does not fit the model: the service has another version, or is not Queenright.
+        UnreachableError: The response does not fit the model: not Queenright, or another version of it.
     """
     try:
         return model.model_validate(content)

@@ -28,7 +28,7 @@ class SseMessage:
 
 class SseParser:
     """
-    Parses one stream.
+    An incremental parser for one stream.
 
     Attributes:
         retry: Seconds to wait before reconnecting, if the stream has sent a value.
@@ -38,7 +38,7 @@ class SseParser:
     def __init__(self) -> None:
         self.retry: float | None = None
         self.last_id: str | None = None
-        self._rest = b""
+        self._buffer = b""
         self._fields: dict[str, str] = {}
         self._data: list[str] = []
         self._size = 0
@@ -51,23 +51,23 @@ class SseParser:
         Raises:
             ValueError: A message is too long or not UTF-8.
         """
-        text = self._rest + chunk
+        text = self._buffer + chunk
         if not self._has_started:
             if len(text) < 3 and b"\xef\xbb\xbf".startswith(text):
-                self._rest = text
+                self._buffer = text
                 return
             text, self._has_started = text.removeprefix(b"\xef\xbb\xbf"), True
         # CR LF may be split between two chunks.
-        held = b""
+        pending_cr = b""
         if text.endswith(b"\r"):
-            text, held = text[:-1], b"\r"
+            text, pending_cr = text[:-1], b"\r"
         *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = rest + held
+        self._buffer = rest + pending_cr
         for line in lines:
             self._size += len(line)
             if (message := self._handle_line(line.decode())) is not None:
                 yield message
-        if self._size + len(self._rest) > _MAX_BYTES:
+        if self._size + len(self._buffer) > _MAX_BYTES:
             raise ValueError(f"a message of the stream is longer than {_MAX_BYTES} bytes")
 
     def _handle_line(self, line: str) -> SseMessage | None:

@@ -82,7 +82,7 @@ def require_usable_storage(storage: Path) -> None:
     Create the storage folder if it does not exist.
 
     Raises:
-        UnusableStorageError: It cannot be created or written to.
+        UnusableStorageError: The folder cannot be created or written to.
     """
     if why := folder_error(storage):
         raise UnusableStorageError(
@@ -236,7 +236,7 @@ def _build(
             monitor=monitor,
             interventions=interventions,
             approvals=remediation.approvals,
-            ticket_of=tickets.open_for,
+            find_open_ticket=tickets.open_for,
             clock=clock,
         ),
         providers=providers,
@@ -349,7 +349,7 @@ def _open_agent_bus(
 ) -> EventBus:
     """Return the bus of a loaded agent: its events are durable, and observed by the service as well."""
     return EventBus(
-        log=companions.log(store, agent_id),
+        log=companions.recording_log(store, agent_id),
         on_drop=bus.report_drop,
         on_error=_log_subscriber_error,
         on_publish=lambda events: bus.fan_out(*events),

@@ -131,7 +131,7 @@ def _decision(question: Escalation, settings: InterventionSettings) -> OperatorR
     after = "the worker is terminated" if settings.termination.automatic else "nothing happens to the worker"
     return OperatorRequest(
         title=f"Decide until {until}: more time, hand off or terminate.",
-        text=f"Decide until {until} how to go on with this worker: "
+        text=f"Decide until {until} how to continue with this worker: "
         f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
         f"Without an answer, {after}.",
         since=question.created_at,

@@ -60,8 +60,8 @@ _SPENDING: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESC
 _BATCH: Final = 256
 """Events fanned out between two turns of the loop: about 10 ms if their workers are in trouble."""
 
-_RETRY_PAUSE: Final = 1.0
-_WRITE_CHECK_PAUSE: Final = 2.0
+_RETRY_PAUSE_SECONDS: Final = 1.0
+_WRITE_CHECK_PAUSE_SECONDS: Final = 2.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -109,7 +109,7 @@ class EventPipeline:
         Ingest events of workers. Return once they are durable and applied.
 
         Raises:
-            StoreError: They could not be stored; none was ingested.
+            StoreError: Writing failed; no event was ingested.
         """
         await self.store.append(events)
         # Under a lock: a worker's events are applied in the order of the log.
@@ -125,7 +125,7 @@ class EventPipeline:
         Ingest events of a step log, except those that are known already.
 
         Raises:
-            StoreError: They could not be stored; none was ingested.
+            StoreError: Writing failed; no event was ingested.
         """
         new_events = [event for event in events if self._is_new(event)]
         await self.store.append(new_events)
@@ -142,11 +142,11 @@ class EventPipeline:
         known = self.monitor.get(event.agent_id, event.session_id)
         return known is None or event.time > self._replayed.get(known.key, 0.0)
 
-    def note_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
-        """Record which processes are alive, by incarnation; see ``HealthMonitor.note_alive``."""
+    def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
+        """Record which processes are alive, by incarnation; see ``HealthMonitor.record_process_alive``."""
         now = self.clock()
         for incarnation_id, interval in heartbeat_intervals.items():
-            self.monitor.note_alive(incarnation_id, now, interval)
+            self.monitor.record_process_alive(incarnation_id, now, interval)
 
     # -- 3. monitor -----------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class EventPipeline:
         self.pending += self.monitor.apply(event, now)
         self.worker_series.count(event)
         if event.type in _SPENDING and not self.stopping.is_set():
-            self.brake.consider(event.agent_id, event.session_id)
+            self.brake.brake_if_limit_reached(event.agent_id, event.session_id)
         if (call := self.providers.note(event, now)) is not None:
             self.provider_metrics.count(call)
 
@@ -214,12 +214,12 @@ class EventPipeline:
             await self._has_pending.wait()
             self._has_pending.clear()
             if not await self.publish_pending():
-                await asyncio.sleep(_RETRY_PAUSE)
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
     async def run_write_checks(self) -> None:
         """After a failed write, try to write until it succeeds: until then the service is not ready."""
         while True:
-            await asyncio.sleep(_WRITE_CHECK_PAUSE)
+            await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
             if not self.store.writable:
                 with contextlib.suppress(StoreError):
                     await self.store.check_writable()
@@ -261,7 +261,7 @@ class EventPipeline:
 
     async def settle(self) -> None:
         """Wait until the spending brake has finished."""
-        await self.brake.settled()
+        await self.brake.wait_until_idle()
 
     def close(self) -> None:
         """Record when the service stopped."""

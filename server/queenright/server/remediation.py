@@ -122,7 +122,7 @@ class Remediation:
             timeout=termination.approval_timeout_seconds,
             monitor=monitor,
             terminate=self.interventions.terminate,
-            stopped=self._stop_reason,
+            stop_reason=self._stop_reason,
             clock=clock,
             publish=publish,
             on_change=on_approval,
@@ -165,7 +165,7 @@ class Remediation:
         self._hold(self._clock())
         await self.recovery.load()
         await self.interventions.load()
-        await self.interventions.was_away(seconds_away)
+        await self.interventions.exclude_outage(seconds_away)
         await self.approvals.load()
 
     def _apply_open_breakers(self) -> None:
@@ -222,11 +222,11 @@ class Remediation:
         await self.interventions.advance(now)
         await self.approvals.advance(now, begin=now >= self._quiet_until)
 
-    def clock_jumped(self, now: float, by: float) -> None:
+    def handle_clock_jump(self, now: float, by: float) -> None:
         """Hold all actions for the quiet time and extend every wait: ages mean nothing after a jump."""
         self._hold(now)
-        self.interventions.clock_jumped(now)
-        self.recovery.clock_jumped(by)
+        self.interventions.handle_clock_jump(now)
+        self.recovery.handle_clock_jump(by)
 
     def _hold(self, now: float) -> None:
         self._quiet_until = now + self._settings.intervention.quiet_seconds
@@ -251,7 +251,9 @@ class Remediation:
         """Close the approval requests of a ticket that was dismissed or resolved."""
         if event.type is EventType.TICKET_RESOLVED or event.data.get("decision") == "dismiss":
             status = str(event.data.get("status", "dismissed")).replace("_", " ")
-            await self.approvals.ticket_closed(str(event.data["ticket_id"]), f"its ticket is {status}")
+            await self.approvals.void_for_closed_ticket(
+                str(event.data["ticket_id"]), f"its ticket is {status}"
+            )
 
 
 def _open_orchestrator_webhook(settings: Settings) -> OrchestratorWebhook | None:

@@ -66,7 +66,7 @@ async def replay_log(
     last_events = {health.key: health.vitals.last_event for health in monitor.workers()}
     now, seconds_away = clock(), 0.0
     if rebuilt.alive_until is not None:
-        monitor.was_away(rebuilt.alive_until, now)
+        monitor.exclude_outage(rebuilt.alive_until, now)
         seconds_away = max(0.0, now - rebuilt.alive_until)
         if rebuilt.last_id:
             notes.append(ArrivalMark(rebuilt.alive_until, rebuilt.last_id))

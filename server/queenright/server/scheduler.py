@@ -17,13 +17,13 @@ from queenright.server.remediation import Remediation
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_SLEEP: Final = 1.0
-_SHORTEST_SLEEP: Final = 0.02
+_MAX_SLEEP_SECONDS: Final = 1.0
+_MIN_SLEEP_SECONDS: Final = 0.02
 
-_OVERSLEPT: Final = 30.0
+_OVERSLEPT_SECONDS: Final = 30.0
 """A sleep of a second that takes this long means that nothing was received meanwhile."""
 
-_JUMP: Final = 5.0
+_JUMP_SECONDS: Final = 5.0
 """Wall and monotonic clock that part by this much between two ticks: the clock jumped or the host slept."""
 
 _SWEEP_BATCH: Final = 500
@@ -53,9 +53,9 @@ class Scheduler:
             now, monotonic = self.clock(), time.monotonic()
             jumped, slept = now - monotonic - offset, monotonic - slept_from
             offset = now - monotonic
-            if abs(jumped) > _JUMP or slept > _OVERSLEPT:
+            if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
-                self.clock_jumped(now, jumped if abs(jumped) > _JUMP else slept)
+                self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
                 await self.tickets.settle(now)
@@ -63,18 +63,18 @@ class Scheduler:
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
-    def clock_jumped(self, now: float, by: float) -> None:
+    def handle_clock_jump(self, now: float, by: float) -> None:
         """Correct every age for a jump of the clock by ``by`` seconds."""
-        self.monitor.clock_jumped(now)
-        self.remediation.clock_jumped(now, by)
+        self.monitor.handle_clock_jump(now)
+        self.remediation.handle_clock_jump(now, by)
         self.pipeline.arrivals.record_clock_jump(now - by, now)
 
     def _pause(self) -> float:
         parts = (self.monitor, self.tickets, self.remediation)
         deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
         if not deadlines:
-            return _LONGEST_SLEEP
-        return min(max(min(deadlines) - self.clock(), _SHORTEST_SLEEP), _LONGEST_SLEEP)
+            return _MAX_SLEEP_SECONDS
+        return min(max(min(deadlines) - self.clock(), _MIN_SLEEP_SECONDS), _MAX_SLEEP_SECONDS)
 
     async def run_sweeps(self) -> None:
         """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""

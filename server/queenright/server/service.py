@@ -201,18 +201,18 @@ class Service:
         self.pipeline.close()
         await self.store.close()
 
-    async def exchange(self, settings: Settings) -> None:
+    async def replace_settings(self, settings: Settings) -> None:
         """
-        Use other settings from now on, of which only ``reload.RELOADABLE`` may differ.
+        Use other settings from now on; only ``reload.RELOADABLE`` may differ.
 
         Every worker is evaluated again at once, with the new settings.
         """
         self.settings = settings
         health = settings.health_monitoring
-        self.monitor.exchange(health)
-        self.tickets.exchange(health)
+        self.monitor.replace_settings(health)
+        self.tickets.replace_settings(health)
         self.ticket_notifications.settings = settings
-        self.retention.exchange(health.retention)
+        self.retention.replace_settings(health.retention)
         await self.scheduler.sweep()
 
     def ready(self) -> list[str]:
@@ -230,9 +230,9 @@ class Service:
         """Take in events that workers sent; see ``EventPipeline.ingest``."""
         await self.pipeline.ingest(events)
 
-    def note_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
-        """Note which processes have sent something; see ``HealthMonitor.note_alive``."""
-        self.pipeline.note_alive(heartbeat_intervals)
+    def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
+        """Note which processes have sent something; see ``HealthMonitor.record_process_alive``."""
+        self.pipeline.record_process_alive(heartbeat_intervals)
 
     @property
     def interventions(self) -> InterventionService:

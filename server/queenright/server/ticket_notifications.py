@@ -44,8 +44,8 @@ class TicketNotifications:
             self.settings.alerting,
             self.clock(),
             requests=find_requests(connection, ticket, health.intervention),
-            follows=earlier.tickets,
-            hold=_RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
+            earlier_tickets=earlier.tickets,
+            hold_seconds=_RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
         )
         self.loop.call_soon_threadsafe(self.outbox.wake)
 
@@ -57,8 +57,8 @@ class TicketNotifications:
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
         """Return the ticket of an earlier session whose incident a new ticket joins, if there is one."""
-        follows = self._find_earlier_sessions(connection, ticket).tickets
-        ticket_id = find_joined(connection, ticket, follows, self.clock())
+        earlier_tickets = self._find_earlier_sessions(connection, ticket).tickets
+        ticket_id = find_joined(connection, ticket, earlier_tickets, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
 
     def _find_earlier_sessions(self, connection: Connection, ticket: EscalationTicket) -> EarlierSessions:

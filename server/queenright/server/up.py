@@ -184,7 +184,7 @@ async def serving(
             service.ingest,
             assembler=assembler,
             intake=service.intake,
-            note_alive=service.note_alive,
+            record_process_alive=service.record_process_alive,
             registry=service.registry,
             forwarder=forwarder,
         )

@@ -14,16 +14,16 @@ async def break_and_mend(service: Service) -> None:
     weather = service.breakers.get(BreakerKind.EXTERNAL_API, "courier", "api.weather.example")
     printer = service.breakers.get(BreakerKind.TOOL_EXECUTION, "typesetter", "print")
     catalogue = service.breakers.get(BreakerKind.TOOL_EXECUTION, "librarian", "search")
-    catalogue.admit().succeeded()
+    catalogue.admit().record_success()
     # So that the first scrape has seen them closed, as in a fleet that runs for longer than a minute.
     await asyncio.sleep(2)
     for breaker in (weather, printer):
         for _ in range(3):
-            breaker.admit().failed(ConnectionError("503 from the other side"))
+            breaker.admit().record_failure(ConnectionError("503 from the other side"))
 
     def admitted() -> bool:
         try:
-            weather.admit().succeeded()
+            weather.admit().record_success()
         except CallRefusedError:
             return False
         return True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.server.access.access import Access, Denial
 from queenright.server.access.addresses import network_of
-from queenright.server.access.caller import Caller, actor_of, who
+from queenright.server.access.caller import Caller, audit_name, person_name
 from queenright.server.access.guard import Guard
 from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.login import refusal_page
@@ -121,18 +121,18 @@ def test_audit_name_is_the_token_name() -> None:
     def request_from(name: str, address: str = "192.0.2.7") -> Request:
         return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
 
-    assert who(request_from(""), "bob") == "bob"
-    assert [who(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [
+    assert person_name(request_from(""), "bob") == "bob"
+    assert [person_name(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [
         "ada",
         "ada",
         "ada (as bob)",
     ]
-    assert actor_of(request_from("ada")) == "ada (operator, 192.0.2.7)"
-    assert actor_of(request_from("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
-    longest = actor_of(
+    assert audit_name(request_from("ada")) == "ada (operator, 192.0.2.7)"
+    assert audit_name(request_from("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = audit_name(
         request_from("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
     )
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(who(request_from("ada"), "b" * 100)) == MAX_NAME_LENGTH
+    assert len(person_name(request_from("ada"), "b" * 100)) == MAX_NAME_LENGTH

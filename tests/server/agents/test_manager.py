@@ -13,7 +13,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import EventBus
-from queenright.server.agents.companion_sessions import KEPT
+from queenright.server.agents.companion_sessions import MAX_SESSIONS
 from queenright.server.agents.manager import (
     AgentAlreadyLoadedError,
     AgentManager,
@@ -428,8 +428,8 @@ async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None
     await agents.load("guide")
 
     assert list(agents.companions.of("guide")) == ["s1", "s2"]
-    agents.companions.note("guide", (str(n) for n in range(KEPT)))
-    assert len(agents.companions.of("guide")) == KEPT
+    agents.companions.add("guide", (str(n) for n in range(MAX_SESSIONS)))
+    assert len(agents.companions.of("guide")) == MAX_SESSIONS
     assert "s1" not in agents.companions.of("guide")
     await agents.shutdown_all()
 

@@ -30,7 +30,7 @@ async def ignore(events: list[AgentEvent]) -> None:
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
     """The address of a receiver, and the processes that it has seen."""
     signs_by_source: dict[str, float | None] = {}
-    app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=signs_by_source.update)
+    app = OtlpReceiver(ignore, registry=CollectorRegistry(), record_process_alive=signs_by_source.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server, task = await serve(app, listener)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", signs_by_source

@@ -69,8 +69,8 @@ class Fleet:
     """
     Agents in processes of ``A_PROCESS``.
 
-    Of a hundred one does nothing any more, one waits for its user, one retries without end: so alerts
-    are held, not only looked for.
+    In every hundred, one is idle, one waits for its user, and one retries without end, so that alerts are
+    firing while they are evaluated.
     """
 
     def __init__(self, agents: int) -> None:

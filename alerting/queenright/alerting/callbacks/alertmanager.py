@@ -76,7 +76,7 @@ def parse_notification(body: bytes) -> Message:
     Parse the body that Alertmanager posts after notifying a receiver.
 
     Raises:
-        InvalidWebhookError: It is not JSON, or a field is missing or invalid; names the first one.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         webhook = _Webhook.model_validate_json(body)

@@ -15,13 +15,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from queenright.alerting.callbacks.display_name import display_name
 from queenright.instrumentation.faults import describe_faults
 
-OLDEST: Final = 86_400.0
+MAX_AGE_SECONDS: Final = 86_400.0
 """
 Seconds after which an event is ignored. PagerDuty retries for about 20 minutes, and handled events are
 remembered for longer than this, so no event is handled twice.
 """
 
-SOONEST: Final = 300.0
+MAX_AHEAD_SECONDS: Final = 300.0
 """Seconds by which an event may be ahead of the local clock."""
 
 
@@ -85,7 +85,7 @@ def read_event(body: bytes) -> IncidentEvent:
     Parse one event posted by PagerDuty.
 
     Raises:
-        InvalidEventError: It is not JSON, or a field is missing or invalid; names the first one.
+        InvalidEventError: The body is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         event = _Webhook.model_validate_json(body).event

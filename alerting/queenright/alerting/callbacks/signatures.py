@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from queenright.instrumentation.errors import QueenrightError
 
-SLACK_TOLERANCE: Final = 300.0
+SLACK_TOLERANCE_SECONDS: Final = 300.0
 """Maximum difference in seconds between a Slack timestamp and the local clock, against replay attacks."""
 
 _MAX_SIGNATURES: Final = 16
@@ -35,7 +35,7 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         signature: The header ``X-Slack-Signature``.
 
     Raises:
-        InvalidSignatureError: It is missing or wrong, or the request is too old or from the future.
+        InvalidSignatureError: The signature is missing or wrong, or the time of the request is out of range.
     """
     if not (timestamp and signature):
         raise InvalidSignatureError(
@@ -49,10 +49,10 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         )
     # Checked after the signature, so that only Slack learns about the local clock.
     ahead = int(timestamp) - now
-    if abs(ahead) > SLACK_TOLERANCE:
+    if abs(ahead) > SLACK_TOLERANCE_SECONDS:
         raise InvalidSignatureError(
             f"the request is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's "
-            f"clock, at most {SLACK_TOLERANCE:.0f} s are allowed; synchronize the clock"
+            f"clock, at most {SLACK_TOLERANCE_SECONDS:.0f} s are allowed; synchronize the clock"
         )
 
 

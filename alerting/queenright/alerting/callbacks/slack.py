@@ -27,7 +27,7 @@ MAX_TICKETS: Final = 50
 RESPONSES: Final = "https://hooks.slack.com/"
 """Base URL of Slack's response URLs."""
 
-_RESPONSE_TIMEOUT: Final = 5.0
+_RESPONSE_TIMEOUT_SECONDS: Final = 5.0
 
 
 class InvalidInteractionError(ValueError):
@@ -73,7 +73,7 @@ def read_click(body: bytes) -> Click:
     Parse the form that Slack posts; its field ``payload`` is JSON.
 
     Raises:
-        InvalidInteractionError: It is not such a form, not JSON, or not a click.
+        InvalidInteractionError: The body is not such a form, not JSON, or not a click.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), max_num_fields=20)
@@ -124,7 +124,7 @@ async def post_reply(url: str, message: dict[str, Any]) -> None:
 
     try:
         async with (
-            httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT) as client,
+            httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT_SECONDS) as client,
             client.stream("POST", url, json=message) as response,  # the body is not read
         ):
             response.raise_for_status()

@@ -44,14 +44,14 @@ class Difference:
     changes: tuple[Change, ...] = ()
 
 
-def normal(expr: str) -> str:
+def normalize_expression(expr: str) -> str:
     """
     Normalize whitespace, numbers, durations and quotes, because Prometheus reformats expressions.
     """
-    return " ".join(filter(None, (_normal(token) for token in _TOKEN.finditer(expr))))
+    return " ".join(filter(None, (_normalize_token(token) for token in _TOKEN.finditer(expr))))
 
 
-def _normal(token: re.Match[str]) -> str:
+def _normalize_token(token: re.Match[str]) -> str:
     word = token[0]
     if token.lastgroup == "blank":
         return ""
@@ -64,39 +64,41 @@ def _normal(token: re.Match[str]) -> str:
     return word
 
 
-def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[Difference]:
+def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> list[Difference]:
     """
     Return the differences, in the order of ``wanted``, followed by superfluous rules.
 
     Args:
-        there: Loaded rules or rules from files; rules that are not Queenright's are ignored.
+        existing: Loaded rules or rules from files; rules that are not Queenright's are ignored.
     """
     rules = list(wanted)
     remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
-    for rule in there:
+    for rule in existing:
         if rule.is_ours:
             remaining[rule.alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
-    twins = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
-    alone = Counter((rule.alert, rule.name) for rule, twin in zip(rules, twins, strict=True) if twin is None)
+    matches = [_pop_best_match(remaining[rule.alert, rule.name], rule) for rule in rules]
+    alone = Counter(
+        (rule.alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
+    )
     differences: list[Difference] = []
-    for rule, twin in zip(rules, twins, strict=True):
+    for rule, match in zip(rules, matches, strict=True):
         rest = remaining[rule.alert, rule.name]
-        if twin is None and len(rest) == 1 == alone[rule.alert, rule.name]:
-            twin = rest.pop()
-        if twin is None:
+        if match is None and len(rest) == 1 == alone[rule.alert, rule.name]:
+            match = rest.pop()
+        if match is None:
             differences.append(Difference("added", rule))
-        elif changes := tuple(_changes(twin, rule)):
+        elif changes := tuple(_changes(match, rule)):
             differences.append(Difference("changed", rule, changes))
     by_key = {_key(rule): rule for rule in rules}
     superfluous = (rule for rest in remaining.values() for rule in rest)
     return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
 
 
-def _superfluous(there: LoadedRule, wanted: LoadedRule | None) -> Difference:
+def _superfluous(existing: LoadedRule, wanted: LoadedRule | None) -> Difference:
     if wanted is None:
-        return Difference("removed", there)
-    return Difference("twice", there, tuple(_changes(there, wanted)))
+        return Difference("removed", existing)
+    return Difference("twice", existing, tuple(_changes(existing, wanted)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
@@ -104,31 +106,31 @@ def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
     return rule.alert, rule.name, tuple(sorted(rule.labels.items()))
 
 
-def _take(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
-    """Remove and return the candidate with the same labels; of several, the most similar one."""
+def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
+    """Remove and return the candidate with the same labels; if there are several, the most similar one."""
     same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
     if not same:
         return None
-    expr = normal(rule.expr)
-    best = min(same, key=lambda c: (normal(c.expr) != expr, c.group != rule.group))
+    expr = normalize_expression(rule.expr)
+    best = min(same, key=lambda c: (normalize_expression(c.expr) != expr, c.group != rule.group))
     candidates.remove(best)
     return best
 
 
-def _changes(there: LoadedRule, wanted: LoadedRule) -> Iterator[Change]:
-    if normal(there.expr) != normal(wanted.expr):
-        yield Change("expr", there.expr, wanted.expr)
-    if there.group != wanted.group:
-        yield Change("group", there.group, wanted.group)
+def _changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[Change]:
+    if normalize_expression(existing.expr) != normalize_expression(wanted.expr):
+        yield Change("expr", existing.expr, wanted.expr)
+    if existing.group != wanted.group:
+        yield Change("group", existing.group, wanted.group)
     for part, before, after in (
-        ("for", there.for_, wanted.for_),
-        ("keep_firing_for", there.keep_firing_for, wanted.keep_firing_for),
+        ("for", existing.for_, wanted.for_),
+        ("keep_firing_for", existing.keep_firing_for, wanted.keep_firing_for),
     ):
         if before != after:
             yield Change(part, f"{before:g} s", f"{after:g} s")
     for part, old, new in (
-        ("label", there.labels, wanted.labels),
-        ("annotation", there.annotations, wanted.annotations),
+        ("label", existing.labels, wanted.labels),
+        ("annotation", existing.annotations, wanted.annotations),
     ):
         for name in sorted(old.keys() | new.keys()):
             if old.get(name) != new.get(name):

@@ -74,7 +74,7 @@ def in_answer(answer: Any) -> list[LoadedRule]:
         answer: The parsed response of ``/api/v1/rules``.
 
     Raises:
-        UnreadableRulesError: It is not such a response.
+        UnreadableRulesError: The document is not such a response.
     """
     try:
         return [

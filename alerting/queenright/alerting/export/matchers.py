@@ -35,7 +35,7 @@ def read_matchers(text: str, of: Of) -> str:
         of: The scope that they select from: service or worker metrics.
 
     Raises:
-        InvalidMatchersError: They are no list of matchers, or cannot match a Queenright target.
+        InvalidMatchersError: The text is not a list of matchers, or cannot match a Queenright target.
     """
     matchers = []
     at = 0

@@ -14,8 +14,8 @@ from queenright.alerting.rules.promql import (
     SHORTEST_WINDOW,
     UNLESS_WAITING,
     duration,
+    duration_in_words,
     select,
-    spelled,
 )
 from queenright.alerting.rules.recording import TOKENS, TOOL_CALLS, TOOL_ERRORS, USUAL_TOKENS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors, Severity
@@ -124,7 +124,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         source=SOURCE_RULES,
         summary=f"{_AGENT} is busy without progress.",
         description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls '
-        f"in {spelled(without)} without any progress.",
+        f"in {duration_in_words(without)} without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",
         reason="heartbeats do not show activity without progress",
@@ -239,8 +239,9 @@ def _waiting(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="info",
         source=SOURCE_RULES,
         summary=f"{_AGENT} is waiting for an answer.",
-        description=f"{_AGENT} has been waiting for a user for more than {spelled(seconds)}.",
-        threshold=f"{spelled(seconds)} of waiting (`health_monitoring.rules.waiting_for_user_seconds`)",
+        description=f"{_AGENT} has been waiting for a user for more than {duration_in_words(seconds)}.",
+        threshold=f"{duration_in_words(seconds)} of waiting "
+        "(`health_monitoring.rules.waiting_for_user_seconds`)",
         reason="an unanswered question stops the work as much as a failure",
         dashboard=_DASHBOARD,
     )

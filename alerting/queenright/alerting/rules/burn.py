@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.alerting.rules.promql import select, spelled
+from queenright.alerting.rules.promql import duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
 from queenright.health.objectives import FASTEST_BURN, burning_share, can_burn
 from queenright.health.settings import HealthSettings
@@ -114,7 +114,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             unit="problems",
             setting="slow_interventions",
             summary="Too many interventions start too late.",
-            description=f"of the problems waited longer than {spelled(slow.seconds)} "
+            description=f"of the problems waited longer than {duration_in_words(slow.seconds)} "
             "for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",

@@ -13,7 +13,7 @@ from queenright.instrumentation import names
 
 FILE: Final = "fleet.yml"
 _DEGRADED_MINIMUM: Final = 5
-"""Of fewer agents, two in trouble would be half the fleet."""
+"""With fewer agents, two in trouble would be half the fleet."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, select, spelled
+from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -13,7 +13,7 @@ from queenright.instrumentation import names
 
 FILE: Final = "monitor.yml"
 _JUDGE_MINIMUM_CHECKS: Final = 4
-"""Of fewer checks, a single failure would be a large share."""
+"""With fewer checks, a single failure would be a large share."""
 _BY_SERVICE: Final = "by (job, instance)"
 """Per service instance, so that healthy instances do not hide a failing one."""
 
@@ -67,7 +67,7 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="critical",
         summary="Queenright is up but evaluates no agents.",
         description="Agents are known, but the last sweep evaluated none of them, or no sweep has run "
-        f"for {spelled(window)} (value {{{{ $value | humanize }}}}).",
+        f"for {duration_in_words(window)} (value {{{{ $value | humanize }}}}).",
         threshold=f"two sweeps ({duration(2 * interval)}) without an evaluated agent, or no sweep for "
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
@@ -135,8 +135,8 @@ def _budget(selectors: Selectors) -> Iterator[Alert]:
     )
     low = BUDGET_LOW_SHARE
     used = (
-        "{{ $value | humanizePercentage }} of the {{ $labels.unit }} that judging may cost in any "
-        "{{ $labels.window }} are spent"
+        "{{ $value | humanizePercentage }} of the judging budget ({{ $labels.unit }} per "
+        "{{ $labels.window }}) is spent"
     )
     yield Alert(
         name="QueenrightJudgingBudgetLow",
@@ -179,7 +179,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         severity="critical",
         summary="Notifications do not reach Alertmanager.",
         description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
-        f"for more than {spelled(stuck)}.",
+        f"for more than {duration_in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
         dashboard="queenright-monitor",
@@ -194,7 +194,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         description='{{ $value | printf "%.0f" }} notifications were rejected in the last 15 minutes; they '
         "are not retried unchanged.",
         threshold="1 rejection (400, 413, 422) within 15 min",
-        reason="a rejected page is not retried unchanged, so somebody has to look",
+        reason="a rejected page is not retried unchanged, so a person must correct the cause",
         dashboard="queenright-monitor",
     )
 

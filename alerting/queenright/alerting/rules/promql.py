@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
     return text
 
 
-def spelled(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Format a duration as text: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:

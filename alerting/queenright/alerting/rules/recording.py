@@ -32,10 +32,10 @@ UNHEALTHY: Final = "cluster:queenright_agents_unhealthy:ratio"
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the recording rules."""
     parts = (
-        ("queenright-worker-recording", "", _of_workers(selectors)),
+        ("queenright-worker-recording", "", _worker_records(selectors)),
         # A longer interval, because it reads six hours of every agent.
         ("queenright-usage-recording", "2m", _usage(selectors)),
-        ("queenright-service-recording", "", _of_service(selectors)),
+        ("queenright-service-recording", "", _service_records(selectors)),
         ("queenright-slo-recording", "", burn.records(settings, selectors)),
     )
     return tuple(
@@ -44,7 +44,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
+def _worker_records(selectors: Selectors) -> tuple[Record, ...]:
     beats = f"max {BY_WORKER} ({select(selectors, names.WORKER_LAST_HEARTBEAT)})"
     from_service = (
         f"unless on (job, instance) last_over_time({select(selectors, names.WORKERS_EVALUATED)}[1h])"
@@ -97,15 +97,17 @@ def _usage(selectors: Selectors) -> tuple[Record, ...]:
     )
 
 
-def _of_service(selectors: Selectors) -> tuple[Record, ...]:
+def _service_records(selectors: Selectors) -> tuple[Record, ...]:
     alive = select(selectors, names.AGENTS)
-    ill = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
+    unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
-    lack = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
+    missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (
         Record(name=AGENTS, expr=f"sum({alive})"),
-        Record(name=UNHEALTHY, expr=f"(sum({ill}) - (sum({lack}) or vector(0)))\n/\nsum({alive})"),
+        Record(
+            name=UNHEALTHY, expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)))\n/\nsum({alive})"
+        ),
         Record(
             name="cluster:queenright_detection_delay_seconds:p99_5m",
             expr=f"histogram_quantile(0.99, sum by (le) (rate({delays}[5m])))",

@@ -2,8 +2,8 @@
 The state machine of a circuit breaker. Time is an argument, in seconds on a monotonic clock.
 
 Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
-is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. A probe
-without an outcome loses its place to another after one more timeout.
+is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. If a
+probe reports no outcome within another timeout, a new probe may replace it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Admission:
     """The permission for one call in one period of a state; an outcome from an earlier period is ignored."""
 
-    era: int
+    generation: int
     number: int
 
 
@@ -38,7 +38,7 @@ class BreakerMachine:
         policy: How many failures open it, for how long, and the number of probes.
     """
 
-    __slots__ = ("_era", "_number", "_opened_at", "_probes", "failures", "policy", "reason", "state")
+    __slots__ = ("_generation", "_number", "_opened_at", "_probes", "failures", "policy", "reason", "state")
 
     def __init__(self, policy: Breaker) -> None:
         self.policy = policy
@@ -48,68 +48,68 @@ class BreakerMachine:
         self.reason = ""
         """Why it is in this state."""
         self._opened_at = 0.0
-        self._era = 0
+        self._generation = 0
         self._number = 0
         self._probes: dict[int, float] = {}
 
-    def refused_for(self, now: float) -> float | None:
+    def retry_in(self, now: float) -> float | None:
         """Return after how many seconds to retry; None if a call is allowed now."""
         if self.state is BreakerState.CLOSED:
             return None
         if self.state is BreakerState.OPEN:
             remaining = self.open_for(now)
             return remaining if remaining > 0 else None
-        live = [since for since in self._probes.values() if self._left(since, now) > 0]
+        live = [since for since in self._probes.values() if self._remaining(since, now) > 0]
         if len(live) < self.policy.half_open_requests:
             return None
-        return min(self._left(since, now) for since in live)
+        return min(self._remaining(since, now) for since in live)
 
     def open_for(self, now: float) -> float:
         """Return for how many more seconds it is open: between 0 and the recovery timeout."""
-        return self._left(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
+        return self._remaining(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
 
-    def admit(self, now: float) -> Leave | None:
+    def admit(self, now: float) -> Admission | None:
         """Return the permission for one call, or None."""
-        if self.refused_for(now) is not None:
+        if self.retry_in(now) is not None:
             return None
-        self.wake(now)
+        self.half_open_if_due(now)
         self._number += 1
         if self.state is BreakerState.HALF_OPEN:
-            for number in [n for n, since in self._probes.items() if self._left(since, now) <= 0]:
+            for number in [n for n, since in self._probes.items() if self._remaining(since, now) <= 0]:
                 del self._probes[number]
             self._probes[self._number] = now
-        return Leave(self._era, self._number)
+        return Admission(self._generation, self._number)
 
-    def wake(self, now: float) -> bool:
+    def half_open_if_due(self, now: float) -> bool:
         """Make an open breaker half open if its timeout is over; return whether it was."""
         if self.state is not BreakerState.OPEN or self.open_for(now) > 0:
             return False
-        self._turn(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
+        self._set_state(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
         return True
 
-    def succeeded(self, leave: Leave) -> None:
+    def record_success(self, admission: Admission) -> None:
         """Record a successful call."""
-        if leave.era != self._era:
+        if admission.generation != self._generation:
             return
         self.failures = 0
         if self.state is BreakerState.HALF_OPEN:
-            self._turn(BreakerState.CLOSED, "a probe succeeded")
+            self._set_state(BreakerState.CLOSED, "a probe succeeded")
 
-    def failed(self, leave: Leave, now: float, reason: str) -> None:
+    def record_failure(self, admission: Admission, now: float, reason: str) -> None:
         """Record a failed call and its reason."""
-        if leave.era != self._era:
+        if admission.generation != self._generation:
             return
         self.failures += 1
         if self.state is BreakerState.HALF_OPEN:
             self._open(now, f"a probe failed: {reason}")
         elif self.failures >= self.policy.failure_threshold:
-            row = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
-            self._open(now, f"{row}: {reason}")
+            prefix = "1 failure" if self.failures == 1 else f"{self.failures} failures in a row, the last"
+            self._open(now, f"{prefix}: {reason}")
 
-    def release(self, leave: Leave) -> None:
-        """Record a call without an outcome: its place is free again."""
-        if leave.era == self._era:
-            self._probes.pop(leave.number, None)
+    def release(self, admission: Admission) -> None:
+        """Record a call without an outcome, and free its probe slot."""
+        if admission.generation == self._generation:
+            self._probes.pop(admission.number, None)
 
     def reset(self, reason: str) -> bool:
         """
@@ -119,7 +119,7 @@ class BreakerMachine:
         """
         before = self.state
         self.failures = 0
-        self._turn(BreakerState.CLOSED, reason if before is not BreakerState.CLOSED else "")
+        self._set_state(BreakerState.CLOSED, reason if before is not BreakerState.CLOSED else "")
         return before is not BreakerState.CLOSED
 
     def restore(
@@ -132,20 +132,20 @@ class BreakerMachine:
             open_for: For how many more seconds it is open; at most the whole timeout.
         """
         self.failures = max(0, failures)
-        self._turn(state, reason)
+        self._set_state(state, reason)
         whole = self.policy.recovery_timeout_seconds
         self._opened_at = now - (whole - min(max(open_for, 0.0), whole))
 
     def _open(self, now: float, reason: str) -> None:
         self._opened_at = now
-        self._turn(BreakerState.OPEN, reason)
+        self._set_state(BreakerState.OPEN, reason)
 
-    def _turn(self, state: BreakerState, reason: str) -> None:
+    def _set_state(self, state: BreakerState, reason: str) -> None:
         self.state, self.reason = state, reason
-        self._era += 1
+        self._generation += 1
         self._probes.clear()
 
-    def _left(self, since: float, now: float) -> float:
+    def _remaining(self, since: float, now: float) -> float:
         """Return what remains of a timeout that began at ``since``: between 0 and the whole timeout."""
         whole = self.policy.recovery_timeout_seconds
         return min(max(since + whole - now, 0.0), whole)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from queenright.health.breakers.breaker import BreakerMachine, BreakerState, Leave
+from queenright.health.breakers.breaker import Admission, BreakerMachine, BreakerState
 from queenright.health.settings import Breaker
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.worker import current_worker
@@ -179,25 +179,25 @@ class CircuitBreaker:
             now = self._monotonic()
             for breaker in everyone:
                 # Check all before changing any: a refused probe must not take a place in another.
-                if (remaining := breaker._machine.refused_for(now)) is not None:
+                if (remaining := breaker._machine.retry_in(now)) is not None:
                     machine = breaker._machine
                     raise CircuitOpenError(breaker.name, machine.state, machine.reason, retry_in=remaining)
-            leaves = []
+            admissions = []
             for breaker in everyone:
                 before, failures = breaker._machine.state, breaker._machine.failures
-                leave = breaker._machine.admit(now)
-                assert leave is not None  # checked above
-                leaves.append((breaker, leave))
+                admission = breaker._machine.admit(now)
+                assert admission is not None  # checked above
+                admissions.append((breaker, admission))
                 breaker._report_change(before, failures)
-        return CallPermit(self._lock, leaves)
+        return CallPermit(self._lock, admissions)
 
-    def wake(self) -> bool:
+    def half_open_if_due(self) -> bool:
         """Become half open if the timeout has passed; return whether it did."""
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
-            woken = self._machine.wake(self._monotonic())
+            has_changed = self._machine.half_open_if_due(self._monotonic())
             self._report_change(before, failures)
-        return woken
+        return has_changed
 
     def reset(self, by: str, reason: str = "") -> bool:
         """Close it manually, and return whether it was not closed. Its parents are unchanged."""
@@ -223,12 +223,12 @@ class CircuitBreaker:
             if status.state is BreakerState.OPEN:
                 self._half_open_at = self._clock() + self._machine.open_for(self._monotonic())
 
-    def _took(self, leave: Leave, error: BaseException | str | None) -> None:
+    def _record(self, admission: Admission, error: BaseException | str | None) -> None:
         before, failures = self._machine.state, self._machine.failures
         if error is None:
-            self._machine.succeeded(leave)
+            self._machine.record_success(admission)
         else:
-            self._machine.failed(leave, self._monotonic(), _describe(error))
+            self._machine.record_failure(admission, self._monotonic(), _describe(error))
         self._report_change(before, max(failures, self._machine.failures))
 
     def _report_change(self, before: BreakerState, failures: int) -> None:
@@ -280,7 +280,7 @@ class CircuitBreaker:
         except BaseException as error:
             self._settle(permit, error)
             raise
-        permit.succeeded()
+        permit.record_success()
         return answer
 
     async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -296,7 +296,7 @@ class CircuitBreaker:
         except BaseException as error:
             self._settle(permit, error)
             raise
-        permit.succeeded()
+        permit.record_success()
         return answer
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -304,7 +304,7 @@ class CircuitBreaker:
         Decorate a sync or async ``function`` with this breaker.
 
         Raises:
-            TypeError: It is a generator, whose body has not run when the call returns.
+            TypeError: The function is a generator, whose body has not run when the call returns.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             name = getattr(function, "__qualname__", repr(function))
@@ -352,9 +352,9 @@ class CircuitBreaker:
 
     def _settle(self, permit: CallPermit, error: BaseException | None) -> None:
         if error is None:
-            permit.succeeded()
+            permit.record_success()
         elif self._is_failure(error):
-            permit.failed(error)
+            permit.record_failure(error)
         else:
             permit.release()
 
@@ -369,34 +369,34 @@ class CircuitBreaker:
 class CallPermit:
     """The permission for one call. Only the first report of its outcome counts."""
 
-    __slots__ = ("_leaves", "_lock")
+    __slots__ = ("_admissions", "_lock")
 
     def __init__(
-        self, lock: AbstractContextManager[Any], leaves: Sequence[tuple[CircuitBreaker, Leave]]
+        self, lock: AbstractContextManager[Any], admissions: Sequence[tuple[CircuitBreaker, Admission]]
     ) -> None:
         self._lock = lock
-        self._leaves = leaves
+        self._admissions = admissions
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Report a success."""
         self._report(None)
 
-    def failed(self, error: BaseException | str) -> None:
+    def record_failure(self, error: BaseException | str) -> None:
         """Report a failure."""
         self._report(error)
 
     def release(self) -> None:
         """Report neither success nor failure."""
         with self._lock:
-            for breaker, leave in self._leaves:
-                breaker._machine.release(leave)
-            self._leaves = ()
+            for breaker, admission in self._admissions:
+                breaker._machine.release(admission)
+            self._admissions = ()
 
     def _report(self, error: BaseException | str | None) -> None:
         with self._lock:
-            leaves, self._leaves = self._leaves, ()
-            for breaker, leave in leaves:
-                breaker._took(leave, error)
+            admissions, self._admissions = self._admissions, ()
+            for breaker, admission in admissions:
+                breaker._record(admission, error)
 
 
 # The blocks that this task or thread has entered; it may enter one breaker several times.

@@ -49,7 +49,7 @@ class BreakerName(NamedTuple):
         Parse a name.
 
         Raises:
-            ValueError: It has no kind.
+            ValueError: The name has no kind.
         """
         kind, _, rest = name.partition(":")
         agent, _, target = rest.partition(":")
@@ -199,19 +199,19 @@ class BreakerRegistry:
             return breaker.status
 
     def next_deadline(self) -> float | None:
-        """Return in how many seconds ``wake`` has work to do; None if no breaker is open."""
+        """Return in how many seconds ``half_open_if_due`` has work to do; None if no breaker is open."""
         with self._lock:
             waits = [left for breaker in self._open.values() if (left := breaker.open_for) is not None]
         return min(waits, default=None)
 
-    def wake(self) -> int:
+    def half_open_if_due(self) -> int:
         """
         Make open breakers half open whose timeout is over; return their number.
 
         Without this, a breaker that is never called again would stay open, with all its consequences.
         """
         with self._lock:
-            return sum(breaker.wake() for breaker in list(self._open.values()))
+            return sum(breaker.half_open_if_due() for breaker in list(self._open.values()))
 
     def restore(self, status: BreakerStatus) -> None:
         """Restore a breaker from another process."""

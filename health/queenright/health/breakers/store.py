@@ -36,7 +36,7 @@ _AT_ONCE: Final = 200
 _WAITING: Final = 10_000
 _LOOK_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
+_MAX_PAUSE_SECONDS: Final = 30.0
 
 
 class BreakerStore:
@@ -94,7 +94,7 @@ class BreakerStore:
         """
         while True:
             await self._sleep(_LOOK_SECONDS)
-            self.registry.wake()
+            self.registry.half_open_if_due()
 
     async def flush(self) -> None:
         """Return when every change so far is written or dropped."""
@@ -141,7 +141,7 @@ class BreakerStore:
                 if pause == _PAUSE_SECONDS:
                     _log.error("changes of circuit breakers wait to be written: %s", error)
                 await self._sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
             else:
                 pause = _PAUSE_SECONDS
 

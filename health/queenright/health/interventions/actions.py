@@ -50,7 +50,7 @@ class Actions:
 
     Args:
         controls: Reach workers; the first that reaches one is used.
-        stopped: Returns why all actions are stopped, or None.
+        stop_reason: Returns why all actions are stopped, or None.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Actions:
         monitor: HealthMonitor,
         controls: Iterable[WorkerControl],
         settings: InterventionSettings,
-        stopped: Callable[[], str | None],
+        stop_reason: Callable[[], str | None],
         clock: Clock,
         ids: Callable[[], str],
         sign: Sign,
@@ -69,7 +69,7 @@ class Actions:
         self._monitor = monitor
         self._controls = controls
         self._settings = settings
-        self._stopped = stopped
+        self._stop_reason = stop_reason
         self._clock = clock
         self._ids = ids
         self._sign = sign
@@ -81,7 +81,7 @@ class Actions:
         Raises:
             ActionRefusedError: See ``permit``.
         """
-        return permit(kind, target, self._monitor.get(*target.key), stopped=self._stopped())
+        return permit(kind, target, self._monitor.get(*target.key), stop_reason=self._stop_reason())
 
     async def nudge(
         self,
@@ -105,7 +105,7 @@ class Actions:
             dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be recorded; nothing was done.
+            StoreError: Recording failed; nothing was done.
         """
         one = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
@@ -150,7 +150,7 @@ class Actions:
         Escalate to the orchestrator. The escalation is in the event log on return.
 
         Raises:
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
         one = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
         now = one.created_at
@@ -228,7 +228,7 @@ class Actions:
             dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be recorded: nothing was done, or its end is still to be recorded.
+            StoreError: Recording failed: nothing was done, or its end is still to be recorded.
         """
         one = resumed or self._new(grant, by=by, reason=reason, since=since, intervention_id=intervention_id)
         if dry or self._settings.is_dry(ActionKind.TERMINATE):
@@ -272,7 +272,7 @@ class Actions:
         Raises:
             ActionRefusedError: The answer came too late, or all actions were stopped in the meantime; the
                 refusal is recorded.
-            StoreError: It could not be recorded; nothing was answered.
+            StoreError: Recording failed; nothing was answered.
         """
         one = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
@@ -299,7 +299,7 @@ class Actions:
         Record and sign that a worker has certainly stopped.
 
         Raises:
-            StoreError: It could not be recorded; the termination stays uncertain and is checked again.
+            StoreError: Recording failed; the termination stays uncertain and is checked again.
         """
         one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
         ended = self._event(
@@ -428,7 +428,7 @@ class Actions:
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:
-            if control.reaches(target):
+            if control.can_reach(target):
                 return control
         worker = self._monitor.get(*target.key)
         has_functions = worker is not None and worker.vitals.fetches

@@ -1,7 +1,7 @@
 """
-Approvals: terminations that a person must allow, durably.
+Durable approval requests: terminations that a person must allow.
 
-A request is durable before it is published, and an answer before it takes effect. An approved termination
+A request is stored before it is published, and an answer before it takes effect. An approved termination
 runs once: its id is part of the answer, so a restart can tell whether it had started.
 """
 
@@ -33,7 +33,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_MOST: Final = 10_000
+_MAX_LOADED: Final = 10_000
 _RETRY_SECONDS: Final = 5.0
 
 Change = Callable[[Connection, Approval], None]
@@ -68,7 +68,7 @@ class Approvals:
     Args:
         timeout: Seconds after which a request expires, and an approved termination that could not begin is
             void.
-        stopped: Returns why all actions are stopped, or None.
+        stop_reason: Returns why all actions are stopped, or None.
         on_change: Is called in the transaction of every change, for notifications; it may only use the
             connection it is given.
     """
@@ -80,7 +80,7 @@ class Approvals:
         timeout: float,
         monitor: HealthMonitor,
         terminate: Terminate,
-        stopped: Callable[[], str | None],
+        stop_reason: Callable[[], str | None],
         clock: Clock,
         publish: Callable[..., None],
         ids: Callable[[], str] = new_id,
@@ -90,13 +90,13 @@ class Approvals:
         self._timeout = timeout
         self._monitor = monitor
         self._terminate = terminate
-        self._stopped = stopped
+        self._stop_reason = stop_reason
         self._clock = clock
         self._publish = publish
         self._ids = ids
         self.on_change = on_change
         self._open: dict[str, Approval] = {}
-        self._doing: set[str] = set()
+        self._in_progress: set[str] = set()
         self._retry_at: dict[str, float] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -104,19 +104,19 @@ class Approvals:
 
     async def load(self) -> None:
         """
-        Load open requests, after the interventions. A termination that had begun is not begun again.
+        Load open requests, after the interventions. A termination that had started is not started again.
 
-        ``advance`` begins an approved one that had not, if it is still allowed.
+        ``advance`` starts approved terminations that had not started, if they are still allowed.
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            rows = record.read_approvals(conn, limit=_MOST, only_open=True)
+            rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
             return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
 
         for one, begun in await self._store.read(read):
             self._open[one.approval_id] = one
             if begun is not None:
-                await self._done(one, begun.outcome, begun.detail)
+                await self._record_outcome(one, begun.outcome, begun.detail)
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
@@ -125,7 +125,7 @@ class Approvals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
@@ -144,8 +144,8 @@ class Approvals:
                 could stop the worker themselves.
 
         Raises:
-            ActionRefusedError: It is pending already, was denied within the timeout, or cannot be approved.
-            StoreError: It could not be recorded; nobody was asked.
+            ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
+            StoreError: Recording failed; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
         one = Approval(
@@ -161,7 +161,9 @@ class Approvals:
             expires_at=now + self._timeout,
             progress_before=v.last_progress,
         )
-        if (objection := self._stopped() or void_reason(one, worker) or _futility(worker)) is not None:
+        if (
+            objection := self._stop_reason() or void_reason(one, worker) or _futility_reason(worker)
+        ) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
@@ -173,7 +175,8 @@ class Approvals:
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
                 written.insert(
-                    0, _closed(latest, ApprovalStatus.VOID, "it was restarted in the meantime", now)
+                    0,
+                    _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
                 )
             return written
 
@@ -206,19 +209,19 @@ class Approvals:
 
         Raises:
             ApprovalNotFoundError: There is no request with this id.
-            ApprovalClosedError: It was answered, has expired or is void; the error has the reason.
+            ApprovalClosedError: The request was answered, has expired or is void; the error has the reason.
             ActionRefusedError: All actions are stopped; the request stays pending.
-            StoreError: It could not be recorded; a recorded answer is carried out later.
+            StoreError: Recording failed; a recorded answer is carried out later.
         """
         one = await self._require_pending(approval_id)
         if by.strip().casefold() == one.asked_by.casefold():
             raise ActionRefusedError(
                 ActionKind.TERMINATE, one.agent_id, f"{by} asked for it; somebody else must approve it"
             )
-        if (frozen := self._stopped()) is not None:
-            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, frozen)
-        if (reason_void := void_reason(one, self._monitor.get(*one.target.key))) is not None:
-            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, reason_void))
+        if (stop_reason := self._stop_reason()) is not None:
+            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, stop_reason)
+        if (objection := void_reason(one, self._monitor.get(*one.target.key))) is not None:
+            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, objection))
         approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
         return await asyncio.shield(self._start(self._carry_out(approved)))
 
@@ -255,7 +258,7 @@ class Approvals:
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:
-        """Return requests, newest first; ``before`` pages."""
+        """Return requests, newest first; ``before`` is the cursor of the next page."""
         return list(
             await self._store.read(
                 lambda conn: record.read_approvals(conn, limit=limit, only_open=only_open, before=before)
@@ -266,13 +269,13 @@ class Approvals:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none."""
-        return min((self._due(one) for one in self._open.values() if self._idle(one)), default=None)
+        return min((self._due_at(one) for one in self._open.values() if self._is_idle(one)), default=None)
 
-    def _due(self, one: Approval) -> float:
+    def _due_at(self, one: Approval) -> float:
         return one.expires_at if one.is_pending else self._retry_at.get(one.approval_id, 0.0)
 
-    def _idle(self, one: Approval) -> bool:
-        return one.approval_id not in self._doing
+    def _is_idle(self, one: Approval) -> bool:
+        return one.approval_id not in self._in_progress
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
@@ -281,19 +284,21 @@ class Approvals:
         Args:
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
-        for one in [one for one in self._open.values() if self._idle(one)]:
-            # Shortly after a start nothing has been heard of any worker.
+        for one in [one for one in self._open.values() if self._is_idle(one)]:
+            # Shortly after a start, no worker has sent an event yet.
             reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
             if one.is_pending and one.expires_at <= now:
                 await self._close_if_open(one, ApprovalStatus.EXPIRED, "nobody answered in time")
             elif one.is_pending and reason is not None:
                 await self._close_if_open(one, ApprovalStatus.VOID, reason)
             elif not one.is_pending and (one.decided_at or 0.0) + self._timeout <= now:
-                await self._close_if_open(one, ApprovalStatus.VOID, "it could not be done in time")
-            elif not one.is_pending and begin and self._due(one) <= now:
+                await self._close_if_open(
+                    one, ApprovalStatus.VOID, "the worker could not be terminated in time"
+                )
+            elif not one.is_pending and begin and self._due_at(one) <= now:
                 self._retry_at[one.approval_id] = now + _RETRY_SECONDS
-                if self._stopped() is None:
-                    self._doing.add(one.approval_id)
+                if self._stop_reason() is None:
+                    self._in_progress.add(one.approval_id)
                     self._start(self._resume(one))
 
     async def observe(self, worker: WorkerHealth) -> None:
@@ -302,7 +307,7 @@ class Approvals:
             if (reason := void_reason(one, worker)) is not None:
                 await self._close_if_open(one, ApprovalStatus.VOID, reason)
 
-    async def ticket_closed(self, ticket_id: str, reason: str) -> None:
+    async def void_for_closed_ticket(self, ticket_id: str, reason: str) -> None:
         """Close requests about a ticket that has closed."""
         for one in [one for one in self._open.values() if one.is_pending and one.ticket_id == ticket_id]:
             await self._close_if_open(one, ApprovalStatus.VOID, reason)
@@ -318,7 +323,7 @@ class Approvals:
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
             if begun is not None:
-                await self._done(one, begun.outcome, begun.detail)
+                await self._record_outcome(one, begun.outcome, begun.detail)
             else:
                 await self._carry_out(one)
         except (ActionRefusedError, ApprovalClosedError) as error:
@@ -326,10 +331,10 @@ class Approvals:
         except Exception as error:
             _log.error("the termination of %s failed and will be retried: %s", one.target, redact(str(error)))
         finally:
-            self._doing.discard(one.approval_id)
+            self._in_progress.discard(one.approval_id)
 
     async def _carry_out(self, one: Approval) -> Approval:
-        self._doing.add(one.approval_id)
+        self._in_progress.add(one.approval_id)
         self._retry_at[one.approval_id] = self._clock() + _RETRY_SECONDS
         try:
             done = await self._terminate(
@@ -344,15 +349,15 @@ class Approvals:
         except StoreError:
             raise  # a recorded termination may have begun: it is checked again
         except QueenrightError as refusal:
-            if self._stopped() is not None:
+            if self._stop_reason() is not None:
                 raise  # stopped in the meantime: it waits for the release, or until it expires
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal
         finally:
-            self._doing.discard(one.approval_id)
-        return await self._done(one, done.outcome, done.detail)
+            self._in_progress.discard(one.approval_id)
+        return await self._record_outcome(one, done.outcome, done.detail)
 
-    async def _done(self, one: Approval, outcome: Outcome, detail: str) -> Approval:
+    async def _record_outcome(self, one: Approval, outcome: Outcome, detail: str) -> Approval:
         done = one.model_copy(update={"outcome": outcome, "detail": detail})
         await self._commit(lambda conn: [done])
         return done
@@ -368,7 +373,7 @@ class Approvals:
             current = record.find_approval(conn, one.approval_id) or one
             if current.status is not one.status or not current.is_open:
                 raise ApprovalClosedError(current)
-            return [_closed(current, status, reason, now, by=by, **more)]
+            return [_as_closed(current, status, reason, now, by=by, **more)]
 
         [closed] = await self._commit(close)
         return closed
@@ -428,13 +433,13 @@ class Approvals:
         return task
 
 
-def _futility(worker: WorkerHealth) -> str | None:
+def _futility_reason(worker: WorkerHealth) -> str | None:
     if any(finding.kind is FindingKind.PROVIDER_FAILURE for finding in worker.findings):
         return "its model provider fails; stopping the worker would not help"
     return None
 
 
-def _closed(
+def _as_closed(
     one: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
 ) -> Approval:
     # A void approval keeps who approved it.

@@ -75,7 +75,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
         return "it is unknown"
     v = worker.vitals
     if v.incarnation_id != approval.incarnation_id:
-        return "it was restarted in the meantime"
+        return "the worker was restarted in the meantime"
     if v.ended:
         return f"it has ended ({v.status.value})"
     if v.waiting is not None:
@@ -149,7 +149,7 @@ def latest_about(conn: Connection, agent_id: str, session_id: str) -> Approval |
 def read_approvals(
     conn: Connection, *, limit: int, only_open: bool = False, before: Place | None = None
 ) -> Sequence[Approval]:
-    """Return requests, newest first; ``before`` pages."""
+    """Return requests, newest first; ``before`` is the cursor of the next page."""
     table = APPROVALS.c
     query = select(table.body)
     if only_open:

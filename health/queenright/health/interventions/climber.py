@@ -18,9 +18,9 @@ from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, TerminationLadders
 from queenright.health.interventions.control import Stopped
-from queenright.health.interventions.ladder import Ladder, Level, Standing, new_ladder, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.limits import held_back
+from queenright.health.interventions.limits import refusal_reason
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.storm import ActionBudget
@@ -46,11 +46,11 @@ class TaskRecovery(Protocol):
         """Plan a recovery; the result has ``accepted`` and ``reason``."""
         ...
 
-    def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being recovered, or was and is watched closely."""
+    def is_recovering(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
         ...
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether anything here could start this worker again."""
         ...
 
@@ -61,7 +61,7 @@ class Climber:
 
     Args:
         recovery: Recovers what was stopped or crashed.
-        stopped: Returns why all actions are stopped, or None.
+        stop_reason: Returns why all actions are stopped, or None.
         ask: Passes each escalation to the orchestrator.
     """
 
@@ -73,7 +73,7 @@ class Climber:
         settings: HealthSettings,
         monitor: HealthMonitor,
         recovery: TaskRecovery,
-        stopped: Callable[[], str | None],
+        stop_reason: Callable[[], str | None],
         clock: Clock,
         ask: Callable[[Escalation], None],
     ) -> None:
@@ -82,7 +82,7 @@ class Climber:
         self._settings = settings
         self._monitor = monitor
         self._recovery = recovery
-        self._stopped = stopped
+        self._stop_reason = stop_reason
         self._clock = clock
         self._ask = ask
         self.budget = ActionBudget(settings.intervention.storm.max_actions)
@@ -105,19 +105,19 @@ class Climber:
         """Begin no action automatically before ``at``, in seconds since the epoch."""
         self._quiet_until = at
 
-    def held_back(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
+    def refusal_reason(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
         """Return why only a person may act on a worker now, or None."""
         current = self._ledger.ladders.get(worker.key)
-        return held_back(
+        return refusal_reason(
             kind,
             worker,
-            Standing.of(worker, self._settings),
+            LadderInputs.of(worker, self._settings),
             current if current is not None and current.target == Target.of(worker.vitals) else None,
             self._settings.intervention,
             now=self._clock(),
             quiet_until=self._quiet_until,
             budget=self.budget,
-            in_hand=self._recovery.in_hand(worker.key),
+            is_recovering=self._recovery.is_recovering(worker.key),
         )
 
     def consider(self, worker: WorkerHealth) -> None:
@@ -128,7 +128,7 @@ class Climber:
         current = self._ledger.ladders.get(key)
         if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
-        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
         if came_down(current, step.ladder) or self._has_stopped(worker):
             self.schedule(key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
@@ -162,7 +162,7 @@ class Climber:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
@@ -200,7 +200,7 @@ class Climber:
         if self._has_stopped(worker):
             await self._confirm(worker, current)
             current = self._ledger.ladders.get(key)
-        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
         if came_down(current, step.ladder):
             await self.come_down(key, step.ladder, "the worker made progress, or its run is over")
         elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
@@ -216,7 +216,7 @@ class Climber:
             at = self.budget.free_at(now)
         if at > now:
             self.schedule(key, at)
-        elif self._stopped() is None:
+        elif self._stop_reason() is None:
             # With the emergency stop on nothing is due; its release reschedules every worker.
             self.budget.spend(now)
             await self._do(step.action, step.ladder, worker, now)
@@ -224,13 +224,13 @@ class Climber:
 
     def _leaves_alone(self, key: WorkerKey) -> bool:
         # A worker that is being recovered needs nothing else.
-        return not self._settings.intervention.enabled or self._recovery.in_hand(key)
+        return not self._settings.intervention.enabled or self._recovery.is_recovering(key)
 
     def _is_left_to_others(
         self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
         """Return whether a failed run can neither be restarted from here nor was acted on from here."""
-        if action is not ActionKind.RECOVER or ladder == current or self._recovery.reaches(ladder.target):
+        if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
             return False
         # If it was acted on while it ran, its checkpoint still has to be picked up.
         return current is None or worker.vitals.last_checkpoint is None
@@ -266,8 +266,8 @@ class Climber:
         Escalate a worker to the orchestrator. The caller holds its lock.
 
         Raises:
-            ActionRefusedError: It must not be acted on now.
-            StoreError: It could not be recorded; the orchestrator was not asked.
+            ActionRefusedError: No action on the worker is permitted now.
+            StoreError: Recording failed; the orchestrator was not asked.
         """
         done, question, climbed = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),
@@ -338,7 +338,9 @@ class Climber:
         if one.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
             if one.outcome is Outcome.STARTED:
-                detail = "it was restarted in the meantime; the outcome of the incarnation before is unknown"
+                detail = (
+                    "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
+                )
                 await self._actions.interrupted(one, ladder, detail)
             return
         ours = (
@@ -351,7 +353,7 @@ class Climber:
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
-        """Record that a worker works on after its termination, and leave it to a person."""
+        """Record that a worker continues after its termination, and hand it to a person."""
         target = Target.of(worker.vitals)
         one = self._ledger.uncertain.get(worker.key)
         if one is None or one.target != target:
@@ -360,11 +362,11 @@ class Climber:
             self._ledger.uncertain[worker.key] = one
             current = self._ledger.ladders.get(worker.key)
             if current is None or current.target != target:
-                # A person stopped it for good.
-                current = new_ladder(Standing.of(worker, self._settings)).model_copy(
+                # A person stopped it without recovery.
+                current = new_ladder(LadderInputs.of(worker, self._settings)).model_copy(
                     update={"is_recoverable": False}
                 )
-            # Progress of that work does not count: a person must look at it.
+            # Progress of that work does not count: a person must act.
             human = {
                 "level": Level.HUMAN,
                 "until": None,
@@ -373,7 +375,7 @@ class Climber:
             await self._actions.unconfirmed(
                 one,
                 current.model_copy(update=human),
-                "its termination was confirmed, but its telemetry shows that it works on",
+                "its termination was confirmed, but its telemetry shows that it is still working",
             )
         worker.vitals.withdrawal_due = False
 
@@ -467,7 +469,7 @@ class Climber:
 
 def came_down(current: Ladder | None, after: Ladder | None) -> bool:
     """Return whether a ladder that was climbed no longer is."""
-    return current is not None and (after is None or (after.grounded and not current.grounded))
+    return current is not None and (after is None or (after.is_untouched and not current.is_untouched))
 
 
 def describe_cause(worker: WorkerHealth) -> str:

@@ -39,7 +39,7 @@ class Stopped:
 class WorkerControl(Protocol):
     """Controls the workers that it reaches."""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether this incarnation can be reached now. Quick, no I/O."""
         ...
 

@@ -29,7 +29,7 @@ from queenright.runtime.events import Clock
 REACHABLE_SECONDS: Final = 120.0
 """A worker that fetched within this time is reachable."""
 
-LONGEST_WAIT: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 _DETAIL_LIMIT: Final = 500
 
 Kind = Literal["nudge", "terminate"]
@@ -120,7 +120,7 @@ class Instructions:
 
     # -- WorkerControl ------------------------------------------------------------------------------
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether this incarnation fetched recently, or waits for instructions now."""
         at = self._fetched_at.get(target)
         return target in self._fetching or (at is not None and self._clock() - at < REACHABLE_SECONDS)
@@ -133,7 +133,7 @@ class Instructions:
 
         Raises:
             WorkerUnreachableError: This incarnation has not fetched recently.
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         await self._queue(target, "nudge", message, instruction_id, expires_at)
         return Delivery.QUEUED
@@ -144,7 +144,7 @@ class Instructions:
 
         Raises:
             WorkerUnreachableError: This incarnation has not fetched recently.
-            StoreError: It could not be stored.
+            StoreError: Writing failed.
         """
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
         self._answers[instruction_id] = answer
@@ -167,7 +167,7 @@ class Instructions:
     async def _queue(
         self, target: Target, kind: Kind, message: str, instruction_id: str, expires_at: float
     ) -> None:
-        if not self.reaches(target):
+        if not self.can_reach(target):
             raise WorkerUnreachableError(
                 "it does not fetch instructions; give its Worker an on_nudge and an on_terminate"
             )
@@ -206,7 +206,7 @@ class Instructions:
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         fetching = self._fetching.setdefault(target, set())
         fetching.add(arrived)
-        timer = asyncio.ensure_future(self._sleep(min(wait, LONGEST_WAIT)))
+        timer = asyncio.ensure_future(self._sleep(min(wait, MAX_WAIT_SECONDS)))
         try:
             await asyncio.wait((arrived, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -231,8 +231,8 @@ class Instructions:
 
         Raises:
             InstructionNotFoundError: The worker never had this instruction.
-            InstructionClosedError: It is for another incarnation, or has expired.
-            StoreError: It could not be stored.
+            InstructionClosedError: The instruction is for another incarnation, or has expired.
+            StoreError: Writing failed.
         """
         one = self._queued.get(target.key, {}).get(instruction_id)
         if one is None:

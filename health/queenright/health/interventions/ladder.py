@@ -2,8 +2,8 @@
 The intervention ladder: the next step for a worker in trouble, as a pure function.
 
 Nudge, nudge, nudge; escalate; terminate; recover. Each step waits until the one before has had its time.
-Progress resets the ladder; if a stale checkpoint is part of the trouble, only a checkpoint does. Steps and
-times are those of IMPL-REQ-003 FR-003.
+Progress resets the ladder; with a stale checkpoint among the findings, only a checkpoint does. See
+docs/interventions.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.state import is_stuck, works_around
+from queenright.health.state import is_stuck, progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 
@@ -66,26 +66,26 @@ class Ladder(WorkerRecord):
     delivered: bool = True
     """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
-    """Whether it is recovered after its termination; not if a person terminated it for good."""
+    """Whether it is recovered after its termination; not if a person terminated it without recovery."""
     by: str = LADDER
-    """Who decided the current step; the reason is empty if its findings are."""
+    """Who decided the current step. ``reason`` is empty if the findings are the reason."""
     reason: str = ""
 
     @property
-    def grounded(self) -> bool:
+    def is_untouched(self) -> bool:
         """Whether no action was taken since the worker's last progress."""
         return self.level is Level.NUDGED and self.nudges == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LadderInputs:
     """The facts about a worker that the ladder depends on."""
 
     target: Target
     status: SessionStatus
     ended: bool
     unknown: bool
-    """Whether its activity is unknown: it only ever sent heartbeats, or may have ended unheard."""
+    """Whether its activity is unknown: it sent only heartbeats, or may have ended during an outage."""
     waiting: bool
     state: HealthState
     state_since: float
@@ -103,21 +103,21 @@ class Standing:
     """When its last wait ended, or its incarnation began."""
 
     @classmethod
-    def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:
+    def of(cls, worker: WorkerHealth, settings: HealthSettings) -> LadderInputs:
         """Return the facts about a worker now."""
         v = worker.vitals
         return cls(
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
-            # A silence found before the service was away is certain, and critical.
+            # A stall found before the service was away is certain; it is critical.
             unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             waiting=v.waiting is not None,
-            # An open breaker makes it failing; if it makes progress all the same, it needs no help.
-            state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
+            # An open breaker makes it failing; if it still makes progress, it needs no action.
+            state=HealthState.DEGRADED if progresses_despite_breaker(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
-            given_up=v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED),
+            given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
             last_checkpoint=v.last_checkpoint,
@@ -133,8 +133,8 @@ class Step:
     """
     The next step.
 
-    ``action`` is due at ``at``; None: no action is due. ``ladder`` is the ladder before it; None: not
-    climbed.
+    ``action`` is due at ``at``; it is None if no action is due. ``ladder`` is the ladder before the action;
+    None if no action was taken yet.
     """
 
     ladder: Ladder | None
@@ -142,33 +142,32 @@ class Step:
     at: float = 0.0
 
 
-def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
     """
     Return the next action on a worker, and when it is due.
 
-    No action is due for a worker that waits, is paused or has finished, and none automatically once its
-    recovery was given up. Within the nudge interval there is one action, except for what the orchestrator
-    decides.
+    No action is due for a worker that waits, is paused or has finished, or whose recovery was abandoned.
+    Within the nudge interval there is at most one action, except for decisions of the orchestrator.
     """
     if ladder is not None and ladder.target != s.target:
         ladder = None
     if s.ended:
-        return _after_the_end(ladder, s, settings)
-    if ladder is not None and not ladder.grounded and _progressed(ladder, s):
+        return _step_after_end(ladder, s, settings)
+    if ladder is not None and not ladder.is_untouched and _progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
         return Step(ladder=ladder)
     if s.given_up and (ladder is None or ladder.level not in _DECIDED):
         return Step(ladder=ladder)
-    if ladder is None or ladder.grounded:
+    if ladder is None or ladder.is_untouched:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
-    action, at = _rung(ladder, s, settings)
+    action, at = _next_action(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
-def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
-    """Return a ladder that was not climbed yet; ``acted_at`` is when the last action was taken."""
+def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
+    """Return a ladder without actions; ``acted_at`` is the time of the worker's last action."""
     return Ladder(
         agent_id=s.target.agent_id,
         session_id=s.target.session_id,
@@ -180,10 +179,10 @@ def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
     )
 
 
-def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is SessionStatus.UNKNOWN:
-        return Step(ladder=None)  # silent for long, or settled by a person: no automatic action
+        return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
     failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
@@ -191,7 +190,7 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
         return Step(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
         return Step(ladder=ladder)
-    # If it was to be terminated and ended before, that is as good.
+    # A worker that ended before its termination counts as terminated.
     if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or s.given_up or not settings.recovery.automatic:
@@ -200,22 +199,24 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
-def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[ActionKind | None, float]:
+def _next_action(
+    ladder: Ladder, s: LadderInputs, settings: HealthSettings
+) -> tuple[ActionKind | None, float]:
     nudge = settings.intervention.nudge
-    rested = s.state_since
+    earliest = s.state_since
     if ladder.acted_at is not None:
-        rested = max(rested, ladder.acted_at + nudge.interval_seconds)
+        earliest = max(earliest, ladder.acted_at + nudge.interval_seconds)
     # After a wait or recovery, it gets a full interval before the final step.
-    until = max(ladder.until or rested, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
+    until = max(ladder.until or earliest, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
     match ladder.level:
         case Level.NUDGED:
             # An agent in an error loop does not read reminders: escalate at once.
-            speaks = nudge.enabled and s.state is not HealthState.FAILING
-            if speaks and ladder.nudges < nudge.max_attempts:
-                return ActionKind.NUDGE, rested
-            return ActionKind.ESCALATE, rested
+            may_nudge = nudge.enabled and s.state is not HealthState.FAILING
+            if may_nudge and ladder.nudges < nudge.max_attempts:
+                return ActionKind.NUDGE, earliest
+            return ActionKind.ESCALATE, earliest
         case Level.MORE_TIME:
-            return ActionKind.ESCALATE, ladder.until or rested
+            return ActionKind.ESCALATE, ladder.until or earliest
         case Level.HANDING_OFF if not ladder.is_informed:
             return ActionKind.NUDGE, s.state_since
         case Level.ESCALATED | Level.HANDING_OFF:
@@ -230,7 +231,7 @@ def _is_surely_silent(worker: WorkerHealth) -> bool:
     return any(f.kind is FindingKind.STALL and f.severity is Severity.CRITICAL for f in worker.findings)
 
 
-def _progressed(ladder: Ladder, s: Standing) -> bool:
+def _progressed(ladder: Ladder, s: LadderInputs) -> bool:
     if ladder.needs_checkpoint and s.checkpoint_is_stale:
         return s.last_checkpoint is not None and s.last_checkpoint > ladder.trouble_since
     if s.last_progress is None:

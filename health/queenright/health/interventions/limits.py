@@ -1,10 +1,10 @@
-"""Limits on automatic actions, beyond the permit. Pure."""
+"""Limits on automatic actions, in addition to the permit. Pure functions."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from queenright.health.interventions.ladder import Ladder, Level, Standing
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import ActionKind
@@ -20,53 +20,54 @@ _BUSY = {
     Level.TERMINATING: "it is being stopped",
     Level.TERMINATED: "it has stopped and will be recovered",
     Level.RECOVERING: "it is being recovered",
-    Level.HUMAN: "every automatic action was tried; a person must look",
+    Level.HUMAN: "every automatic action was tried; a person must act",
 }
 
 
-def held_back(
+def refusal_reason(
     kind: ActionKind,
     worker: WorkerHealth,
-    standing: Standing,
+    inputs: LadderInputs,
     ladder: Ladder | None,
     settings: Intervention,
     *,
     now: float,
     quiet_until: float,
     budget: ActionBudget,
-    in_hand: bool,
+    is_recovering: bool,
 ) -> str | None:
     """
     Return why only a person may act on a worker now, or None.
 
-    There is at most one action within an interval, a person's too, and no more nudges than the ladder has.
+    At most one action per interval is allowed, counting those of people, and at most as many nudges as on the
+    ladder.
 
     Args:
         kind: A nudge or a termination.
         quiet_until: No automatic action before this time.
-        in_hand: Whether it is being recovered, or was and is watched closely.
+        is_recovering: Whether the worker is being recovered, or is watched closely after a recovery.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):
-        return "the settings let only people do this; tell the operator"
-    if standing.provider_at_fault:
+        return "the settings allow only people to do this; ask the operator"
+    if inputs.provider_at_fault:
         return "its model provider fails; no action on the worker would help"
-    if standing.unknown:
+    if inputs.unknown:
         return "only its heartbeats are known, not what it does"
     if not reasons(worker):
         return "it has no findings now"
-    if standing.given_up:
-        return "its recovery was given up; a person must look"
-    if in_hand:
-        return "it is being recovered or watched after it"
+    if inputs.given_up:
+        return "its recovery was abandoned; a person must act"
+    if is_recovering:
+        return "it is being recovered, or is watched closely after a recovery"
     if ladder is not None and ladder.level in _BUSY:
         return _BUSY[ladder.level]
     if kind is ActionKind.NUDGE and ladder is not None and ladder.nudges >= settings.nudge.max_attempts:
         return f"it was nudged {format_count(ladder.nudges, 'time')} already, which is the limit"
-    return _too_soon(standing, ladder, settings, now, quiet_until, budget)
+    return _rate_limit_reason(inputs, ladder, settings, now, quiet_until, budget)
 
 
-def _too_soon(
-    standing: Standing,
+def _rate_limit_reason(
+    inputs: LadderInputs,
     ladder: Ladder | None,
     settings: Intervention,
     now: float,
@@ -78,7 +79,7 @@ def _too_soon(
     if acted_at is not None and now < free_at:
         last = f"the last action was {duration(now - acted_at)} ago"
         return f"{last}; not before {_clock_time(free_at)}"
-    free_at = max(quiet_until, standing.grace_until)
+    free_at = max(quiet_until, inputs.grace_until)
     if now < free_at:
         return f"no action so soon after a start; not before {_clock_time(free_at)}"
     free_at = budget.free_at(now)

@@ -31,7 +31,7 @@ MAX_OVER: Final = 1_000
 """The maximum number of closed requests that are remembered, to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
-_WENT_ON: Final = "the agent has gone on: its user answered at the terminal"
+_CONTINUED: Final = "the agent has continued: its user answered at the terminal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Permissions:
             if answered is not None:
                 result = f"it was answered already: {answered.decision} by {answered.by}"
             elif not is_asked():
-                result = _WENT_ON
+                result = _CONTINUED
             else:
                 after = format_duration(self.wait_seconds)
                 result = f"nobody answered within {after}: {_TERMINAL}"
@@ -184,7 +184,7 @@ class Permissions:
             PermissionNotFoundError: There is no request with this id.
             AgentNotFoundError: Its worker is unknown.
             ActionRefusedError: The answer comes too late, or no action is allowed now.
-            StoreError: It could not be recorded; nothing was answered.
+            StoreError: Recording failed; nothing was answered.
         """
         request, _ = self.find(request_id)
 
@@ -213,7 +213,7 @@ class Permissions:
         """
         entry = self._open.get(request_id)
         if entry is not None and not entry.answer.done():
-            return entry.request, None if entry.is_asked() else f"the answer comes too late; {_WENT_ON}"
+            return entry.request, None if entry.is_asked() else f"the answer comes too late; {_CONTINUED}"
         if entry is not None:
             return entry.request, "the answer comes too late; it was answered already"
         if request_id not in self._over:

@@ -28,35 +28,37 @@ class Permit:
     target: Target
 
 
-def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, stopped: str | None) -> Permit:
+def permit(
+    kind: ActionKind, target: Target, worker: WorkerHealth | None, *, stop_reason: str | None
+) -> Permit:
     """
     Return the permit for an action now.
 
     Args:
         worker: The worker now; None if it is unknown.
-        stopped: Why all actions are stopped, and what to do; None without an emergency stop.
+        stop_reason: Why all actions are stopped, and what to do; None without an emergency stop.
 
     Raises:
         ActionRefusedError: The worker was restarted, waits, has ended or is unknown, or all actions are
             stopped.
     """
-    reason = _objection(kind, target, worker, stopped)
+    reason = _objection(kind, target, worker, stop_reason)
     if reason is not None:
         raise ActionRefusedError(kind, target.agent_id, reason)
     return Permit(kind, target)
 
 
 def _objection(
-    kind: ActionKind, target: Target, worker: WorkerHealth | None, stopped: str | None
+    kind: ActionKind, target: Target, worker: WorkerHealth | None, stop_reason: str | None
 ) -> str | None:
-    if stopped is not None:
-        return stopped
+    if stop_reason is not None:
+        return stop_reason
     if worker is None:
         return "it is unknown; list workers: queenright list"
     v = worker.vitals
     if v.incarnation_id != target.incarnation_id:
         return (
-            f"it was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
+            f"the worker was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
             f"{target.incarnation_id!r}); "
             "check it again"
         )

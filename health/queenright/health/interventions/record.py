@@ -177,7 +177,7 @@ def read_interventions(
     outcome: Outcome | None = None,
     before: Place | None = None,
 ) -> list[Intervention]:
-    """Return interventions, newest first; ``before`` pages."""
+    """Return interventions, newest first; ``before`` is the cursor of the next page."""
     query = select(INTERVENTIONS.c.body)
     if agent_id is not None:
         query = query.where(INTERVENTIONS.c.agent_id == agent_id)
@@ -206,7 +206,7 @@ def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
 def read_escalations(
     conn: Connection, *, limit: int, pending: bool = False, before: Place | None = None
 ) -> Sequence[Escalation]:
-    """Return escalations, newest first; ``before`` pages."""
+    """Return escalations, newest first; ``before`` is the cursor of the next page."""
     query = select(ESCALATIONS.c.body)
     if pending:
         query = query.where(ESCALATIONS.c.status == EscalationStatus.PENDING.value)

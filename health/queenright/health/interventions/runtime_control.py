@@ -1,4 +1,4 @@
-"""Control of workers on our own runtime: nudges go into their conversation; stopping saves their state."""
+"""Control of workers on Queenright's runtime: nudges join the conversation, a stop saves the state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RuntimeControl:
         self._workers = runtime.workers
         self._sleep = sleep
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """
         Return whether this incarnation of the worker runs here, or was killed and left its session here.
 
@@ -65,17 +65,17 @@ class RuntimeControl:
         """
         Stop the run, save its state as a checkpoint, and free its session.
 
-        What cannot be stopped in time (a function in a thread) continues and keeps the session until it ends:
-        then the stop is not confirmed. For a killed incarnation this ensures that nothing runs it.
+        A function in a thread cannot be stopped: it continues, the session stays locked until it ends, and
+        the stop is not confirmed. For a killed incarnation, ensure that nothing runs it.
 
         Raises:
             WorkerUnreachableError: Another incarnation runs here, or another process runs it.
         """
         if self._workers.find_running(target.agent_id, target.session_id) is None:
-            return await self._was_killed(target)
+            return await self._terminate_killed(target)
         run = self._running(target)
         try:
-            result = await _limited(within, self._workers.terminate(run, reason), self._sleep)
+            result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
             return Stopped(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
         return self._stopped(run, result)
@@ -95,10 +95,14 @@ class RuntimeControl:
                 "session stays locked until that ends, and only a restart of its process can end it",
                 lingers=True,
             )
-        saved = f"its state is in checkpoint {result.checkpoint_id}" if result.checkpoint_id else "no state"
+        saved = (
+            f"its state is in checkpoint {result.checkpoint_id}"
+            if result.checkpoint_id
+            else "no state was saved"
+        )
         return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
 
-    async def _was_killed(self, target: Target) -> Stopped:
+    async def _terminate_killed(self, target: Target) -> Stopped:
         """Ensure that nothing runs a session whose run was killed."""
         try:
             abandoned = await self._workers.find_abandoned(
@@ -123,7 +127,7 @@ class RuntimeControl:
         return run
 
 
-async def _limited(
+async def _run_within(
     seconds: float, work: Coroutine[Any, Any, ExecutionResult], sleep: Sleep
 ) -> ExecutionResult:
     return await within(seconds, work, sleep, grace=_GRACE_SECONDS)

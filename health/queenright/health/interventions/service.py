@@ -19,7 +19,7 @@ from queenright.health.interventions.climber import (
 )
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.ladder import Ladder, Level, Standing, new_ladder, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.permissions import Answered, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
@@ -53,7 +53,7 @@ _ANSWERS: Final = {
     InstructionStatus.FAILED: Outcome.FAILED,
     InstructionStatus.EXPIRED: Outcome.EXPIRED,
 }
-_LONGEST_MORE_TIME: Final = 7 * 86_400.0
+_MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
 
 Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
 """Decides what to do about a worker. None: the decision comes later, by ``decide``."""
@@ -132,7 +132,7 @@ class InterventionService:
             monitor=monitor,
             controls=controls,
             settings=settings.intervention,
-            stopped=lambda: stop.reason,
+            stop_reason=lambda: stop.reason,
             clock=clock,
             ids=ids,
             sign=sign,
@@ -143,7 +143,7 @@ class InterventionService:
             settings=settings,
             monitor=monitor,
             recovery=recovery,
-            stopped=lambda: stop.reason,
+            stop_reason=lambda: stop.reason,
             clock=clock,
             ask=self._ask_orchestrator,
         )
@@ -213,20 +213,20 @@ class InterventionService:
         self._seen_at = now
         self._climber.advance(now)
 
-    def clock_jumped(self, now: float) -> None:
+    def handle_clock_jump(self, now: float) -> None:
         """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
         if self._seen_at is not None:
             self._climber.start(self._climber.shift(now - self._seen_at))
         self._seen_at = now
 
-    async def was_away(self, seconds: float) -> None:
+    async def exclude_outage(self, seconds: float) -> None:
         """Defer every wait by ``seconds``: the service was down."""
         if seconds > 0:
             await self._climber.shift(seconds)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
-        await self._climber.settled()
+        await self._climber.wait_until_idle()
 
     async def close(self) -> None:
         """Stop. Unfinished actions are recorded and resume after the next start."""
@@ -290,14 +290,14 @@ class InterventionService:
 
         Raises:
             EscalationNotFoundError: There is no escalation with this id.
-            EscalationClosedError: It was decided, has timed out or was withdrawn.
+            EscalationClosedError: The escalation was decided, has timed out or was withdrawn.
             ActionRefusedError: The worker must not be acted on now.
-            ValueError: The decision is none of the three, or the time is out of range.
-            StoreError: It could not be recorded.
+            ValueError: The decision is not one of the three, or the time is out of range.
+            StoreError: Recording failed.
         """
         if decision not in OPTIONS:
             raise ValueError(f"decision must be one of {', '.join(OPTIONS)}, got {decision!r}")
-        if more_time_seconds is not None and not 0 < more_time_seconds <= _LONGEST_MORE_TIME:
+        if more_time_seconds is not None and not 0 < more_time_seconds <= _MAX_MORE_TIME_SECONDS:
             raise ValueError(
                 f"more_time_seconds must be above 0 and at most a week, got {more_time_seconds!r}"
             )
@@ -339,7 +339,7 @@ class InterventionService:
             self._actions.permit(ActionKind.ESCALATE, question.target)
         assert worker is not None
         ladder = self.ledger.ladders.get(key)
-        after = next_step(ladder, Standing.of(worker, self._settings), self._settings).ladder
+        after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or came_down(ladder, after):
             await self._climber.come_down(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
@@ -383,8 +383,8 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now; the refusal is recorded.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -399,7 +399,7 @@ class InterventionService:
             current, now = self._ladder(worker), self._clock()
             self._climber.budget.spend(now)
             # After any nudge the ladder waits for its interval.
-            ladder = current or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
                 grant,
                 message=message or messages.reminder(worker, now),
@@ -414,17 +414,27 @@ class InterventionService:
             )
 
     async def escalate(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
     ) -> Intervention:
         """
         Escalate a worker to the orchestrator.
 
         A healthy worker is not terminated when nobody answers.
 
+        Args:
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not escalated.
+
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now, or an escalation is pending already.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now, or an escalation is pending already.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -432,9 +442,11 @@ class InterventionService:
             if current is not None and current.escalation_id in self.ledger.pending:
                 pending = f"escalation {current.escalation_id} to the orchestrator is pending already"
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
-            await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
+            await self._permit(
+                ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
+            )
             self._climber.budget.spend(self._clock())
-            ladder = current or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
 
     async def terminate(
@@ -464,8 +476,8 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now; the refusal is recorded.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
@@ -501,9 +513,9 @@ class InterventionService:
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: It must not be acted on now, or the answer comes too late; the refusal is
-                recorded.
-            StoreError: It could not be recorded; nothing was answered.
+            ActionRefusedError: No action on the worker is permitted now, or the answer is too late; the
+                refusal is recorded.
+            StoreError: Recording failed; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
         async with self._climber.lock(worker.key):
@@ -529,8 +541,8 @@ class InterventionService:
         Stop a worker that is to be started again, under the same rules as every termination.
 
         Raises:
-            ActionRefusedError: It must not be acted on now, or its end is not confirmed.
-            StoreError: It could not be recorded.
+            ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
+            StoreError: Recording failed.
         """
         async with self._climber.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
@@ -575,7 +587,7 @@ class InterventionService:
         Stop all actions, or release the stop; the time in between does not count for any wait.
 
         Raises:
-            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
+            StoreError: Writing failed. A stop still takes effect, until the next restart.
         """
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)
@@ -619,7 +631,7 @@ class InterventionService:
             raise
 
     def _held_back(self, kind: ActionKind) -> Unless:
-        return lambda worker: self._climber.held_back(kind, worker)
+        return lambda worker: self._climber.refusal_reason(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
         """Return the ladder of this incarnation of the worker."""

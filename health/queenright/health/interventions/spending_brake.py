@@ -21,26 +21,26 @@ from queenright.health.tickets import EscalationTicket
 _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
-_AGAIN: Final = 600.0
-"""Seconds until a brake that failed is retried, if the worker spends on."""
+_RETRY_SECONDS: Final = 600.0
+"""Seconds until a failed brake is retried, if the worker continues to spend."""
 _DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
 _NUDGE: Final = (
     "A spending limit is reached: {reached}. Save what you have, say what remains to be done, and stop, "
-    "unless your user tells you to go on."
+    "unless your user tells you to continue."
 )
 
 
 class SpendingBrake:
     """
-    Brakes each worker once for each limit that it reaches, when it spends.
+    Applies the brake once per worker and limit, when the worker spends.
 
-    An operator who denied it is asked again after ``intervention.termination.approval_timeout_seconds``, if
-    the worker spends on. Brakes are not remembered over a restart: a nudge may be repeated.
+    If an operator denies the termination and the worker continues to spend, the operator is asked again after
+    ``intervention.termination.approval_timeout_seconds``. A restart forgets brakes: a nudge may be repeated.
 
     Args:
         monitor: The known workers and their spending.
         interventions: Nudges or terminates a worker.
-        ticket_of: Returns the open ticket of a worker, on which an operator is asked, or None.
+        find_open_ticket: Returns the open ticket of a worker, on which an operator is asked, or None.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class SpendingBrake:
         monitor: HealthMonitor,
         interventions: InterventionService,
         approvals: Approvals,
-        ticket_of: Callable[[str, str], EscalationTicket | None],
+        find_open_ticket: Callable[[str, str], EscalationTicket | None],
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._monitor = monitor
         self._interventions = interventions
         self._approvals = approvals
-        self._ticket_of = ticket_of
+        self._find_open_ticket = find_open_ticket
         self._clock = clock
         self._braked: dict[WorkerKey, set[str]] = {}
         self._not_before: dict[WorkerKey, float] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def consider(self, agent_id: str, session_id: str) -> None:
+    def brake_if_limit_reached(self, agent_id: str, session_id: str) -> None:
         """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""
         if not self._settings.spending.is_on:
             return
@@ -75,15 +75,15 @@ class SpendingBrake:
         new = reached.keys() - self._braked.get(key, set())
         if not new:
             return
-        if self._settings.spending.brake == "approval" and self._ticket_of(*key) is None:
+        if self._settings.spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
-        self._not_before[key] = now + _AGAIN
+        self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(reached[one] for one in sorted(new))
         task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for brakes in progress."""
         await asyncio.gather(*self._running)
 
@@ -91,13 +91,13 @@ class SpendingBrake:
         try:
             is_done = await self._act(*key, reached)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("no brake for %r, session %r, though %s: %s", *key, reached, error)
+            _log.info("could not brake %r, session %r (%s): %s", *key, reached, error)
             return
         if is_done:
             self._braked.setdefault(key, set()).update(limits)
 
     async def _act(self, agent_id: str, session_id: str, reached: str) -> bool:
-        """Brake; return whether the limit is settled. A request for approval does not settle it."""
+        """Apply the brake; return whether it was carried out. A request for approval does not count."""
         spending, service = self._settings.spending, self._interventions
         options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
         if spending.brake == "nudge":
@@ -106,7 +106,10 @@ class SpendingBrake:
             prefix = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
             done = await service.terminate(agent_id, f"{prefix}{reached}", **options)
         else:
-            worker, ticket = self._monitor.get(agent_id, session_id), self._ticket_of(agent_id, session_id)
+            worker, ticket = (
+                self._monitor.get(agent_id, session_id),
+                self._find_open_ticket(agent_id, session_id),
+            )
             if worker is not None and ticket is not None:
                 await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
             return False

@@ -64,7 +64,7 @@ class EmergencyStop:
         Set the switch, and return its state; it is durable on return.
 
         Raises:
-            StoreError: It could not be stored. Turning it on takes effect all the same: stopping must not
+            StoreError: Writing failed. Turning it on takes effect anyway: stopping must not
                 wait for a disk.
         """
         state = Switch(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())

@@ -96,7 +96,7 @@ class RecoveryStatus:
     """Attempts that started."""
     attempts_left: int
     left_this_hour: int
-    """Of all tasks of its agent together."""
+    """Attempts for all tasks of the agent."""
     active: Recovery | None
     held: str | None
     """Why no attempt may start now; None if one may."""

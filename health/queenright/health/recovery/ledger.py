@@ -132,7 +132,7 @@ class Ledger:
         Write changes and their events; then remember and publish.
 
         Raises:
-            StoreError: It could not be written; nothing has changed.
+            StoreError: Writing failed; nothing has changed.
         """
         if not changes.rows:
             return

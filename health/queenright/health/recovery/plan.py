@@ -18,7 +18,7 @@ from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.settings import Recovery as Limits
-from queenright.health.state import works_around
+from queenright.health.state import progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 HOUR: Final = 3600.0
@@ -38,7 +38,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """No recovery may begin: a person must look."""
+    """No recovery may begin; a person must act."""
 
     reason: str
 
@@ -212,7 +212,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     over = attempt.watch_until is not None and now >= attempt.watch_until
     new = attempt.new_incarnation_id
     if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
-        return WatchResult("failed", "nothing was heard of it") if over else WatchResult("goes_on")
+        return WatchResult("failed", "it sent no events") if over else WatchResult("goes_on")
     v = worker.vitals
     if v.ended:
         if v.status is SessionStatus.COMPLETED:
@@ -222,7 +222,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
         return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # A state from before the recovery does not count.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    bad = worker.state.in_trouble and not works_around(v, worker.findings)
+    bad = worker.state.in_trouble and not progresses_despite_breaker(v, worker.findings)
     if bad and (is_new or over):
         return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:
@@ -230,11 +230,11 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
         return WatchResult("succeeded", "it has made progress", v.incarnation_id)
-    # It is healthy, and its work may take long. A known incarnation of its own means that it was heard of.
+    # It is healthy, and its work may take long. A known incarnation of its own means that it sent events.
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
         reason = "it waits" if v.waiting is not None else "it is working"
         return WatchResult("succeeded", reason, v.incarnation_id)
-    return WatchResult("failed", "nothing was heard of it", v.incarnation_id)
+    return WatchResult("failed", "it sent no events", v.incarnation_id)
 
 
 _ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}

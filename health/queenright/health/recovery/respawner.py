@@ -51,7 +51,7 @@ class Respawned:
 class Respawner(Protocol):
     """Starts the workers that it reaches again."""
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether this worker could be started again here. Quick."""
         ...
 

@@ -26,7 +26,7 @@ class RuntimeRespawner:
         self._workers = runtime.workers
         self._ids = ids
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether the worker is a graph of this runtime that has the session on disk."""
         return self._workers.has_session(target.agent_id, target.session_id)
 

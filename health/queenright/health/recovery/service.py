@@ -143,7 +143,7 @@ class RecoveryService:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no worker is being started."""
         while self._starting:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
@@ -171,7 +171,7 @@ class RecoveryService:
             from_start: A person has looked, and it may start over if there is no checkpoint.
 
         Raises:
-            StoreError: It could not be recorded; nothing has changed.
+            StoreError: Recording failed; nothing has changed.
         """
         reason = redact(reason, 1_000)
         task_id = task_id or self._task_of(target)
@@ -223,7 +223,7 @@ class RecoveryService:
         Raises:
             TaskNotFoundError: No worker is, or was, working on it.
             ActionRefusedError: All actions are stopped, or its worker is running.
-            StoreError: It could not be recorded; nothing has changed.
+            StoreError: Recording failed; nothing has changed.
         """
         target = await self._target_of(task_id)
         task_id = self._named(task_id, target)
@@ -256,7 +256,7 @@ class RecoveryService:
         Drop waiting recoveries of an agent and its graphs, because it was stopped on purpose.
 
         Raises:
-            StoreError: It could not be recorded.
+            StoreError: Recording failed.
         """
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
@@ -297,11 +297,11 @@ class RecoveryService:
         """Return the open recoveries."""
         return list(self._ledger.live.values())
 
-    def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being recovered, or was and is watched closely."""
+    def is_recovering(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
         return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether anything here could start this worker again."""
         return self._starter.respawner(target) is not None
 
@@ -359,7 +359,7 @@ class RecoveryService:
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
         return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
 
-    def clock_jumped(self, by_seconds: float) -> None:
+    def handle_clock_jump(self, by_seconds: float) -> None:
         """
         Shift open recoveries with the clock: the host slept, or the clock was set.
 
@@ -385,7 +385,7 @@ class RecoveryService:
         Check a changed worker: a recovered one that fails again is recovered once more.
 
         Raises:
-            StoreError: It could not be recorded; ``advance`` checks again.
+            StoreError: Recording failed; ``advance`` checks again.
         """
         if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
             return
@@ -476,8 +476,8 @@ class RecoveryService:
     async def _watch(self, recovery: Recovery, now: float) -> None:
         worker = self._recovered_worker(recovery)
         result = plan.watch(recovery, worker, now)
-        is_heard = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
-        if is_heard and worker is not None:
+        has_started = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
+        if has_started and worker is not None:
             recovery = recovery.model_copy(
                 update={
                     "new_session_id": worker.vitals.session_id,
@@ -489,7 +489,7 @@ class RecoveryService:
         elif result.verdict != "goes_on":
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
-        elif is_heard:
+        elif has_started:
             changes = Changes()
             changes.set(recovery)
             await self._ledger.commit(changes)

@@ -96,7 +96,7 @@ class Starter:
 
     def respawner(self, target: Target) -> Respawner | None:
         """Return a respawner that reaches a worker, or None."""
-        return next((each for each in self._respawners if each.reaches(target)), None)
+        return next((each for each in self._respawners if each.can_reach(target)), None)
 
     async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
         """Return why a task without a checkpoint is left to a person; None if it may be recovered."""
@@ -155,11 +155,11 @@ class Starter:
             raise
         except Exception as error:
             if permit is not None:
-                permit.failed(error)
+                permit.record_failure(error)
             return self._refused(recovery, error)
         if permit is not None:
             if isinstance(outcome, Respawned):
-                permit.succeeded()
+                permit.record_success()
             else:
                 permit.release()  # nothing was tried, so nothing failed
         return outcome

@@ -39,7 +39,7 @@ def of_task(conn: Connection, task_id: str) -> list[Recovery]:
 def newest(
     conn: Connection, limit: int, *, state: RecoveryState | None = None, before: Place | None = None
 ) -> list[Recovery]:
-    """Return recoveries of all tasks, newest first; ``before`` pages."""
+    """Return recoveries of all tasks, newest first; ``before`` is the cursor of the next page."""
     table = RECOVERIES.c
     query = select(table.body)
     if state is not None:

@@ -28,10 +28,10 @@ _SEARCHED: Final = 4_000
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
-_NO_CLOCK_STEP: Final = 1.0
+_NO_CLOCK_STEP_SECONDS: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
-_LONGEST_WAIT: Final = 3600.0
+_MAX_WAIT_SECONDS: Final = 3600.0
 """Seconds that such a run may say that it waited in one step."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
@@ -50,7 +50,7 @@ _PROVIDER_FAILED: Final = re.compile(
     r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
     re.IGNORECASE,
 )
-# An answer that begins so is none: the client's words stand where the model's should.
+# Text with such a beginning is not an answer: it is an error message of the client.
 _NO_ANSWER: Final = re.compile(
     r"\s*(?:[\w.]*(?:Error|Timeout|Exception)\s*[:(\[]|Connection error\.|Request timed out\."
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
@@ -73,16 +73,16 @@ class Steps:
 
     def time(self, index: int, clock: float) -> float:
         """Return when a step ended, never before ``clock``: in seconds, from wherever the record counts."""
-        told = number_of(self._steps[index].get("t"))
-        if told is not None:
+        recorded_time = number_of(self._steps[index].get("t"))
+        if recorded_time is not None:
             # The first recorded time is arbitrary; later ones never go back.
-            return told if index == 0 else max(clock, told)
+            return recorded_time if index == 0 else max(clock, recorded_time)
         if self._timed:
             return clock
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
         waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
-        return clock + _NO_CLOCK_STEP + min(waited, _LONGEST_WAIT)
+        return clock + _NO_CLOCK_STEP_SECONDS + min(waited, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""
@@ -101,9 +101,9 @@ class Steps:
     def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
         name = _word(step.get("name"))
         failed = _is_true(step.get("is_error"))
-        said, result = step.get("args"), step.get("result_excerpt")
-        args, args_hash = _parsed(said), _word(step.get("args_hash")) or None
-        if self._is_whole(name, said, args_hash, "args"):
+        recorded_args, result = step.get("args"), step.get("result_excerpt")
+        args, args_hash = _parsed(recorded_args), _word(step.get("args_hash")) or None
+        if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
         effect = effect_of(name, args)
         unreported = "" if failed else unreported_failure(result, effect, args)
@@ -115,7 +115,7 @@ class Steps:
             "outcome": "error" if failed else "ok",
             "effect": effect,
         }
-        whole = self._is_whole(name, result, step.get("result_hash"), "result")
+        whole = self._is_complete(name, result, step.get("result_hash"), "result")
         if whole:
             data["result_hash"] = result_fingerprint(result, args, failed=failed)
         else:
@@ -128,7 +128,7 @@ class Steps:
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
-    def _is_whole(self, name: str, value: object, recorded: object, what: str) -> bool:
+    def _is_complete(self, name: str, value: object, recorded: object, what: str) -> bool:
         """
         Return whether a recorded text or value is all that there was.
 
@@ -136,8 +136,8 @@ class Steps:
         """
         if not isinstance(value, str):
             return value is not None
-        told = _word(recorded)
-        return not told or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
+        recorded_hash = _word(recorded)
+        return not recorded_hash or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
 
 
 def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
@@ -165,12 +165,12 @@ def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
         "input_tokens": counted.get("in"),
         "output_tokens": counted.get("out"),
     }
-    told, text = step.get("is_error"), _text(step.get("result_excerpt"))
+    is_error, text = step.get("is_error"), _text(step.get("result_excerpt"))
     if words := _WORDS.findall(text.lower()):
         data["answer_hash"] = fingerprint(" ".join(words))
     answer = text or _text(step.get("args"))
     no_answer = _PROVIDER_FAILED.search(text[:_SEARCHED]) or _NO_ANSWER.match(answer)
-    if _is_true(told) or (told is None and no_answer):
+    if _is_true(is_error) or (is_error is None and no_answer):
         text = answer
         data["error_type"] = error_class(text) if text else _word(step.get("err_sig")) or "error"
         data["error"] = text[-_EXCERPT:]
@@ -202,14 +202,14 @@ def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[obj
     number = 0
     for step, kind in zip(steps, kinds, strict=True):
         number += kind == "llm"
-        told = step.get("turn")
-        if isinstance(told, str | int | float) and not isinstance(told, bool):
-            turns.append(f"{told}/{number}")
+        turn = step.get("turn")
+        if isinstance(turn, str | int | float) and not isinstance(turn, bool):
+            turns.append(f"{turn}/{number}")
         else:
             turns.append(f"/{number}" if throughout and number else None)
-    for turn, members in groupby(range(len(steps)), key=turns.__getitem__):
+    for shared, members in groupby(range(len(steps)), key=turns.__getitem__):
         where = [index for index in members if kinds[index] == "tool"]
-        if str(turn).startswith("/") and len(where) > _SIDE_BY_SIDE:
+        if str(shared).startswith("/") and len(where) > _SIDE_BY_SIDE:
             for index in where:
                 turns[index] = None
     return turns
@@ -225,10 +225,10 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
             ("args", step.get("args"), step.get("args_hash")),
             ("result", step.get("result_excerpt"), step.get("result_hash")),
         ):
-            told = _word(recorded)
-            if isinstance(text, str) and told and len(text) <= _CUT:
+            recorded_hash = _word(recorded)
+            if isinstance(text, str) and recorded_hash and len(text) <= _CUT:
                 key = (what, name, text)
-                if hashes.setdefault(key, told) != told:
+                if hashes.setdefault(key, recorded_hash) != recorded_hash:
                     parts.add(key)
     return frozenset(parts)
 

@@ -24,7 +24,7 @@ from queenright.runtime.llm.model import LLMProvider
 
 WORKER: Final = "research_agent"
 NEVER_TRIAGED: Final = "none"
-_NEIGHBOUR_STARTS: Final = 600.0
+_NEIGHBOUR_START_SECONDS: Final = 600.0
 """Seconds over which the neighbours' starts are spread."""
 
 MakeModel = Callable[[], LLMProvider]
@@ -121,7 +121,9 @@ async def play(
         async with stage:
             for number in range(scenario.neighbours):
                 neighbour = Actor(f"neighbour-{number:03d}")
-                stage.enter(neighbour, _works(neighbour, number * _NEIGHBOUR_STARTS / scenario.neighbours))
+                stage.enter(
+                    neighbour, _works(neighbour, number * _NEIGHBOUR_START_SECONDS / scenario.neighbours)
+                )
             worker = Actor(WORKER)
             part = stage.enter(worker, (h for act in scenario.actions for h in act(worker)))
             await stage.play(part)

@@ -343,5 +343,5 @@ def _breaker(who: Who, *, to: Literal["open", "half_open", "closed"]) -> Iterato
 
 @_word("recovery_failed", "reason")
 def _lose(who: Who, *, reason: str) -> Iterator[Happening]:
-    """Its recovery has failed for good."""
+    """Its recovery was abandoned."""
     yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": reason})

@@ -43,7 +43,7 @@ _QUIET_ROUNDS: Final = 12
 """Idle turns of the event loop after which everything is settled."""
 _STUCK_SECONDS: Final = 5.0
 """A run that is idle for this long in real time waits for the virtual clock."""
-_LONGEST_POLL: Final = 0.02
+_MAX_POLL_SECONDS: Final = 0.02
 _CHANGES: Final = frozenset(
     {
         EventType.FINDING_OPENED,
@@ -144,12 +144,12 @@ class Stage:
         return part
 
     async def play(self, part: Part) -> None:
-        """Let time pass until ``part`` is over; the other actors go on."""
+        """Let time pass until ``part`` is over; the other actors continue."""
         while not part.over:
             await self._advance(math.inf)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass; the actors go on."""
+        """Let time pass; the actors continue."""
         until = self.time.now + seconds
         while await self._advance(until):
             pass
@@ -228,7 +228,7 @@ class Stage:
         self._due = [(when + seconds, order, part, actor) for when, order, part, actor in self._due]
         heapq.heapify(self._due)
         self.time.now += seconds
-        self.monitor.clock_jumped(self.time.now)
+        self.monitor.handle_clock_jump(self.time.now)
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -286,9 +286,9 @@ class Stage:
             await self.bus.drain()
             await asyncio.sleep(poll)
             if self._busy():
-                quiet, poll, since = 0, min(_LONGEST_POLL, poll + 0.0002), time.monotonic()
+                quiet, poll, since = 0, min(_MAX_POLL_SECONDS, poll + 0.0002), time.monotonic()
             elif self._running():
-                quiet, poll = 0, min(_LONGEST_POLL, poll + 0.0002)
+                quiet, poll = 0, min(_MAX_POLL_SECONDS, poll + 0.0002)
                 if time.monotonic() - since > _STUCK_SECONDS:
                     if self.time.next_waking() < math.inf:
                         return

@@ -58,7 +58,7 @@ class StackAddress(ApiAddress):
         Parse a base URL, which may have a path prefix.
 
         Raises:
-            ValueError: It is not an http or https URL with a host; the message does not repeat it.
+            ValueError: The address is not an http or https URL with a host; the message does not repeat it.
         """
         secret = token.get_secret_value() if token is not None else ""
         return cls(*read_base_url(url, port=9090), token=secret)

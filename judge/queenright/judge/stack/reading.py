@@ -25,7 +25,7 @@ from queenright.judge.stack.traces import TraceSpan
 from queenright.judge.stack.workers import Sighting
 
 _TOOLS_SHOWN: Final = 5
-_STALE_TRACE: Final = 300.0
+_STALE_TRACE_SECONDS: Final = 300.0
 """A trace that ends this long before the worker's last activity is outdated."""
 
 _NEVER_KNOWN: Final = frozenset(
@@ -57,7 +57,7 @@ def health_of(
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
     v = _vitals(sighting, settings, now)
     events = events_of(spans, sighting.agent)
-    if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE:
+    if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE_SECONDS:
         events = []  # of an earlier session
     for event in events:
         event.trace_id = trace_id

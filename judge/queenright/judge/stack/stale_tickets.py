@@ -20,7 +20,7 @@ from queenright.judge.stack.targets import UP, Targets, target_of
 
 _log = logging.getLogger(__name__)
 
-REPORTED_AFTER: Final = 600.0
+REPORT_AFTER_SECONDS: Final = 600.0
 """Seconds without metrics after which a ticket is reported."""
 
 SIGNS_OF_LIFE: Final = (names.WORKER_LAST_ACTIVITY.name, names.WORKER_LAST_HEARTBEAT.name)
@@ -42,7 +42,7 @@ class MissingWorker:
 
     def long_at(self, now: float) -> bool:
         """Return whether it has been missing long enough to be reported."""
-        return now - self.since >= REPORTED_AFTER
+        return now - self.since >= REPORT_AFTER_SECONDS
 
 
 def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:

@@ -62,7 +62,7 @@ class Targets:
         """
         Return whether the target of a worker's series is up; None if Prometheus has no such target.
 
-        A target of the same name with another value in any label does not count. Of several Prometheus
+        A target of the same name with another value in any label does not count. With several Prometheus
         replicas, one that sees the target is enough.
         """
         return _up(series for series in self._ups.get(_place(labels), ()) if is_of(labels, series.labels))

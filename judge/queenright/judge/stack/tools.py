@@ -36,7 +36,7 @@ MAX_CHARACTERS: Final = 8_000
 _MAX_SPANS: Final = 60
 _VALUE_LIMIT: Final = 120
 _ERROR_LIMIT: Final = 300
-_CALL_LIFETIME: Final = 600.0
+_CALL_LIFETIME_SECONDS: Final = 600.0
 
 # The attributes of a span that are shown.
 _SHOWN: Final = (
@@ -79,7 +79,7 @@ class CallLimit:
             ToolError: The limit is reached.
         """
         now = self._clock()
-        self._expire(now - _CALL_LIFETIME)
+        self._expire(now - _CALL_LIFETIME_SECONDS)
         visit = (node_id, get_current_span().get_span_context().trace_id)
         calls = self._calls.setdefault(visit, deque())
         if len(calls) >= self._limit:

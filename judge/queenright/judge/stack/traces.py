@@ -50,7 +50,7 @@ def read_otlp(answer: Any) -> list[TraceSpan]:
     Return the spans of a trace in OTLP JSON, as both of Tempo's trace APIs wrap it; oldest first.
 
     Raises:
-        ValueError: It is not a trace in OTLP JSON.
+        ValueError: The body is not a trace in OTLP JSON.
     """
     try:
         whole = answer.get("trace") or answer

@@ -44,7 +44,7 @@ class AgentModules:
         Return the module ``{name}.py``, loaded once, or None if there is no such file.
 
         Raises:
-            AgentLoadError: It cannot be loaded; names the file and line in the agent's folder.
+            AgentLoadError: The module cannot be loaded; names the file and line in the agent's folder.
         """
         path = self.folder / f"{name}.py"
         if not path.is_file():

@@ -118,7 +118,7 @@ class McpServer:
         return text
 
     async def close(self) -> None:
-        """Close the connection for good, and stop the server if it was started here."""
+        """Close the connection permanently, and stop the server if it was started here."""
         self._closed = True
         async with self._connecting:
             if self._connection is not None:
@@ -272,7 +272,7 @@ def _block(block: Any) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Describe an error in one line; of an exception group, the first leaf."""
+    """Describe an error in one line; for an exception group, the first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     message = redact(str(error))

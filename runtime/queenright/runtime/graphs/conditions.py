@@ -68,7 +68,7 @@ def check(expression: str) -> None:
     Check the syntax of a condition, independent of the memory.
 
     Raises:
-        ConditionError: It is invalid; says why.
+        ConditionError: The condition is invalid; says why.
         ConditionsUnavailableError: The library is missing.
     """
     _simpleeval()
@@ -80,8 +80,9 @@ def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
     Evaluate a condition over ``memory``.
 
     Raises:
-        NotInMemoryError: It refers to a name or key that is not in the memory.
-        ConditionError: It is invalid, or cannot be evaluated. The message contains no values of the memory.
+        NotInMemoryError: The condition refers to a name or key that is not in the memory.
+        ConditionError: The condition is invalid, or cannot be evaluated. The message contains no values
+            of the memory.
         ConditionsUnavailableError: The library is missing.
     """
     library = _simpleeval()

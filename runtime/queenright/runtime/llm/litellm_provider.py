@@ -81,7 +81,7 @@ def check_model_name(name: str) -> None:
     Imports litellm, which takes seconds.
 
     Raises:
-        ProviderUnavailableError: It does not.
+        ProviderUnavailableError: The provider is unknown.
     """
     if name.startswith(SCRIPTED):
         return

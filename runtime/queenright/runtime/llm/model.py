@@ -23,7 +23,7 @@ class TransientModelError(ModelError):
     """
     Raised when a model may reply if called again, after a rate limit, a timeout or an interrupted stream.
 
-    ``retry_after`` is the number of seconds to wait, if the provider said so.
+    ``retry_after`` is the number of seconds to wait, if the provider gave one.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:

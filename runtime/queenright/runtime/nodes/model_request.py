@@ -110,13 +110,13 @@ def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
     try:
         yield
     except (TransientModelError, TimeoutError) as error:
-        permit.failed(error)
+        permit.record_failure(error)
         raise
     except BaseException:
         # An invalid request or a cancellation says nothing about the provider.
         permit.release()
         raise
-    permit.succeeded()
+    permit.record_success()
 
 
 async def _reply(
@@ -126,7 +126,7 @@ async def _reply(
     Call a provider and check that it returns a reply.
 
     Raises:
-        ModelError: It did not, raised an unexpected exception, or cancelled itself.
+        ModelError: The provider returned no reply, raised an unexpected exception, or cancelled itself.
     """
     reply, error = await run_isolated(_call_provider(model, messages, tools, on_text))
     if isinstance(error, ModelError | TimeoutError):

@@ -91,7 +91,7 @@ class FunctionJudge:
         Return the function's verdict; True means ACCEPT and False means RETRY.
 
         Raises:
-            TypeError: It returned something else.
+            TypeError: The judge returned something else.
         """
         answer = self._function(turn)
         if inspect.isawaitable(answer):
@@ -148,7 +148,7 @@ class LlmJudge:
         Return the model's verdict.
 
         Raises:
-            ModelError, TimeoutError: It gave no verdict.
+            ModelError, TimeoutError: The judge gave no verdict.
         """
         criteria = self._criteria or "The task is done, completely and correctly."
         messages = [

@@ -143,11 +143,11 @@ class ToolRunner:
             permit.release()
             raise
         if result.error is None:
-            permit.succeeded()
+            permit.record_success()
         elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailableError):
             permit.release()  # the tool works; it rejected this request
         else:
-            permit.failed(result.error)
+            permit.record_failure(result.error)
         return result
 
     async def _limited(self, name: str, seconds: float, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:

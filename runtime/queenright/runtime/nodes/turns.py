@@ -38,9 +38,11 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
 
     The judge decides when the outputs are complete, when a final tool has succeeded, or when the model
     answered in words and nothing else is required. A client-facing node waits for its user after a turn
-    that asks, and after one that only talks. It must have heard from its user once before it ends, unless
-    an event or a timer started the run: then no user may be there.
+    that asks, and after one that only talks. It must have received a message of its user before it ends,
+    unless an event or a timer started the run: then no user may be there, and it waits only if outputs are
+    missing.
     """
+    has_user = started_by_user or cursor.user_interaction_count > 0
     if any(name in spec.final_tools for name in cursor.succeeded):
         return ASK_JUDGE
     own = {SET_OUTPUT, ASK_USER} if spec.client_facing else {SET_OUTPUT}
@@ -55,7 +57,7 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
         return ASK_JUDGE
     if uses_tools:
         return CONTINUE_TURN
-    if spec.client_facing and has_text:
+    if spec.client_facing and has_text and (has_user or missing):
         if spec.output_keys or not spec.conversation_judge or cursor.user_interaction_count == 0:
             return NextAction(Verdict.CONTINUE, question=cursor.text)
         return NextAction(None, question=cursor.text)

@@ -126,7 +126,7 @@ class Visit:
         Check that the guard does not stop the visit.
 
         Raises:
-            VisitStoppedError: It does.
+            VisitStoppedError: The guard stops the visit.
         """
         if self.stop is not None:
             raise VisitStoppedError(self.stop)

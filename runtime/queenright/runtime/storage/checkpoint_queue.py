@@ -156,14 +156,14 @@ class CheckpointQueue:
             saved = await self._disk.run(lambda: self._save(draft))
         except OSError as error:
             if permit is not None:
-                permit.failed(error)
+                permit.record_failure(error)
             raise
         except BaseException:
             if permit is not None:
                 permit.release()
             raise
         if permit is not None:
-            permit.succeeded()
+            permit.record_success()
         return saved
 
     def _save(self, draft: CheckpointDraft) -> str:

@@ -169,8 +169,8 @@ class CheckpointStore:
         Load a checkpoint; its hash, its id and its parent, if that is valid, must match.
 
         Raises:
-            CheckpointNotFoundError: It does not exist.
-            CorruptCheckpointError: It is not valid.
+            CheckpointNotFoundError: The checkpoint does not exist.
+            CorruptCheckpointError: The checkpoint is not valid.
         """
         path = self._path(checkpoint_id)
         if path is None:

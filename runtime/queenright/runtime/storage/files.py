@@ -111,8 +111,8 @@ def json_bytes(value: object) -> bytes:
     Encode ``value`` as compact JSON in UTF-8.
 
     Raises:
-        TypeError: It contains a value that is not JSON.
-        ValueError: It contains itself.
+        TypeError: The value contains a value that is not JSON.
+        ValueError: The value contains itself.
     """
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -161,7 +161,7 @@ def write_json(path: Path, value: object) -> None:
 
     Raises:
         OSError: The disk write failed.
-        TypeError: It contains a value that is not JSON.
+        TypeError: The value contains a value that is not JSON.
     """
     write_files({path: json_bytes(value)})
 
@@ -172,7 +172,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        UnusableFileError: It cannot be read, or is not UTF-8 JSON.
+        UnusableFileError: The file cannot be read, or is not UTF-8 JSON.
     """
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
@@ -269,7 +269,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
     It also excludes other threads. The file is created and stays; its folder must exist.
 
     Raises:
-        FileLockedError: It is locked by someone else, and ``wait`` is false.
+        FileLockedError: The file is locked by someone else, and ``wait`` is false.
         FileNotFoundError: The folder does not exist, or was removed while waiting.
     """
     file = _lock(path, wait=wait)
@@ -293,7 +293,7 @@ class Claim:
         Take the lock on ``path``; the kernel releases it if the process is killed.
 
         Raises:
-            FileLockedError: It is locked by someone else.
+            FileLockedError: The file is locked by someone else.
             FileNotFoundError: The folder does not exist.
         """
         file = _lock(path, wait=False)
@@ -301,7 +301,7 @@ class Claim:
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            # Such as a full disk: the lock is held all the same.
+            # Such as a full disk: the lock is held nevertheless.
             _log.warning("could not write this process's id to %s: %s", path, error)
         return cls(path, file)
 

@@ -47,7 +47,7 @@ class ApprovalGate:
         Return if a call is approved.
 
         Raises:
-            NotApprovedError: It is not, or the callback failed.
+            NotApprovedError: The call is not approved, or the callback failed.
         """
         async with self._asking:
             callback = self.callback

@@ -291,7 +291,7 @@ def json_text(answer: object) -> str:
     Encode a value as JSON: unknown types as text, NaN and infinities as null.
 
     Raises:
-        TypeError, ValueError: It has keys that are not JSON, or contains itself.
+        TypeError, ValueError: The value has keys that are not JSON, or contains itself.
     """
     text = json.dumps(answer, ensure_ascii=False, default=str)
     if "NaN" not in text and "Infinity" not in text:

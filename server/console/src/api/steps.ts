@@ -72,6 +72,7 @@ export const evaluationQuery = (agentId: string, sessionId: string, settings: Re
   queryOptions({
     queryKey: ['evaluation', agentId, sessionId, settings],
     queryFn: (): Promise<Evaluation> => data(POST('/api/agents/{agent_id}/evaluation', { params: { path: { agent_id: agentId } }, body: { session_id: sessionId, settings } })),
+    structuralSharing: false,
     gcTime: 60_000,
     retry: false,
   })

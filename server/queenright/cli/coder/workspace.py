@@ -56,7 +56,7 @@ class _Escalation(_Arguments):
     agent: str
     error: str
     tried: Annotated[str, Field(description="What was tried, with the results.")]
-    why: Annotated[str, Field(description="Why a person must look at it.")]
+    why: Annotated[str, Field(description="Why a person must act.")]
 
 
 class Workspace:
@@ -150,7 +150,7 @@ class Workspace:
         Return the absolute path of a file.
 
         Raises:
-            ToolError: It is outside the workspace, or hidden.
+            ToolError: The path is outside the workspace, or hidden.
         """
         try:
             path = (self.root / name).resolve()

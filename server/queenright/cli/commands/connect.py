@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.hook import CLIENTS, LONGEST_WAIT, OTLP_URL, forward_call
+from queenright.cli.hook import CLIENTS, MAX_WAIT_SECONDS, OTLP_URL, forward_call
 from queenright.cli.options import LOCAL_URL, TokenFile, Url, parse_path
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
@@ -57,7 +57,7 @@ def connect(
         typer.Option(
             "--permission-seconds",
             min=0,
-            max=int(LONGEST_WAIT),
+            max=int(MAX_WAIT_SECONDS),
             help="How long the agent waits for the service to answer a permission request.",
         ),
     ] = 0,
@@ -100,7 +100,9 @@ def hook(
     wait: Annotated[
         float,
         typer.Option(
-            min=0, max=LONGEST_WAIT, help="Seconds to wait for an operator to answer a permission request."
+            min=0,
+            max=MAX_WAIT_SECONDS,
+            help="Seconds to wait for an operator to answer a permission request.",
         ),
     ] = 0,
 ) -> None:

@@ -105,7 +105,7 @@ def _fit_widths(widths: list[int]) -> list[int]:
 
 
 def _state(agent: dict[str, Any]) -> str:
-    """Return the health; of an ended session its outcome."""
+    """Return the health, or the outcome of an ended session."""
     return str(agent["outcome"] or agent["state"])
 
 

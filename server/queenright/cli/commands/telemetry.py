@@ -23,7 +23,8 @@ def telemetry(service: Queenright, as_json: Json = False) -> None:
     """
     Show the telemetry sources, which of their records are unused, and what to configure.
 
-    Counted since the service started. Exit code 1: nothing has arrived, or no record of a source is usable.
+    Counts begin at the start of the service. Exit code 1: nothing has arrived, or no record of a source is
+    usable.
     """
     found = service.service.telemetry()
     print_result(found, "\n".join(_lines(found)), as_json=as_json)

@@ -36,7 +36,7 @@ def load(text: str) -> Any:
     Return the values of a document.
 
     Raises:
-        ValueError: It is not JSON; a ``json.JSONDecodeError`` has the position.
+        ValueError: The text is not JSON; a ``json.JSONDecodeError`` has the position.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant)

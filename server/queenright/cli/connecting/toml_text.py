@@ -18,7 +18,7 @@ def load(text: str) -> Any:
     Return the values of a document.
 
     Raises:
-        ValueError: It is not TOML.
+        ValueError: The text is not TOML.
     """
     try:
         return tomllib.loads(text)

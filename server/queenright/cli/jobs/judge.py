@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 _TRACEBACK_LIMIT: Final = 4_000
 _LINE_LIMIT: Final = 4_000
-_LIFETIME_WITHOUT_STATE: Final = 3_600.0
+_LIFETIME_WITHOUT_STATE_SECONDS: Final = 3_600.0
 """Seconds after which an alert expires that no job repeats, if no state is kept that could resolve it."""
 
 
@@ -258,7 +258,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
         registry, alerting = CollectorRegistry(), settings.alerting
         if options.state is None:
             # Without state, the next job does not know the alert and cannot resolve it.
-            lifetime = min(alerting.lifetime_seconds, _LIFETIME_WITHOUT_STATE)
+            lifetime = min(alerting.lifetime_seconds, _LIFETIME_WITHOUT_STATE_SECONDS)
             alerting = alerting.model_copy(update={"lifetime_seconds": lifetime})
         judge = StackJudge(
             prometheus=prometheus,

@@ -243,7 +243,7 @@ def describe(agent: AgentRow) -> str:
 
 
 def _word(agent: AgentRow) -> str:
-    """Return the health; of an ended session its outcome."""
+    """Return the health, or the outcome of an ended session."""
     return agent.outcome or agent.state
 
 

@@ -78,7 +78,7 @@ def _print_summary(summary: RunSummary, results: TextIO) -> None:
     Print the summary of a run.
 
     Raises:
-        QueenrightError: It cannot be written, for a reason other than a closed reader.
+        QueenrightError: The output cannot be written, for a reason other than a closed reader.
     """
     if summary.options.as_json:
         print(json.dumps(summary.to_json(), ensure_ascii=False, indent=2), file=results)

@@ -39,7 +39,7 @@ class RunOptions:
         Check the options.
 
         Raises:
-            UsageError: They make no sense.
+            UsageError: The options contradict each other.
         """
         named = {
             "session": self.session,
@@ -78,7 +78,7 @@ def read_input(text: str | None) -> dict[str, Any]:
     Return the JSON object of --input, given as text or as ``@file``; an empty one without the option.
 
     Raises:
-        UsageError: It is not a JSON object, too large or too deep, or the file cannot be read.
+        UsageError: The input is not a JSON object, too large or too deep, or the file cannot be read.
     """
     if text is None:
         return {}

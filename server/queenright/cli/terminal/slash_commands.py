@@ -53,7 +53,7 @@ class SlashCommands:
         Execute a command.
 
         Raises:
-            QueenrightError: It failed.
+            QueenrightError: The command failed.
             ValueError: Its argument is missing.
         """
         match name:

@@ -126,17 +126,24 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         message: str | None = None,
         *,
         session_id: str | None = None,
+        incarnation_id: str | None = None,
         by: str | None = None,
     ) -> api.NudgeResult:
         """Put a message into a worker's context. Default: the usual reminder."""
-        body = json_body(message=message, session_id=session_id, by=by)
+        body = json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 
     async def escalate(
-        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str | None = None
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str | None = None,
     ) -> api.EscalationResult:
         """Escalate to the orchestrator, which decides about the worker."""
-        body = json_body(reason=reason, session_id=session_id, by=by)
+        body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(
             api.EscalationResult, agent_path(agent_id, "escalate"), body
         )

@@ -21,7 +21,7 @@ def new_id() -> str:
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio  # the synchronous client, and so the command line, does without it
+    import asyncio  # not needed by the synchronous client and the command line
 
     await asyncio.sleep(seconds)
 

@@ -188,9 +188,16 @@ class AsyncEscalations(AsyncResource):
         reason: str | None = None,
         more_time_seconds: float | None = None,
         by: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Escalation:
         """Decide on an escalation: ``more_time``, ``hand_off`` or ``terminate``."""
-        body = json_body(decision=decision, reason=reason, more_time_seconds=more_time_seconds, by=by)
+        body = json_body(
+            decision=decision,
+            reason=reason,
+            more_time_seconds=more_time_seconds,
+            by=by,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(
             api.Escalation, build_path("api", "escalations", escalation_id, "decision"), body
         )
@@ -205,19 +212,29 @@ class AsyncApprovals(AsyncResource):
         return self._transport.list_models(api.Approval, "/api/approvals", "approvals", limit, **params)
 
     async def approve(
-        self, approval_id: str, *, by: str | None = None, reason: str | None = None
+        self,
+        approval_id: str,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Approval:
         """Approve a request: terminate the worker if the request is still valid."""
-        body = json_body(by=by, reason=reason)
+        body = json_body(by=by, reason=reason, incarnation_id=incarnation_id)
         return await self._transport.send_for_model(
             api.Approval, build_path("api", "approvals", approval_id, "approve"), body
         )
 
     async def deny(
-        self, approval_id: str, *, by: str | None = None, reason: str | None = None
+        self,
+        approval_id: str,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Approval:
         """Deny a request; the worker keeps running."""
-        body = json_body(by=by, reason=reason)
+        body = json_body(by=by, reason=reason, incarnation_id=incarnation_id)
         return await self._transport.send_for_model(
             api.Approval, build_path("api", "approvals", approval_id, "deny"), body
         )
@@ -235,10 +252,16 @@ class AsyncPermissions(AsyncResource):
         )
 
     async def answer(
-        self, request_id: str, decision: str, *, by: str | None = None, reason: str | None = None
+        self,
+        request_id: str,
+        decision: str,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.PermissionResult:
         """Answer a request: ``allow`` or ``deny``."""
-        body = json_body(decision=decision, by=by, reason=reason)
+        body = json_body(decision=decision, by=by, reason=reason, incarnation_id=incarnation_id)
         url_path = build_path("api", "permissions", request_id, "answer")
         return await self._transport.send_for_model(api.PermissionResult, url_path, body)
 

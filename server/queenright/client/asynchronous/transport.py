@@ -21,7 +21,7 @@ from queenright.instrumentation.certificates import certificates
 
 M = TypeVar("M", bound=BaseModel)
 
-_ACTION_TIMEOUT: Final = 300.0
+_ACTION_TIMEOUT_SECONDS: Final = 300.0
 """Seconds. A worker needs time to save its state before it stops, and the queen to think."""
 _PAGE_SIZE: Final = 200
 _BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
@@ -51,7 +51,7 @@ class AsyncTransport:
     ) -> None:
         self.url = url
         self._ids = ids
-        self._action_timeout = httpx.Timeout(timeout, read=max(timeout, _ACTION_TIMEOUT))
+        self._action_timeout = httpx.Timeout(timeout, read=max(timeout, _ACTION_TIMEOUT_SECONDS))
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={} if token is None else {"Authorization": f"Bearer {token}"},

@@ -56,7 +56,7 @@ def client_address(client: object) -> str:
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
-def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
+def person_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
     Return the name of the person who performs an action.
 
@@ -71,7 +71,7 @@ def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def actor_of(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
+def audit_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
     Return the name for a critical action: with a token, also its role and address.
 

@@ -29,7 +29,7 @@ def read_tokens(path: Path) -> Tokens:
     owner may write it, as writing allows creating a token.
 
     Raises:
-        InvalidTokensError: It cannot be read, others can write it, or it is not a token file.
+        InvalidTokensError: The file cannot be read, others can write it, or it is not a token file.
     """
     try:
         with path.open("rb") as file:
@@ -64,7 +64,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     Change the token file. Concurrent changes are serialized; a kill leaves the old or the new file.
 
     Raises:
-        InvalidTokensError: It cannot be read or written, or ``change`` raises it.
+        InvalidTokensError: The file cannot be read or written, or ``change`` raises it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

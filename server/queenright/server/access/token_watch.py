@@ -17,7 +17,7 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
-CHECK_INTERVAL: Final = 5.0
+CHECK_INTERVAL_SECONDS: Final = 5.0
 """Seconds between two checks of the token file."""
 
 _Key = tuple[str, float]
@@ -60,7 +60,7 @@ class TokenWatch:
                 await self.check()
             except StoreError as error:
                 _log.error("cannot record token changes, retrying: %s", redact(str(error)))
-            await self._sleep(CHECK_INTERVAL)
+            await self._sleep(CHECK_INTERVAL_SECONDS)
 
     async def check(self) -> None:
         """

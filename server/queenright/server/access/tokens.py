@@ -153,7 +153,7 @@ def parse_tokens(text: str | bytes) -> Tokens:
     Parse a token file.
 
     Raises:
-        InvalidTokensError: It is not valid; the message never has its content.
+        InvalidTokensError: The text is not valid; the message does not contain it.
     """
     try:
         found = _File.model_validate_json(text).tokens

@@ -1,7 +1,7 @@
 """
 Companion sessions: the sessions of graphs that run next to a loaded agent.
 
-Such a graph is a worker of its own name, and a client that follows the agent also gets its events. An event
+Such a graph is a worker with its own name, and a client that follows the agent also gets its events. An event
 names the worker and the session but not the agent next to which it runs, and an agent of the same name may
 be loaded by itself. So the sessions are remembered: when they begin, before their first event is in the log,
 and from disk when an agent is loaded again.
@@ -17,10 +17,10 @@ from typing import Any, Final
 from queenright.runtime.bus import EventLog
 from queenright.runtime.events import AgentEvent, EventType
 
-KEPT: Final = 10_000
-"""Companion sessions that are kept of each agent, the newest."""
+MAX_SESSIONS: Final = 10_000
+"""Maximum companion sessions per agent; the newest are kept."""
 
-_BEGIN: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
+_START_EVENTS: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
 
 
 class CompanionSessions:
@@ -33,21 +33,21 @@ class CompanionSessions:
         """Return an agent's companion sessions; its own sessions only if a companion shares them."""
         return self._sessions.get(agent_id, {}).keys()
 
-    def note(self, agent_id: str, sessions: Iterable[str]) -> None:
+    def add(self, agent_id: str, sessions: Iterable[str]) -> None:
         """Add companion sessions of an agent, oldest first."""
         known = self._sessions.setdefault(agent_id, {})
         known.update(dict.fromkeys(sessions))
-        while len(known) > KEPT:
+        while len(known) > MAX_SESSIONS:
             del known[next(iter(known))]
 
-    def log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
-        """Return a log for an agent's bus that notes the sessions of other workers before they are logged."""
-        return _NotingLog(log, lambda events: self._note_new(agent_id(), events))
+    def recording_log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
+        """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
+        return _RecordingLog(log, lambda events: self._note_new(agent_id(), events))
 
     def _note_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:
         for event in events:
-            if event.type in _BEGIN and event.agent_id != agent_id and event.session_id:
-                self.note(agent_id, [event.session_id])
+            if event.type in _START_EVENTS and event.agent_id != agent_id and event.session_id:
+                self.add(agent_id, [event.session_id])
 
 
 def list_companion_sessions(storage: Path) -> list[str]:
@@ -58,10 +58,10 @@ def list_companion_sessions(storage: Path) -> list[str]:
             found += os.listdir(folder)
         except OSError:
             continue  # no sessions, or not readable
-    return sorted(found)[-KEPT:]
+    return sorted(found)[-MAX_SESSIONS:]
 
 
-class _NotingLog:
+class _RecordingLog:
     """An event log that passes events to a function before it appends them."""
 
     def __init__(self, log: EventLog, note: Callable[[Sequence[AgentEvent]], None]) -> None:

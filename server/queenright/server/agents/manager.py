@@ -230,7 +230,7 @@ class AgentManager:
 
         Raises:
             AgentNotLoadedError: The loaded agent does not exist, or was unloaded meanwhile.
-            AgentAlreadyLoadedError: It has a graph of this id, or is loading one.
+            AgentAlreadyLoadedError: The agent has a graph of this id, or is loading one.
             GraphError: And what ``load`` raises.
         """
         return await self._run_unless_closing(self._add_graph(agent_id, path, graph_id, model))
@@ -346,7 +346,7 @@ class AgentManager:
                 await self._replace(replaced, runner)
             elif (taken := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_taken(taken))
-            self.companions.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
+            self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(

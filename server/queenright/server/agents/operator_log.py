@@ -11,7 +11,7 @@ from queenright.api.loaded import Injected, Started
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.access.caller import ANYBODY, who
+from queenright.server.access.caller import ANYBODY, person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
 
@@ -101,7 +101,7 @@ class OperatorLog:
             action,
             agent_id,
             at=self._service.clock(),
-            by=who(self._request, by),
+            by=person_name(self._request, by),
             graph_id=graph_id,
             session_id=session_id,
             execution_id=execution_id,

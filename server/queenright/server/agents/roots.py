@@ -65,7 +65,7 @@ class Roots:
         Return the name of a requested model, with a script's path resolved.
 
         Raises:
-            PathNotAllowedError: It is a script that does not exist below the roots.
+            PathNotAllowedError: The command is a script that does not exist below the roots.
         """
         if not name.startswith(SCRIPTED):
             return name

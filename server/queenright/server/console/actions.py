@@ -44,7 +44,7 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
     if kind is ActionKind.RECOVER and is_lost(worker):
         return stopped or ""
     try:
-        permit(kind, Target.of(worker.vitals), worker, stopped=stopped)
+        permit(kind, Target.of(worker.vitals), worker, stop_reason=stopped)
     except ActionRefusedError as refused:
         return refused.reason
     return ""

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import actor_of, caller_of, who
+from queenright.server.access.caller import audit_name, caller_of, person_name
 from queenright.server.routes.params import Body, By
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def sender_of(request: Request, form: Given, *, grave: bool = False) -> str:
     if name:
         name = checked(_Who, by=name).by
     if caller_of(request).name:
-        return (actor_of if grave else who)(request, name)
+        return (audit_name if grave else person_name)(request, name)
     if name:
         return name
     if not (kept := known_name(request)):

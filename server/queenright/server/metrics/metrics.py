@@ -167,10 +167,10 @@ def content_type_for(accept: str) -> str:
 
 
 _RUNNING: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
-"""The states of agents that are counted: the outcome of a run that has ended is none."""
+"""The states of agents that are counted. The outcome of an ended run is not a state."""
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
-"""With only this finding, an agent works on with its other tools, so it needs no page."""
+"""With only this finding, an agent continues with its other tools, so it needs no page."""
 
 
 class _FleetCollector(Collector):
@@ -199,7 +199,7 @@ class _FleetCollector(Collector):
         by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         kinds: dict[str, set[FindingKind]] = {}
         for health in self._workers():
-            state = health.standing
+            state = health.fleet_state
             if state is None:
                 continue
             # An agent has the state of its worst session; among equal ones, of the longest.

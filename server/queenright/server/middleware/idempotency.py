@@ -127,7 +127,7 @@ class Idempotency:
             try:
                 await self._store.transact(lambda conn: keep(conn, *key, answer))
             except StoreError as error:
-                # The request has taken effect, so that its response is sent all the same.
+                # The request has taken effect, so its response is sent anyway.
                 _log.error("the response to a request with an %s cannot be stored: %s", HEADER, error)
         await held.release()
 

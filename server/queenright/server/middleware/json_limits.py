@@ -38,8 +38,8 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
         max_values: How many opening brackets, commas and colons it may have outside of strings.
 
     Raises:
-        JsonSizeError: It has more.
-        JsonFormatError: It is nested more than `MAX_DEPTH` deep, has a number of more than `MAX_DIGITS`
+        JsonSizeError: The body has more than ``max_values``.
+        JsonFormatError: The body is nested more than `MAX_DEPTH` deep, has a number of more than `MAX_DIGITS`
             digits, or contains a NUL byte, as UTF-16 and UTF-32 do.
     """
     if b"\0" in body:

@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _log = logging.getLogger(__name__)
 
-NOTE_INTERVAL: Final = 10.0
+NOTE_INTERVAL_SECONDS: Final = 10.0
 """Seconds between two notes of the log's position, at most."""
 
 _MAX_NOTES: Final = 50_000
@@ -113,7 +113,7 @@ class ArrivalLog:
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
         """Write that the service is running, and the log's position if it is due."""
         first, last = self._first, self._last
-        if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL):
+        if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL_SECONDS):
             self._first = self._last = None
             self._append([first] if first == last else [first, last])
         self._write(_HEAD.format(now).encode(), 0)

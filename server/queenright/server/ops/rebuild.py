@@ -30,7 +30,7 @@ from sqlalchemy import (
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
 from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
-from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
+from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_work import WORK_HANDLERS
@@ -41,7 +41,7 @@ from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 _log = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
-_SLACK: Final = 2.0
+_SLACK_SECONDS: Final = 2.0
 """Seconds that the service may run without recording it, at most."""
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
@@ -223,7 +223,7 @@ def rebuild(
     ]
     if alive_until is not None:
         alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
-    end = now if alive_until is None else min(now, alive_until + _SLACK)
+    end = now if alive_until is None else min(now, alive_until + _SLACK_SECONDS)
     known_times, gaps = _locate_notes(conn, notes)
     timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:
@@ -278,10 +278,10 @@ def _apply(
 
 def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:
     if gap.kind == "away":
-        monitor.was_away(gap.start, gap.end)
+        monitor.exclude_outage(gap.start, gap.end)
     else:
         monitor.sweep(gap.start)
-        monitor.clock_jumped(gap.end)
+        monitor.handle_clock_jump(gap.end)
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -346,7 +346,10 @@ def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
         # The appended text makes the planner read by sequence number.
-        .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
+        .where(
+            EVENTS.c.seq >= first,
+            (kind + "").in_([one.value for one in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
+        )
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
     has_start = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}

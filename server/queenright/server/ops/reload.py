@@ -74,9 +74,9 @@ async def reload(service: Service) -> ReloadResult:
     Reload the settings of a service, and apply the reloadable ones.
 
     Raises:
-        NoSettingsFileError: They were not read from a file.
-        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They are not
-            valid; nothing is changed.
+        NoSettingsFileError: The settings were not read from a file.
+        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: The settings are
+            not valid; nothing is changed.
     """
     before = service.settings_read
     if before is None:
@@ -87,7 +87,7 @@ async def reload(service: Service) -> ReloadResult:
     # Settings that require a restart are reported on each reload until the restart.
     service.settings_read = _merge(before, after, applied)
     if applied:
-        await service.exchange(_merge(service.settings, after, applied))
+        await service.replace_settings(_merge(service.settings, after, applied))
     outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
     _log.info("settings reloaded: %s", outcome)
     return outcome

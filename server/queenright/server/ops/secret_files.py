@@ -91,7 +91,7 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         setting: The setting that names it, for error messages.
 
     Raises:
-        InvalidSecretError: It cannot be read, is accessible to others, or is empty.
+        InvalidSecretError: The file cannot be read, is accessible to others, or is empty.
     """
     if file == Path():  # the value of an empty string
         raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")

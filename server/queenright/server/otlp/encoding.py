@@ -125,8 +125,8 @@ def check_json(body: bytes | bytearray) -> None:
     Reject JSON that is slow to parse or expands too much. The work is bounded; meant for a thread.
 
     Raises:
-        RejectedRequestError: It is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values (413),
-            or is nested too deep or has too long a number (400).
+        RejectedRequestError: The body is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values
+            (413), or is nested too deep or has too long a number (400).
     """
     if len(body) > MAX_JSON:
         raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)

@@ -57,7 +57,7 @@ from queenright.server.otlp.wire import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
-from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL, Intake
+from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL_SECONDS, Intake
 from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
 """Bytes of bodies in memory at one time, compressed and decompressed."""
-BODY_TIMEOUT: Final = 30.0
+BODY_TIMEOUT_SECONDS: Final = 30.0
 SMALL_JSON: Final = 8 * 1024
 """Longer JSON is parsed in a thread: parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
@@ -138,8 +138,8 @@ class OtlpReceiver:
         registry: The registry for ``queenright_ingest_spans_total``.
         assembler: The assembler, shared with hooks; a new one by default.
         intake: The statistics of senders, shared with hooks; new ones by default.
-        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
-            each reports open work again (None if it does not).
+        record_process_alive: Called with the processes that sent something: by incarnation id, the seconds
+            after which each reports open work again (None if it does not).
         forwarder: Forwards every accepted request; started and stopped by the caller.
         max_body: Longest body, in bytes as sent.
         max_inflated: The same, decompressed.
@@ -157,17 +157,17 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
         intake: Intake | None = None,
-        note_alive: NoteAlive = lambda signs: None,
+        record_process_alive: NoteAlive = lambda signs: None,
         forwarder: Forwarder | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
         max_in_flight: int = MAX_IN_FLIGHT,
-        body_timeout: float = BODY_TIMEOUT,
+        body_timeout: float = BODY_TIMEOUT_SECONDS,
         clock: Clock = time.time,
         share: EventLoopShare | None = None,
     ) -> None:
         self.counts = Counts()
-        self._note_alive = note_alive
+        self._record_process_alive = record_process_alive
         self._intake = intake or Intake(registry)
         self._ingest = ingest
         self._forwarder = forwarder
@@ -182,7 +182,7 @@ class OtlpReceiver:
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
-        self._grpc_logged_at = -NOTICE_INTERVAL
+        self._grpc_logged_at = -NOTICE_INTERVAL_SECONDS
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -204,7 +204,7 @@ class OtlpReceiver:
         self.counts.requests += 1
         self.counts.refused += 1
         self._intake.add_refusal(GRPC_PATH, 505, GRPC_REASON, now)
-        if now - self._grpc_logged_at >= NOTICE_INTERVAL:
+        if now - self._grpc_logged_at >= NOTICE_INTERVAL_SECONDS:
             self._grpc_logged_at = now
             logger.warning(
                 "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
@@ -345,7 +345,9 @@ class OtlpReceiver:
         if isinstance(request, ExportMetricsServiceRequest):
             # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
-            self._note_alive({Process.from_resource(group.resource).incarnation_id: None for group in groups})
+            self._record_process_alive(
+                {Process.from_resource(group.resource).incarnation_id: None for group in groups}
+            )
         steps = signal.decode(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
@@ -388,7 +390,7 @@ class OtlpReceiver:
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
     def _count_batch(self, signal: _Signal, batch: Batch) -> None:
-        self._note_alive(batch.report_intervals)
+        self._record_process_alive(batch.report_intervals)
         for notice in self._intake.add(batch.sources, self._clock()):
             batch.add_reason(notice)
             logger.warning("%s", notice)

@@ -59,7 +59,7 @@ def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> li
         request: Creates an empty request of this kind.
 
     Raises:
-        RejectedRequestError: It is not such a request (400), or has too many or too long messages (413).
+        RejectedRequestError: The body is not such a request (400), or has too many or long messages (413).
     """
     message: Any = request().DESCRIPTOR
     for number in _CHILD:

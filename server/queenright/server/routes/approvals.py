@@ -7,18 +7,20 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.server.access.caller import actor_of, who
-from queenright.server.routes.dependencies import ApprovalsDep
+from queenright.server.access.caller import audit_name, person_name
+from queenright.server.routes.dependencies import ApprovalsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import Body, By, Open, Text
+from queenright.server.routes.params import By, Open, Seen, Text
+from queenright.server.routes.seen import require_seen
+from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 
 ApprovalId = Annotated[str, Path(description="The request's id.")]
 
 
-class ApprovalDecision(Body):
+class ApprovalDecision(Seen):
     """The decision's author and reason."""
 
     by: By = "operator"
@@ -43,19 +45,27 @@ async def list_approvals(
 
 @router.post("/{approval_id}/approve", **operation(status=202, errors=(404, 409)))
 async def approve_termination(
-    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
+    request: Request, service: ServiceDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     given = body or ApprovalDecision()
-    by = actor_of(request, given.by)
-    return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
+    _require_seen(service, given, approval_id)
+    by = audit_name(request, given.by)
+    return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=given.reason))
 
 
 @router.post("/{approval_id}/deny", **operation(status=202, errors=(404, 409)))
 async def deny_termination(
-    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
+    request: Request, service: ServiceDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
     given = body or ApprovalDecision()
-    by = who(request, given.by)
-    return api.Approval.of(await approvals.deny(approval_id, by=by, reason=given.reason))
+    _require_seen(service, given, approval_id)
+    by = person_name(request, given.by)
+    return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=given.reason))
+
+
+def _require_seen(service: Service, seen: Seen, approval_id: str) -> None:
+    for one in service.approvals.pending():
+        if one.approval_id == approval_id:
+            require_seen(service, seen, one.target)

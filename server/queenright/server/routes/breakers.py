@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -53,5 +53,5 @@ async def reset_breaker(
     request: Request, health: HealthDep, name: BreakerName, body: Reset | None = None
 ) -> api.Breaker:
     """Close a circuit breaker manually."""
-    await health.reset_circuit_breaker(name, by=who(request, (body or Reset()).by))
+    await health.reset_circuit_breaker(name, by=person_name(request, (body or Reset()).by))
     return api.Breaker.of(await health.get_circuit_breaker_status(name))

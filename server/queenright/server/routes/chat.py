@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE
-from queenright.server.access.caller import caller_of, who
+from queenright.server.access.caller import caller_of, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -32,9 +32,9 @@ class Message(Body):
     act: Annotated[
         bool,
         Field(
-            description="Treat the message as an order: the queen may act on this ticket and its worker as "
-            "she reads it. Otherwise only `nudge it: TEXT`, `stop it: REASON`, `acknowledge` and, of an "
-            "admin, `restart it` and `change FILE: TEXT` are orders."
+            description="Treat the message as an order: the queen may act on this ticket and its worker "
+            "as she understands it. Otherwise only `nudge it: TEXT`, `stop it: REASON`, `acknowledge` and, "
+            "from an admin, `restart it` and `change FILE: TEXT` are orders."
         ),
     ] = False
 
@@ -47,7 +47,7 @@ async def chat_about_ticket(
     answer = await service.judging.chat.ask(
         ticket_id,
         body.message,
-        by=who(request, body.by),
+        by=person_name(request, body.by),
         act=body.act,
         is_admin=caller_of(request).role is Role.ADMIN,
     )
@@ -59,5 +59,5 @@ async def list_ticket_messages(
     service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
-    found = await service.judging.chat.history(ticket_id, after=after, limit=limit)
-    return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in found])
+    messages = await service.judging.chat.history(ticket_id, after=after, limit=limit)
+    return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in messages])

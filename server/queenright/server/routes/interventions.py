@@ -10,35 +10,32 @@ from pydantic import Field
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.server.access.caller import actor_of, who
-from queenright.server.routes.dependencies import HealthDep
+from queenright.server.access.caller import audit_name, person_name
+from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Text
+from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Seen, Text
+from queenright.server.routes.seen import require_seen
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
 
-class Nudge(Body):
-    """A message to a worker."""
+class Nudge(Seen):
+    """A message to a worker: by default to its newest session."""
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None sends the default reminder."""
-    session_id: str | None = None
     by: By = "operator"
 
 
-class WorkerRequest(Body):
+class WorkerRequest(Seen):
     """A reason, and a session: by default the newest one."""
 
     reason: Reason
-    session_id: str | None = None
-    incarnation_id: str | None = None
-    """The incarnation to terminate: a later one keeps running."""
     by: By = "operator"
 
 
-class EscalationDecision(Body):
+class EscalationDecision(Seen):
     """The answer to an escalation."""
 
     decision: Decision
@@ -63,7 +60,11 @@ async def nudge_agent(
     given = body or Nudge()
     return api.NudgeResult.of(
         await health.send_nudge(
-            agent_id, given.message, session_id=given.session_id, by=who(request, given.by)
+            agent_id,
+            given.message,
+            session_id=given.session_id,
+            incarnation_id=given.incarnation_id,
+            by=person_name(request, given.by),
         )
     )
 
@@ -75,7 +76,11 @@ async def escalate_agent(
     """Ask the orchestrator to decide about a worker."""
     return api.EscalationResult.of(
         await health.escalate_to_orchestrator(
-            agent_id, body.reason, session_id=body.session_id, by=who(request, body.by)
+            agent_id,
+            body.reason,
+            session_id=body.session_id,
+            incarnation_id=body.incarnation_id,
+            by=person_name(request, body.by),
         )
     )
 
@@ -91,7 +96,7 @@ async def terminate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
         )
     )
 
@@ -136,16 +141,19 @@ async def list_escalations(
 @router.post("/escalations/{escalation_id}/decision", **operation(status=202, errors=(404, 409)))
 async def decide_escalation(
     request: Request,
-    health: HealthDep,
+    service: ServiceDep,
     escalation_id: Annotated[str, Path(description="The escalation's id.")],
     body: EscalationDecision,
 ) -> api.Escalation:
     """Decide an escalation: more time, a hand-off, or termination."""
+    pending = service.interventions.ledger.pending.get(escalation_id)
+    if pending is not None:
+        require_seen(service, body, pending.target)
     return api.Escalation.of(
-        await health.decide_escalation(
+        await service.health.decide_escalation(
             escalation_id,
             body.decision,
-            by=actor_of(request, body.by),
+            by=audit_name(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
@@ -155,11 +163,11 @@ async def decide_escalation(
 @router.get("/emergency-stop")
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
-    return api.EmergencyStop.of(health.emergency_stopped)
+    return api.EmergencyStop.of(health.emergency_stop_state)
 
 
 @router.put("/emergency-stop")
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
-    by = actor_of(request, body.by)
+    by = audit_name(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

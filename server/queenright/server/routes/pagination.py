@@ -58,7 +58,7 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
         kinds: The types of the parts of a place: float, int and str.
 
     Raises:
-        InvalidCursorError: It is not a cursor of this list.
+        InvalidCursorError: The text is not a cursor of this list.
     """
     if cursor is None:
         return None

@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
-from queenright.api.wire import Words
+from queenright.api.wire import KnownValues
 from queenright.instrumentation.identity import clean_name
 from queenright.server.routes.pagination import NO_TEXT
 
@@ -85,9 +85,22 @@ class Body(BaseModel):
         return value
 
 
+class Seen(Body):
+    """The worker as the caller saw it: the action is refused if another has taken its place."""
+
+    session_id: Annotated[
+        str | None, Field(max_length=256, description="The worker's session, as the caller saw it.")
+    ] = None
+    incarnation_id: Annotated[
+        str | None,
+        Field(max_length=256, description="The worker's incarnation, as the caller saw it; empty: unknown."),
+        AfterValidator(lambda seen: seen or None),
+    ] = None
+
+
 def words_of(term: Any) -> tuple[str, ...]:
     """Return the words of an API term."""
-    [words] = (one.words for one in get_args(term) if isinstance(one, Words))
+    [words] = (one.words for one in get_args(term) if isinstance(one, KnownValues))
     return words
 
 

@@ -9,16 +9,17 @@ from fastapi import APIRouter, Path, Request
 from queenright import api
 from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
-from queenright.server.access.caller import actor_of
-from queenright.server.routes.dependencies import PermissionsDep
+from queenright.server.access.caller import audit_name
+from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentQuery, Body, By, Text
+from queenright.server.routes.params import AgentQuery, By, Seen, Text
+from queenright.server.routes.seen import require_seen
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 
-class PermissionAnswer(Body):
+class PermissionAnswer(Seen):
     """The answer to a permission request."""
 
     decision: Answered
@@ -50,12 +51,13 @@ async def list_permissions(
 @router.post("/{request_id}/answer", **operation(status=202, errors=(404, 409)))
 async def answer_permission(
     request: Request,
-    permissions: PermissionsDep,
+    service: ServiceDep,
     request_id: Annotated[str, Path(description="The request's id.")],
     body: PermissionAnswer,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
-    done = await permissions.answer(
-        request_id, body.decision, by=actor_of(request, body.by), reason=body.reason
+    require_seen(service, body, service.permissions.find(request_id)[0].target)
+    done = await service.permissions.answer(
+        request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
     )
     return api.PermissionResult.of(done, delivered=done.outcome is Outcome.DONE)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.health.recovery.attempt import RecoveryState
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -62,6 +62,6 @@ async def initiate_recovery(request: Request, health: HealthDep, body: Recover) 
     """Recover a task from its last valid checkpoint."""
     return api.RecoveryResult.of(
         await health.initiate_recovery(
-            body.task_id, by=who(request, body.by), reviewed=body.reviewed, from_start=body.from_start
+            body.task_id, by=person_name(request, body.by), reviewed=body.reviewed, from_start=body.from_start
         )
     )

@@ -10,17 +10,18 @@ from pydantic import Field
 from queenright import api
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.params import Body, By, Reason
+from queenright.server.routes.params import By, Reason, Seen
+from queenright.server.routes.seen import require_seen_ticket
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
 
 _LONGEST = 30 * 86_400
 
 
-class CreateSilence(Body):
+class CreateSilence(Seen):
     """The ticket to silence, for how long, and why."""
 
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
@@ -46,9 +47,10 @@ async def list_silences(service: ServiceDep) -> api.Silences:
 @router.post("", **operation(status=201, errors=(404, 409, 502)))
 async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
+    await require_seen_ticket(service, body, body.ticket_id)
     silence_id, peer = await service.silences.add(
         body.ticket_id,
-        by=redact(who(request, body.by), 100),
+        by=redact(person_name(request, body.by), 100),
         comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
         seconds=body.seconds,
     )

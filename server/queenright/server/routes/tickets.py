@@ -12,12 +12,13 @@ from queenright import api
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
-from queenright.server.access.caller import who
+from queenright.server.access.caller import person_name
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Reason
+from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, Seen
+from queenright.server.routes.seen import require_seen_ticket
 from queenright.server.service import Service
 from queenright.server.views.ticket_timeline import timeline
 from queenright.server.views.view import ticket_row
@@ -28,7 +29,7 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
 
 
-class TicketRequest(Body):
+class TicketRequest(Seen):
     """Who acts on the ticket."""
 
     by: By = "operator"
@@ -159,8 +160,9 @@ async def acknowledge_ticket(
 ) -> api.Ticket:
     """Acknowledge a ticket: its reminders stop."""
     given = body or Acknowledge()
+    await require_seen_ticket(service, given, ticket_id)
     await service.tickets.acknowledge(
-        ticket_id, by=who(request, given.by), via=AckChannel(given.via), note=given.note
+        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via), note=given.note
     )
     return await read_ticket(service, ticket_id)
 
@@ -171,7 +173,10 @@ async def unacknowledge_ticket(
 ) -> api.Ticket:
     """Withdraw an acknowledgement: reminders start again."""
     given = body or Unacknowledge()
-    await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=AckChannel(given.via))
+    await require_seen_ticket(service, given, ticket_id)
+    await service.tickets.unacknowledge(
+        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via)
+    )
     return await read_ticket(service, ticket_id)
 
 
@@ -186,7 +191,8 @@ async def dismiss_ticket(
     after an operator was notified of it. The ticket of a dead worker is resolved instead, whatever its
     severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
     """
-    ticket, by = await service.tickets.find(ticket_id), who(request, body.by)
+    await require_seen_ticket(service, body, ticket_id)
+    ticket, by = await service.tickets.find(ticket_id), person_name(request, body.by)
     if ticket is not None and service.tickets.is_about_dead_worker(ticket):
         await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=by)
     else:
@@ -206,5 +212,6 @@ async def resolve_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolve
 ) -> api.Ticket:
     """Close a ticket about a dead worker or a failed recovery that a person has settled."""
-    await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
+    await require_seen_ticket(service, body, ticket_id)
+    await service.tickets.resolve(ticket_id, body.reason, by=person_name(request, body.by))
     return await read_ticket(service, ticket_id)

@@ -55,11 +55,11 @@ _START_EVENTS: Final = {
 """The event for work that started, or for something that has no duration."""
 
 
-RUN_END_HOLD: Final = 60.0
+RUN_END_HOLD_SECONDS: Final = 60.0
 """Seconds to wait for more of a run after an agent inside it has ended."""
-UNSEEN_TOOL_HOLD: Final = 15.0
+UNSEEN_TOOL_HOLD_SECONDS: Final = 15.0
 """Seconds to wait for the span of a tool call that messages mention."""
-CLOCK_TOLERANCE: Final = 100_000_000
+CLOCK_TOLERANCE_NS: Final = 100_000_000
 """Nanoseconds by which work may end after the span around it: clocks differ."""
 _MAX_ANCESTORS: Final = 16
 """Ancestors of a span that are looked up in its request."""
@@ -387,7 +387,7 @@ class _Assembly:
 
     def _begin_run(self, run: Run, observation: Observation) -> None:
         """Start a run of another framework when its first record arrives."""
-        spread = CLOCK_TOLERANCE if observation.start <= run.ended_at else 0
+        spread = CLOCK_TOLERANCE_NS if observation.start <= run.ended_at else 0
         if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
             return
         self._batch.set_open(run, True, run.ended_at)
@@ -423,7 +423,7 @@ class _Assembly:
         self._pending_ends.hold(
             run,
             observation if held is None or held.end < observation.end else held,
-            self._now + RUN_END_HOLD,
+            self._now + RUN_END_HOLD_SECONDS,
         )
 
     def _end_run(
@@ -497,7 +497,7 @@ class _Assembly:
         for result in results:
             run.add_result(result, observation.start, observation.span_id.hex())
         if self._pending_answers.get(run) is None:
-            self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD)
+            self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD_SECONDS)
 
     def _emit_answered_calls(self, run: Run, observation: Observation) -> None:
         """Emit the tool calls that only messages report."""

@@ -12,7 +12,7 @@ from queenright.server.telemetry.observation import Observation
 MAX_CALLS: Final = 64
 _BEFORE_RESTART: Final = "before"
 """The source of calls that were restored after a restart."""
-_SLACK: Final = 2_000_000
+_SLACK_NS: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
 
 
@@ -169,4 +169,4 @@ def _overlap(call: Call, observation: Observation) -> int:
 def _overlaps(call: Call, observation: Observation) -> bool:
     call_start, call_end, start, end = _common_times(call, observation)
     shared, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
-    return 2 * shared >= shorter if shorter else shared >= -_SLACK
+    return 2 * shared >= shorter if shorter else shared >= -_SLACK_NS

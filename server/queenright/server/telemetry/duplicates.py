@@ -35,7 +35,7 @@ class Duplicates:
         Return whether a span is stored.
 
         Raises:
-            StillStoringError: It is being stored and the outcome is not known yet.
+            StillStoringError: The record is being stored and the outcome is not known yet.
         """
         if span in self._storing:
             raise StillStoringError

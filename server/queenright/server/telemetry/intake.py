@@ -39,7 +39,7 @@ _FAULTS: Final[Mapping[int, Fault]] = {
     505: Fault.UNSUPPORTED,
 }
 """The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
-NOTICE_INTERVAL: Final = 3_600.0
+NOTICE_INTERVAL_SECONDS: Final = 3_600.0
 """Seconds before the same notice about a sender is repeated."""
 
 
@@ -90,11 +90,13 @@ class Intake:
             source.add(new)
             source.first_seen = source.first_seen or now
             source.last_seen = now
-            is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL
+            is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
             if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
                 source.last_notified = now
                 notices.append(_unused_notice(source))
-            is_known = source.wrong_times_notified and now - source.wrong_times_notified < NOTICE_INTERVAL
+            is_known = (
+                source.wrong_times_notified and now - source.wrong_times_notified < NOTICE_INTERVAL_SECONDS
+            )
             if new.wrong_times and not is_known:
                 source.wrong_times_notified = now
                 notices.append(_wrong_time_notice(source))

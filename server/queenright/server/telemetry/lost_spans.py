@@ -12,7 +12,7 @@ from queenright.server.telemetry.observation import Observation
 
 MAX_HELD: Final = 10_000
 
-SPAN_GRACE: Final = 60.0
+SPAN_GRACE_SECONDS: Final = 60.0
 """Seconds to wait for a span after the record of its end; exporters send every 5 s and retry."""
 
 
@@ -25,7 +25,7 @@ class LostSpans:
     def hold(self, observation: Observation, now: float) -> None:
         """Keep the end of a span until the span is overdue."""
         make_room(self._held, MAX_HELD)
-        self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
+        self._held.setdefault(observation.identity, (now + SPAN_GRACE_SECONDS, observation))
 
     def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
@@ -45,5 +45,5 @@ class LostSpans:
             if not has_span:
                 observation.awaits_span = False
                 overdue.append(observation)
-                batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE))
+                batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE_SECONDS))
         return overdue

@@ -8,7 +8,7 @@ arrives. From worst to best:
 
 * the service's name, then the agent's name in the resource;
 * the agent's name in the text of its span;
-* the agent's name on a span; of several, the one that started first, as it encloses the others.
+* the agent's name on a span; if there are several, the one that started first, as it encloses the others.
 
 Spans of our own instrumentation name everything themselves.
 """

@@ -24,7 +24,7 @@ ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
 _MAX_TRANSIT: Final = 30 * 1_000_000_000
 """Nanoseconds that exporters take to send a record."""
-_PROMPT_SPREAD: Final = 5 * 1_000_000_000
+_PROMPT_SPREAD_NS: Final = 5 * 1_000_000_000
 """Nanoseconds within which two sources report the same prompt; not all of them give its id."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """Events that end a wait, as they show that the worker works."""
@@ -224,7 +224,7 @@ class Session:
         A client connects before its first prompt and disconnects when it exits.
         """
         if self.run.open and at <= self.run.ended_at:
-            return  # late, of an earlier run
+            return  # late, from an earlier run
         change = Change(EventType.MCP_SERVER_CHANGED, at, observation.data)
         if self.run.open or self.run.ended_at:
             yield change
@@ -308,7 +308,7 @@ class Session:
         """Return whether a turn begins with a prompt of the user that no other source has reported."""
         if observation.subagent:
             return False
-        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD
+        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD_NS
         if is_near and observation.source not in self._prompt_sources:
             self._prompt_sources.add(observation.source)
             return False

@@ -86,7 +86,7 @@ class Source:
     wrong_times: int = 0
     """Records with impossible times."""
     wrong_time: str = ""
-    """What is wrong with the first of them; of a known source, with the last."""
+    """What is wrong with the first of them; for a known source, with the last."""
     first_seen: float = 0.0
     last_seen: float = 0.0
     last_notified: float = 0.0

@@ -180,7 +180,7 @@ def tool_in(value: Any) -> str:
     Return the tool name in a hook call, or "unknown".
 
     Raises:
-        ValueError: It is not a string.
+        ValueError: The value is not a string.
     """
     if value is not None and not isinstance(value, str):
         raise ValueError(f"tool_name must be a string, not {type(value).__name__}")

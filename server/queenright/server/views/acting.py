@@ -117,7 +117,7 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
     words = {
         Level.NUDGED: _nudged(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
-        Level.HUMAN: "a person has to look",
+        Level.HUMAN: "a person must act",
     }
     return api.StatusLadder.of(
         ladder,

@@ -53,10 +53,10 @@ def activity_kind(vitals: VitalSigns) -> str:
 
 def reason_of(health: WorkerHealth) -> str:
     """Return why a worker is in its state; "" if it is well."""
-    if health.findings:
+    if (lead := worst(health.findings)) is not None:
         # The current evidence: the monitor's reason dates from when the state began.
-        return worst(health.findings).evidence
-    if (health.standing or health.state) is not HealthState.HEALTHY:
+        return lead.evidence
+    if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
     return end_reason(health.vitals) if health.vitals.refused_input else ""
 
@@ -65,7 +65,7 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     activity, progress = vitals.last_activity, vitals.last_progress
-    state = health.standing or health.state
+    state = health.fleet_state or health.state
     return api.AgentRow(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,

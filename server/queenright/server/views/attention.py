@@ -61,7 +61,7 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             continue
         is_left = ticket.severity is Severity.HIGH and ticket.ticket_id in unacknowledged
         if is_left or ticket.severity is Severity.CRITICAL:
-            yield _ticket(ticket)
+            yield _ticket(ticket, service.monitor.get(ticket.worker_agent_id, ticket.worker_session_id))
 
 
 def open_incidents(service: Service) -> list[Incident]:
@@ -162,12 +162,11 @@ def _escalation(one: Escalation, ticket: EscalationTicket | None) -> api.Attenti
     )
 
 
-def _ticket(one: EscalationTicket) -> api.AttentionItem:
-    target = Target(
-        agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=one.incarnation_id
-    )
+def _ticket(one: EscalationTicket, worker: WorkerHealth | None) -> api.AttentionItem:
+    # Of a worker that was restarted, actions are about the process that runs now.
+    current = one.incarnation_id if worker is None else worker.vitals.incarnation_id
     return _item(
-        target,
+        Target(agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=current),
         one.ticket_id,
         "ticket",
         one.cause,

@@ -70,7 +70,7 @@ class FleetQuery:
         vitals = worker.vitals
         if self.agent_id is not None and vitals.agent_id != self.agent_id:
             return False
-        if self.state is not None and (worker.standing or worker.state) is not self.state:
+        if self.state is not None and (worker.fleet_state or worker.state) is not self.state:
             return False
         if not self.search:
             return True
@@ -192,6 +192,6 @@ def standing_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> Heal
 
     A session that ended counts as failing while an operator has to act: it is ``unresolved``.
     """
-    if worker.standing is not None:
-        return worker.standing
+    if worker.fleet_state is not None:
+        return worker.fleet_state
     return HealthState.FAILING if worker.key in unresolved else None

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_PAUSE: Final = 0.1
+_PAUSE_SECONDS: Final = 0.1
 """Seconds between two reads, so that a hundred events cause one read or two."""
 _MAX_AGE: Final = 5.0
 """Seconds after which the store is read without an event: not every change has one."""
@@ -68,4 +68,4 @@ class Latest(Generic[T]):
                 await self.load()
             except StoreError as error:
                 _log.error("cannot read the latest %s; retrying: %s", self._what, error)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE_SECONDS)

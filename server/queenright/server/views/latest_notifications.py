@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.alerting.notification import HandedOver, list_notifications
+from queenright.alerting.notification import NotificationRecord, list_notifications
 from queenright.health.store import Store
 from queenright.runtime.events import Clock, EventType
 from queenright.server.views.latest import Latest
@@ -23,7 +23,7 @@ CHANGING: Final = frozenset(
 """Events that may have changed the outbox."""
 
 
-class LatestNotifications(Latest[HandedOver]):
+class LatestNotifications(Latest[NotificationRecord]):
     """
     The newest notifications and their deliveries.
 

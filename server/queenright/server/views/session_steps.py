@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -233,9 +234,8 @@ def read_steps(
     if not events:
         return found
     first, last = events[0][0], events[-1][0]
-    around = {"types": STEP_EVENTS, "limit": _CONTEXT}
-    earlier = read_session(conn, agent_id, session_id, before=first, **around)
-    later = read_session(conn, agent_id, session_id, after=last, newest=False, **around)
+    around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT)
+    earlier, later = around(before=first), around(after=last, newest=False)
     pairs = SessionSteps([*earlier, *events, *later])
     drafts = sorted((one for one in pairs.drafts if first <= one.seq <= last), key=lambda one: one.seq)
     ids = {seq: event.id for seq, event in events}

@@ -42,7 +42,7 @@ _OF_THE_WORKER: Final = frozenset(
 )
 """Types whose events name the worker: interventions while the ticket was live."""
 _MOST: Final = 1000
-_AFTER: Final = 60.0
+_AFTER_SECONDS: Final = 60.0
 """Seconds after the ticket closed in which consequences may still be logged."""
 
 
@@ -54,7 +54,7 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
         conn: A connection in a transaction.
         ticket: The ticket.
     """
-    until = None if ticket.closed_at is None else ticket.closed_at + _AFTER
+    until = None if ticket.closed_at is None else ticket.closed_at + _AFTER_SECONDS
     rows = read_page(
         conn,
         types=_OF_THE_TICKET | _OF_THE_WORKER,

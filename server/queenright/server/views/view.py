@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Final
 
 from queenright import api
-from queenright.alerting.notification import HandedOver
+from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Step, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
@@ -77,7 +77,7 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.Notification:
+def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
@@ -232,7 +232,7 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
 def _acting(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
     return acting_view(
-        stop=service.health.emergency_stopped,
+        stop=service.health.emergency_stop_state,
         storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
@@ -255,11 +255,11 @@ def _next(service: Service, ladder: Ladder) -> Step | None:
     settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)
     if worker is None:
-        return None if ladder.grounded else Step(ladder=ladder)
-    step = next_step(ladder, Standing.of(worker, settings), settings)
+        return None if ladder.is_untouched else Step(ladder=ladder)
+    step = next_step(ladder, LadderInputs.of(worker, settings), settings)
     if not settings.intervention.enabled:
         step = Step(ladder=step.ladder)
-    if step.ladder is None or (step.ladder.grounded and step.action is None):
+    if step.ladder is None or (step.ladder.is_untouched and step.action is None):
         return None
     return step
 

@@ -19,7 +19,13 @@ from pydantic import SecretStr
 from queenright.alerting import notification_ledger
 from queenright.alerting.callbacks.alertmanager import parse_notification
 from queenright.alerting.callbacks.deduplication import find_answer, save_answer
-from queenright.alerting.callbacks.pagerduty import OLDEST, SOONEST, IncidentChange, IncidentEvent, read_event
+from queenright.alerting.callbacks.pagerduty import (
+    MAX_AGE_SECONDS,
+    MAX_AHEAD_SECONDS,
+    IncidentChange,
+    IncidentEvent,
+    read_event,
+)
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.notification import read_held
@@ -96,7 +102,7 @@ class Callbacks:
 
         Raises:
             InvalidWebhookError: The body is not an Alertmanager webhook.
-            StoreError: It could not be stored; Alertmanager retries.
+            StoreError: Writing failed; Alertmanager retries.
         """
         notification, now = parse_notification(body), self._clock()
         if notification.truncated:
@@ -185,12 +191,12 @@ class Callbacks:
     async def _handle_event(self, event: IncidentEvent) -> dict[str, Any]:
         if event.change is None:
             return _outcome(f"nothing: {event.event_type} changes no ticket")
-        if self._clock() - event.at > OLDEST:
+        if self._clock() - event.at > MAX_AGE_SECONDS:
             return _outcome("nothing: the event is more than a day old")
-        if (ahead := event.at - self._clock()) > SOONEST:
+        if (ahead := event.at - self._clock()) > MAX_AHEAD_SECONDS:
             return _outcome(
-                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
-                "allowed. Set the clock, if the event is new"
+                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {MAX_AHEAD_SECONDS:.0f} "
+                "are allowed. Set the clock, if the event is new"
             )
         if event.change is IncidentChange.RESOLVED and not event.by_person:
             return _outcome("nothing: no person resolved it")

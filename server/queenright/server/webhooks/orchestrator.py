@@ -57,7 +57,7 @@ class OrchestratorWebhook:
             The decision, or None if the orchestrator answers later.
 
         Raises:
-            OrchestratorError: It cannot be reached, or its answer is not one of the options.
+            OrchestratorError: The orchestrator cannot be reached, or its answer is not one of the options.
         """
         try:
             return self._parse_answer(escalation, await self._webhook.post(self._payload(escalation)))

@@ -70,9 +70,9 @@ class RespawnWebhook:
     def __repr__(self) -> str:
         return f"RespawnWebhook({self._webhook.host!r})"
 
-    def reaches(self, target: Target) -> bool:
+    def can_reach(self, target: Target) -> bool:
         """Return whether the worker does not belong to the local runtime."""
-        return self._local is None or not self._local.reaches(target)
+        return self._local is None or not self._local.can_reach(target)
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """

@@ -36,21 +36,21 @@ class EventLog(RichLog):
         if new is None:
             self.clear()
             new = list(lines)
-        at_end = self._at_end() or not self._lines
+        at_end = self._is_at_end() or not self._lines
         for one in new:
             self.write(render_line(one), scroll_end=at_end)
         self._last, self._lines, self._drawn_width = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:
-        """Wrap the lines again; a log at its end stays there."""
-        was_at_end = self._at_end(self._height - self.size.height)
+        """Wrap the lines again. A log that was scrolled to the end stays at the end."""
+        was_at_end = self._is_at_end(self._height - self.size.height)
         self._height = self.size.height
         self.show(self._lines)
         if was_at_end:
             self.scroll_end(animate=False)
 
-    def _at_end(self, lost: int = 0) -> bool:
-        """Return whether the newest line is visible, or was before ``lost`` lines of height were lost."""
+    def _is_at_end(self, lost: int = 0) -> bool:
+        """Return whether the newest line is visible, or was before the height shrank by ``lost`` lines."""
         return self.max_scroll_y - self.scroll_y <= 1 + max(lost, 0)
 
 

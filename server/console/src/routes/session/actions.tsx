@@ -1,4 +1,4 @@
-import { useQuery } from '@tanstack/react-query'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { lazy, Suspense, useState } from 'react'
 import { nudgeWorker, stopWorker } from '../../api/acts'
 import { data, GET, POST } from '../../api/client'
@@ -22,9 +22,10 @@ export function useTickets(worker: AgentHealth) {
 export const isOpen = (ticket: Ticket): boolean => ticket.closed_at === null
 
 const DURATIONS = [
-  { value: '1800', label: '30 minutes' },
+  { value: '900', label: '15 minutes' },
   { value: '3600', label: '1 hour' },
-  { value: '14400', label: '4 hours' },
+  { value: '7200', label: '2 hours' },
+  { value: '28800', label: '8 hours' },
   { value: '86400', label: '1 day' },
 ]
 
@@ -60,6 +61,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
 
 function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
   const { agent_id: agentId, session_id, incarnation_id } = worker
+  const queries = useQueryClient()
   const target = { agentId, session_id, incarnation_id }
   const seen = (
     <p className="mono muted wrap" style={{ fontSize: 12 }}>
@@ -102,12 +104,14 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
           title="Silence the ticket"
           lead={ticket?.cause}
           fields={[
-            { name: 'seconds', label: 'For', options: DURATIONS, value: '3600' },
-            { name: 'comment', label: 'Why', required: true },
+            { name: 'seconds', label: 'For', options: DURATIONS, value: '7200' },
+            { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
           ]}
           confirm="Silence"
           run={async ({ seconds, comment = '' }) => {
             await data(POST('/api/silences', { body: { ticket_id: ticket!.ticket_id, seconds: Number(seconds), comment, ...by() } }))
+            // A silence has no event.
+            void queries.invalidateQueries({ queryKey: ['tickets'] })
             say(`Silenced the ticket of ${agentId} for ${DURATIONS.find((one) => one.value === seconds)?.label ?? seconds}.`)
           }}
           onClose={onClose}

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { FiredFinding } from '../../api/schema'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings } from './compare'
 
 const fired = (kind: string, at: number): FiredFinding => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null, shadow: false }) as FiredFinding
 
@@ -31,6 +31,12 @@ describe('a slider', () => {
       expect(fromSlider(0, low, high, false)).toBe(low)
       expect(fromSlider(SLIDER, low, high, false)).toBe(high)
     }
+  })
+
+  it('is about the default, within what is allowed', () => {
+    expect(sliderRange(300, 0, 31_536_000)).toEqual([15, 6000])
+    expect(sliderRange(0.55, 0.5, 1)).toEqual([0.5, 1])
+    expect(sliderRange(3, 1, null)).toEqual([1, 60])
   })
 
   it('spreads a wide range', () => {

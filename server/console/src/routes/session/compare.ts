@@ -36,10 +36,16 @@ export const writeSettings = (settings: Readonly<Record<string, number>>): strin
     .map(([name, value]) => `${name}:${value}`)
     .join(',')
 
-/** Steps of a slider. A range of more than two orders of magnitude is logarithmic. */
+/** The range of a slider: what a person would try, within what is allowed. */
+export function sliderRange(usual: number, minimum: number | null, maximum: number | null): [number, number] {
+  if (usual <= 0) return [minimum ?? 0, maximum ?? 10]
+  return [Math.max(minimum ?? 0, usual / 20), Math.min(maximum ?? Infinity, usual * 20)]
+}
+
+/** Steps of a slider. A wide range is logarithmic. */
 export const SLIDER = 1000
 
-const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 100
+const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 20
 
 /** The place of a value on a slider, from 0 to SLIDER. */
 export function toSlider(value: number, minimum: number, maximum: number): number {

@@ -7,7 +7,7 @@ import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, words } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
 import { amount, HoldBar, share } from './holds'
 import { KindIcon, kindName, stepName, took } from './kinds'
@@ -50,7 +50,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
       <div className="stack">
         <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
-        <Outcome real={real.data} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+        <Outcome real={real.data} steps={steps ?? []} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
       <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
     </div>
@@ -255,12 +255,19 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
 }
 
 /** What fired, and the difference that the changed thresholds make. */
-function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Evaluation | undefined; isReading: boolean; onGo: (stepId: string) => void }) {
+function Outcome({ real, tried, steps, isReading, onGo }: {
+  real: Evaluation
+  tried: Evaluation | undefined
+  steps: readonly Step[]
+  isReading: boolean
+  onGo: (stepId: string) => void
+}) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
+  const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: FiredFinding | undefined) =>
+  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined) =>
     one ? (
-      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence}`}>
+      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
       </button>
     ) : (
@@ -274,7 +281,8 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
             <thead>
               <tr>
                 <th>Detector</th>
-                <th>Thresholds in force</th>
+                <th>In the session</th>
+                <th>{tried ? 'Thresholds in force' : 'Replayed'}</th>
                 {tried && <th>Changed thresholds</th>}
                 {tried && <th>Difference</th>}
                 {!tried && <th>Evidence</th>}
@@ -287,8 +295,10 @@ function Outcome({ real, tried, isReading, onGo }: { real: Evaluation; tried: Ev
                     <span className="row">
                       <Shape tone={toneOf((row.after ?? row.before)!.severity)} />
                       {words(row.kind)}
+                      {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
+                  <td>{time(logged(row.kind))}</td>
                   <td>{time(row.before)}</td>
                   {tried && <td>{time(row.after)}</td>}
                   {tried && (
@@ -371,9 +381,9 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
           <input className="input" type="search" aria-label="Filter thresholds" placeholder="Filter" value={search} onChange={(event) => setSearch(event.target.value)} />
         </div>
         {groups.map(([group, settings]) => (
-          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === groupName(evaluation.settings[0]!)}>
+          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === 'loops'}>
             <summary>
-              {words(group)} <span className="muted number">{settings.length}</span>
+              {sentence(group)} <span className="muted number">{settings.length}</span>
             </summary>
             {settings.map((setting) => (
               <ThresholdField key={setting.name} setting={setting} value={draft[setting.name]} onChange={(value) => change(setting, value)} />
@@ -388,23 +398,28 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
 
 const PREFIX = /^health_monitoring\./
 
+const sentence = (name: string): string => words(name).replace(/^./, (first) => first.toUpperCase())
+
 /** `loops` of `health_monitoring.loops.window`. */
 const groupName = ({ name }: Threshold): string => name.replace(PREFIX, '').replace(/\.?[^.]*$/, '') || 'other'
 
-function range({ minimum, maximum }: Threshold): string {
-  if (minimum !== null && maximum !== null) return `, ${amount(minimum)} to ${amount(maximum)}`
-  return minimum !== null ? `, at least ${amount(minimum)}` : maximum !== null ? `, at most ${amount(maximum)}` : ''
+/** What is allowed; a bound that nobody reaches is not one. */
+function range({ minimum, maximum, unit }: Threshold): string {
+  const high = maximum !== null && maximum < 1_000_000 ? maximum : null
+  const low = minimum || null
+  if (high !== null) return `, ${inUnit(minimum ?? 0, unit)} to ${inUnit(high, unit)}`
+  return low === null ? '' : `, at least ${inUnit(low, unit)}`
 }
+
+const inUnit = (value: number, unit: string): string => (unit === 's' ? duration(value) : amount(value))
 
 function ThresholdField({ setting, value, onChange }: { setting: Threshold; value: number | undefined; onChange: (value: number | null) => void }) {
   const { name } = setting
   const current = value ?? setting.value
-  const minimum = setting.minimum ?? 0
-  const maximum = setting.maximum ?? Math.max(10 * setting.default, 2 * setting.value, 10)
-  const isWhole = [setting.default, minimum, setting.value].every(Number.isInteger) && maximum - minimum > 1
+  const [minimum, maximum] = sliderRange(setting.default, setting.minimum, setting.maximum)
+  const isWhole = [setting.default, setting.minimum ?? 0, setting.value].every(Number.isInteger)
   const id = `threshold-${name}`
   const short = name.slice(name.lastIndexOf('.') + 1)
-  const unit = setting.unit ? ` ${setting.unit}` : ''
   return (
     <div className={`threshold ${value === undefined ? '' : 'changed'}`}>
       <label htmlFor={id} className="mono" title={name}>
@@ -431,21 +446,21 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         step={1}
         value={toSlider(current, minimum, maximum)}
         aria-label={name}
-        aria-valuetext={`${amount(current)}${unit}`}
+        aria-valuetext={inUnit(current, setting.unit)}
         onChange={(event) => onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole))}
         onKeyDown={(event) => {
           // A step of the slider may be less than a step of the value.
           const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key]
           if (!by || !isWhole) return
           event.preventDefault()
-          onChange(Math.max(minimum, Math.min(maximum, current + by)))
+          onChange(Math.max(setting.minimum ?? 0, Math.min(setting.maximum ?? Infinity, current + by)))
         }}
       />
       <span id={`${id}-help`} className="hint muted">
         {setting.help && <span className="wrap">{setting.help} </span>}
         <span className="number">
-          Default {amount(setting.default)}
-          {setting.value !== setting.default && `, in force ${amount(setting.value)}`}{range(setting)}
+          Default {inUnit(setting.default, setting.unit)}
+          {setting.value !== setting.default && `, in force ${inUnit(setting.value, setting.unit)}`}{range(setting)}
         </span>
         {value !== undefined && (
           <button className="link" onClick={() => onChange(null)}>

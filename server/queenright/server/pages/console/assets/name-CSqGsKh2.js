@@ -1,0 +1,1 @@
+var e=`queenright-name`,t=()=>localStorage.getItem(e)??void 0,n=t=>localStorage.setItem(e,t),r=()=>{let e=t();return e?{by:e}:{}};export{t as n,n as r,r as t};

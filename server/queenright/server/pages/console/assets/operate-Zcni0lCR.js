@@ -1,1 +1,0 @@
-import{i as e}from"./basics-D02kKGxU.js";import{u as t}from"./format-D6o0jrcT.js";var n=t();function r(){return(0,n.jsx)(e,{title:`operate`})}export{r as OperatePage};

@@ -1,0 +1,49 @@
+"""Guards of actions: the worker is the one that the caller saw."""
+
+from __future__ import annotations
+
+from fastapi import HTTPException
+
+from queenright.health.interventions.target import Target
+from queenright.server.routes.params import Seen
+from queenright.server.service import Service
+
+
+def require_seen(service: Service, seen: Seen, target: Target) -> None:
+    """
+    Refuse an action if the session or the process has changed since the caller looked.
+
+    Args:
+        target: The worker that the action is about, as of when that was recorded.
+
+    Raises:
+        HTTPException: 409, it is another.
+    """
+    if seen.session_id is not None and seen.session_id != target.session_id:
+        raise HTTPException(
+            409,
+            f"this is about session {target.session_id!r} of {target.agent_id!r}, not {seen.session_id!r}; "
+            "look at it again",
+        )
+    worker = service.monitor.get(*target.key)
+    current = target.incarnation_id if worker is None else worker.vitals.incarnation_id
+    if seen.incarnation_id is not None and seen.incarnation_id != current:
+        raise HTTPException(
+            409,
+            f"{target.agent_id!r} was restarted in the meantime (incarnation {current!r}, not "
+            f"{seen.incarnation_id!r}); look at it again",
+        )
+
+
+async def require_seen_ticket(service: Service, seen: Seen, ticket_id: str) -> None:
+    """Refuse an action on a ticket as ``require_seen`` does; an unknown ticket is left to the action."""
+    if seen.session_id is None and seen.incarnation_id is None:
+        return
+    ticket = await service.tickets.find(ticket_id)
+    if ticket is not None:
+        target = Target(
+            agent_id=ticket.worker_agent_id,
+            session_id=ticket.worker_session_id,
+            incarnation_id=ticket.incarnation_id,
+        )
+        require_seen(service, seen, target)

@@ -1,0 +1,163 @@
+"""Actions name the worker as the caller saw it, and are refused if another has taken its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings
+from tests.server.test_app import ticket_on
+from tests.server.test_permissions import answering, ask, client_of, open_request
+
+SESSION = "looper-session"
+SEEN = {"session_id": SESSION, "incarnation_id": "one"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Only a person decides."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def post(http: httpx.AsyncClient, path: str, **body: Any) -> httpx.Response:
+    return await http.post(f"/api/{path}", json=body)
+
+
+async def restart(running: Running) -> None:
+    """Restart the worker's process: its session goes on in another incarnation."""
+    who = {"agent_id": "looper", "session_id": SESSION, "incarnation_id": "two"}
+    now = running.service.clock()
+    start = {"framework": "test", "start_records": True}
+    await running.service.ingest([AgentEvent(type=EventType.EXECUTION_STARTED, time=now, data=start, **who)])
+
+
+def require_refusal(answer: httpx.Response, words: str) -> None:
+    assert answer.status_code == 409, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert words in answer.json()["title"]
+
+
+@pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
+async def test_action_on_a_restarted_worker_is_refused(
+    running: Running, http: httpx.AsyncClient, action: str
+) -> None:
+    """B112: it names its target by session and incarnation, and nothing is done to another."""
+    await ticket_on(running)
+    await restart(running)
+    body = {} if action == "nudge" else {"reason": "it loops"}
+
+    stale = await post(http, f"agents/looper/{action}", **SEEN, **body)
+    current = await post(http, f"agents/looper/{action}", **SEEN | {"incarnation_id": "two"}, **body)
+
+    require_refusal(stale, "it was restarted in the meantime (incarnation 'two', not 'one')")
+    assert current.status_code == 202, current.text
+    assert current.json()["incarnation_id"] == "two"
+
+
+async def test_action_without_a_known_incarnation_is_not_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B112: an empty one is unknown."""
+    await ticket_on(running)
+
+    answer = await post(http, "agents/looper/nudge", session_id=SESSION, incarnation_id="")
+
+    assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [("acknowledge", {}), ("unacknowledge", {}), ("dismiss", {"reason": "x"}), ("resolve", {"reason": "x"})],
+)
+async def test_ticket_of_a_worker_that_changed_is_left_alone(
+    running: Running, http: httpx.AsyncClient, action: str, body: dict[str, str]
+) -> None:
+    """B112"""
+    ticket_id = await ticket_on(running)
+    before = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    await restart(running)
+
+    stale = await post(http, f"tickets/{ticket_id}/{action}", **SEEN, **body)
+    other = await post(http, f"tickets/{ticket_id}/{action}", session_id="another", **body)
+
+    require_refusal(stale, "'looper' was restarted in the meantime")
+    require_refusal(other, "this is about session 'looper-session' of 'looper', not 'another'")
+    after = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    assert (after["status"], after["acknowledged_at"]) == (before["status"], before["acknowledged_at"])
+    silence = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
+    require_refusal(await post(http, "silences", **SEEN, **silence), "was restarted in the meantime")
+
+
+async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B112: the list of what needs a person names the process that runs now."""
+    ticket_id = await ticket_on(running)
+    await restart(running)
+    [item] = [one for one in (await http.get("/api/attention")).json()["items"] if one["kind"] == "ticket"]
+
+    seen = {name: item[name] for name in SEEN}
+    answer = await post(http, f"tickets/{ticket_id}/acknowledge", **seen)
+
+    assert seen == {"session_id": SESSION, "incarnation_id": "two"}
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["status"] == "acknowledged"
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_approval_for_another_incarnation_is_refused(
+    running: Running, http: httpx.AsyncClient, answer: str
+) -> None:
+    """B112"""
+    ticket = running.service.tickets.get(await ticket_on(running))
+    assert ticket is not None
+    await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
+    [approval] = running.service.approvals.pending()
+
+    refused = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN | {"incarnation_id": "0"})
+
+    require_refusal(refused, "was restarted in the meantime")
+    assert running.service.approvals.pending() == [approval]
+    done = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN)
+    assert done.status_code == 202, done.text
+
+
+async def test_decision_for_another_session_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+    """B112"""
+    await ticket_on(running)
+    await running.service.interventions.escalate("looper", "it gets nowhere", by="ann")
+    [question] = running.service.interventions.ledger.pending
+    path = f"escalations/{question}/decision"
+
+    refused = await post(http, path, decision="terminate", session_id="another")
+    taken = await post(http, path, decision="more_time", **SEEN)
+
+    require_refusal(refused, "not 'another'")
+    assert taken.status_code == 202, taken.text
+
+
+async def test_permission_of_another_incarnation_is_not_answered(tmp_path: Path) -> None:
+    """B112"""
+    async with (
+        serving(answering(tmp_path)) as running,
+        client_of(running) as telemetry,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
+        waiting = await ask(telemetry)
+        request = await open_request(http)
+        path = f"permissions/{request['request_id']}/answer"
+
+        refused = await post(http, path, decision="allow", incarnation_id="another")
+        assert not waiting.done()
+        seen = {name: request[name] for name in SEEN}
+        answered = await post(http, path, decision="deny", **seen)
+
+        require_refusal(refused, "was restarted in the meantime")
+        assert answered.status_code == 202, answered.text
+        assert (await waiting).json()["hookSpecificOutput"]["decision"]["behavior"] == "deny"
