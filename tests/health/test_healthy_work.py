@@ -217,3 +217,43 @@ def test_numbers_of_failures_differ_for_other_arguments(tool: str, arguments: ob
     one, other = (result_fingerprint(result.format(n=n), f"{arguments} {n}") for n in (1, 2))
 
     assert one != other
+
+
+# -- several traces of one session ----------------------------------------------------------------------
+
+
+def test_equal_calls_of_parallel_traces_are_not_in_a_row() -> None:
+    script = worker()
+    for n in range(8):
+        for trace in range(6):
+            script.trace = f"{trace + 1:032x}"
+            call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", after=0.1, duration=8.0)
+        script.now += 10
+
+    assert_is_healthy(script)
+    assert script.finding(LOOP) is None
+
+
+@pytest.mark.parametrize("duration", [0.5, 1.0])
+def test_loop_beside_another_trace_is_found(duration: float) -> None:
+    script = worker()
+    for n in range(8):
+        script.trace = "1" * 32
+        call(script, "read_file", {"path": "a.py"}, "text", duration=duration)
+        script.trace = "2" * 32
+        call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", duration=3.0)
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.HIGH
+
+
+def test_loop_of_one_trace_after_another_is_found() -> None:
+    script = worker()
+    for n in range(6):
+        script.trace = f"{n + 1:032x}"
+        call(script, "read_file", {"path": "a.py"}, "text", duration=0.5)
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.HIGH
