@@ -183,3 +183,14 @@ def test_worker_with_late_progress_is_reported_as_such() -> None:
     summary = annotations_for(gone, SETTINGS)["summary"]
     assert "progress" in summary
     assert "without recovering" not in summary
+
+
+@pytest.mark.parametrize(
+    "status", [TicketStatus.INTERVENING, TicketStatus.WORKER_GONE, TicketStatus.RESOLVED]
+)
+def test_summary_names_the_finding_that_the_text_describes(status: TicketStatus) -> None:
+    """B102: the finding that opened the ticket may be over; labels stay."""
+    changed = ticket(kind=FindingKind.RESOURCE_LIMIT, words_kind=FindingKind.STALL, status=status)
+
+    assert "has stalled (" in annotations_for(changed, SETTINGS)["summary"]
+    assert labels_for(changed, SETTINGS)["cause"] == "resource_limit"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
 from tests.browser import FLAGS
 from tests.server.conftest import http, running, settings
+from tools import console
 
 __all__ = ["http", "running", "settings"]
 
@@ -121,3 +126,23 @@ async def cable(running: Running) -> AsyncIterator[Cable]:
     yield found
     found.pull()
     server.close()
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the console's sources with its npm packages; skips the test if they cannot be installed."""
+    folder = tmp_path_factory.getbasetemp().parent / "console-packages"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "installed").exists():
+            if (npm := shutil.which("npm")) is None:
+                pytest.skip("npm is not installed")
+            shutil.copytree(
+                console.SOURCE, folder, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True
+            )
+            found = subprocess.run(
+                [npm, "ci", "--silent"], cwd=folder, capture_output=True, text=True, check=False
+            )
+            if found.returncode:
+                pytest.skip(f"npm cannot install the console's packages: {found.stderr[-200:]}")
+            (folder / "installed").touch()
+    return folder

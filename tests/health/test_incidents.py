@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health import ticket_rules as rules
-from queenright.health.findings import Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.incidents import incidents_of
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.health.test_ticket_service import finding, worker
@@ -64,6 +64,18 @@ def test_single_agent_is_not_an_incident_but_a_storm_is() -> None:
     tickets = [ticket(1, 10), ticket(2, 10, group="018f"), ticket(3, 12, group="018f")]
 
     assert [(one.cause, one.workers) for one in incidents_of(tickets)] == [("storm", 2)]
+
+
+def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs() -> None:
+    """B104: six sessions at once are; runs that fail one after the other are not."""
+    runs = [
+        ticket(n, 10, worker_agent_id="bee", worker_session_id=f"s{n}", kind=FindingKind.PROVIDER_FAILURE)
+        for n in range(6)
+    ]
+    failed = [one.model_copy(update={"kind": FindingKind.RUNS_FAILED}) for one in runs]
+
+    assert [one.workers for one in incidents_of(runs)] == [6]
+    assert incidents_of(failed) == []
 
 
 @given(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import TicketStatus
@@ -14,7 +15,7 @@ from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import worker
 from tests.health.test_ticket_service import Hive, finding, hive
-from tests.health.worker_script import WorkerScript
+from tests.health.worker_script import START, WorkerScript
 
 __all__ = ["hive"]
 
@@ -341,3 +342,22 @@ def test_tool_that_fails_equally_for_several_workers_is_shared(
     now = fleet[0].now + quiet_for
     workers = [script.health for script in fleet]
     assert shared_cause(workers[0], seen, lambda: workers, SETTINGS, now) == cause
+
+
+@pytest.mark.parametrize(("error", "cause"), [("overloaded", "provider:anthropic"), ("", "")])
+def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -> None:
+    """B104: each run is over before it has a ticket of its own; the agent's failed runs have one."""
+    monitor = HealthMonitor(SETTINGS)
+    calls = {"provider": "anthropic", "model": "claude"} | ({"error_type": error} if error else {})
+    for agent in range(4):
+        for run in range(4):
+            script = WorkerScript(
+                agent=f"{agent}", session=f"{agent}-{run}", monitor=monitor, at=START + 35 * agent
+            )
+            script.start()
+            script.event(EventType.LLM_CALL_COMPLETED, calls)
+            script.event(EventType.EXECUTION_FAILED, {"error": "failed"})
+    seen = script.finding(FindingKind.RUNS_FAILED)
+
+    assert seen is not None
+    assert shared_cause(script.health, seen, monitor.workers, SETTINGS, script.now) == cause

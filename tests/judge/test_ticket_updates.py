@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from queenright.alerting.page_text import current_analysis
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.judge import policy, wording
@@ -120,3 +121,21 @@ async def test_judge_is_not_asked_again_while_its_text_applies(hive: Hive) -> No
     assert len(replies) == count
     assert (await hive.ticket()).worker_session_id == SESSION
     assert (await hive.ticket()).worker_agent_id == AGENT
+
+
+async def test_text_of_the_rules_has_the_current_evidence(hive: Hive) -> None:
+    """B102: the counts in cause and analysis are those of the last check."""
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(16)
+    before = await hive.ticket()
+
+    await hive.bad_steps(2)
+    await hive.tick()
+
+    ticket = await hive.ticket()
+    assert (ticket.ticket_id, ticket.words_kind) == (before.ticket_id, before.words_kind)
+    assert ticket.cause != before.cause
+    assert ticket.finding_evidence in ticket.cause
+    assert ticket.cause.rstrip(".") in current_analysis(ticket)
+    assert f"seen {ticket.occurrences} times" in current_analysis(ticket)

@@ -118,6 +118,23 @@ async def test_missing_resource_is_404_with_a_message(http: httpx.AsyncClient, p
     assert "no" in response.json()["title"]
 
 
+async def test_ticket_links_to_its_trace_if_a_place_of_traces_is_set(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    unset = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    settings = running.service.settings
+    alerting = settings.alerting.model_copy(update={"trace_url": "https://traces.example/{session_id}"})
+    running.service.settings = settings.model_copy(update={"alerting": alerting})
+
+    linked = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    [listed] = (await http.get("/api/tickets")).json()["tickets"]
+
+    assert unset["trace_url"] == ""
+    assert linked["trace_url"] == f"https://traces.example/{linked['session_id']}"
+    assert listed["trace_url"] == linked["trace_url"]
+
+
 async def test_acknowledged_ticket_shows_it_and_closed_ticket_refuses(
     running: Running, http: httpx.AsyncClient
 ) -> None:

@@ -50,6 +50,25 @@ def test_ticket_in_another_alert_names_it() -> None:
     assert any("018f-first" in one for one in lines)
 
 
+def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
+    """B102: the finding that opened it may be over."""
+    changed = ticket(kind="resource_limit", words_kind="stall", severity="critical")
+
+    assert ": critical, stall, " in ticket_lines(changed, NOW)[0]
+    assert " stall " in ticket_row(changed)
+
+
+def test_ticket_has_cause_and_action_once() -> None:
+    text = "It repeats (4 bad steps). It costs money. Stop it."
+    shown = "\n".join(
+        ticket_lines(ticket(cause="It repeats.", suggested_action="Stop it.", analysis=text), NOW)
+    )
+
+    assert (shown.count("It repeats"), shown.count("Stop it")) == (1, 1)
+    assert "(4 bad steps). It costs money" in shown
+    assert ticket().worker_excerpt in shown
+
+
 def test_closed_ticket_says_how_long_it_was_open() -> None:
     closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW, age="3 h")
 

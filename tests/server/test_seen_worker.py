@@ -55,7 +55,7 @@ async def test_action_on_a_restarted_worker_is_refused(
     stale = await post(http, f"agents/looper/{action}", **SEEN, **body)
     current = await post(http, f"agents/looper/{action}", **SEEN | {"incarnation_id": "two"}, **body)
 
-    require_refusal(stale, "it was restarted in the meantime (incarnation 'two', not 'one')")
+    require_refusal(stale, "was restarted in the meantime (incarnation 'two', not 'one')")
     assert current.status_code == 202, current.text
     assert current.json()["incarnation_id"] == "two"
 

@@ -131,12 +131,6 @@ def annotations_for(
         sessions: Number of consecutive sessions that the alert covers.
     """
     ours = _own_base_urls(settings)
-    values = {
-        "agent": ticket.worker_agent_id,
-        "ticket_id": ticket.ticket_id,
-        "session_id": ticket.worker_session_id,
-        "trace_id": ticket.trace_id or ticket.worker_trace_id,
-    }
     annotations = {
         "summary": _summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
@@ -153,10 +147,10 @@ def annotations_for(
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.worker_session_id,
         "graph_id": ticket.worker_graph_id,
-        "dashboard_url": _link(settings.dashboard_url, values),
+        "dashboard_url": _link(settings.dashboard_url, ticket),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
-        "trace_url": _link(settings.trace_url, values),
+        "trace_url": trace_link(ticket, settings),
         REMINDERS: str(count_reminders(ticket) or ""),
     }
     return {name: text for name, text in annotations.items() if text}
@@ -170,17 +164,19 @@ def count_reminders(ticket: EscalationTicket) -> int:
 def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
     # The summary has the current severity; the label keeps the one of the first notification.
     agent = redact(inert(ticket.worker_agent_id), 100)
+    of_runs = ticket.kind is FindingKind.RUNS_FAILED
+    words = _WORDS[ticket.kind if of_runs else ticket.words_kind or ticket.kind]
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager reports it as resolved, which must not look like a recovery.
         became = "has ended without recovering"
         if ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
-        return f"{agent} {became}: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
+        return f"{agent} {became}: it {words} ({ticket.severity.value})."
     wanted = "".join(f" {one.title}" for one in requests if ticket.live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
-    now_too = f", and now it {_WORDS[others[0]]}" if others and ticket.kind is FindingKind.RUNS_FAILED else ""
-    return f"{agent} {_WORDS[ticket.kind]}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
+    now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""
+    return f"{agent} {words}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:
@@ -210,8 +206,19 @@ def _own_base_urls(settings: AlertingSettings) -> tuple[str, ...]:
     return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url})
 
 
-def _link(template: str, values: Mapping[str, str]) -> str:
+def trace_link(ticket: EscalationTicket, settings: AlertingSettings) -> str:
+    """Return the link to a ticket's trace; "" if none is set up, or a value that it needs is missing."""
+    return _link(settings.trace_url, ticket)
+
+
+def _link(template: str, ticket: EscalationTicket) -> str:
     """Fill a link template; return "" if a needed value is missing."""
+    values = {
+        "agent": ticket.worker_agent_id,
+        "ticket_id": ticket.ticket_id,
+        "session_id": ticket.worker_session_id,
+        "trace_id": ticket.trace_id or ticket.worker_trace_id,
+    }
     if any(f"{{{name}}}" in template and not value for name, value in values.items()):
         return ""
     return template.format(**{name: quote(value, safe="") for name, value in values.items()})

@@ -12,6 +12,7 @@ from typing import Final
 
 from queenright.alerting.model_text import inert, plain
 from queenright.health.findings import FindingKind
+from queenright.health.ticket_rules import BY_RULES
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.money import format_spend
 from queenright.instrumentation.redaction import redact
@@ -23,7 +24,7 @@ _MODEL_LIMIT: Final = 1200
 _ACTION_LIMIT: Final = 500
 _EVIDENCE_LIMIT: Final = 500
 
-_BY_RULE: Final = ("Found by the rules: ", "By the rules a ")
+_BY_RULE: Final = (BY_RULES, "By the rules a ")
 """Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
 
 
@@ -89,6 +90,14 @@ def _who(role: str, model: str) -> str:
     return f"The {role} ({name})" if name else f"The {role}"
 
 
+def current_analysis(ticket: EscalationTicket) -> str:
+    """Return the analysis; the part that the rules wrote has the ticket's current cause and numbers."""
+    own = _beyond_rules(ticket)
+    if own == ticket.analysis.strip():
+        return ticket.analysis
+    return f"{policy.analysis(ticket.model_dump(mode='json'))} {own}".strip()
+
+
 def _beyond_rules(ticket: EscalationTicket) -> str:
     """
     Return the part of the analysis after the rules' text, which is on the page already.
@@ -96,7 +105,8 @@ def _beyond_rules(ticket: EscalationTicket) -> str:
     The rules' text is recognized by its fixed ending. Everything before it is dropped, from any author:
     ``describe_finding`` states it from the rules' own numbers.
     """
-    for kind in dict.fromkeys((ticket.kind, ticket.finding_kind or ticket.kind)):
+    about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
+    for kind in dict.fromkeys(about):
         for action in dict.fromkeys((_advice(ticket, kind), ticket.suggested_action)):
             _, end, rest = ticket.analysis.partition(f"{wording.impact(kind)} {action}")
             if end:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.health.findings import Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket
 
 STORM: Final = "storm"
@@ -51,9 +51,15 @@ def incidents_of(tickets: Iterable[EscalationTicket]) -> list[Incident]:
         _incident(one)
         for group in by_group.values()
         for one in _split(group)
-        if len({ticket.worker_agent_id for ticket in one}) > 1
+        if len({_worker(ticket) for ticket in one}) > 1
     ]
     return sorted(incidents, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
+
+
+def _worker(ticket: EscalationTicket) -> tuple[str, str]:
+    """Return whose ticket it is: a session's, or for failed runs the agent's."""
+    of_runs = ticket.kind is FindingKind.RUNS_FAILED
+    return ticket.worker_agent_id, "" if of_runs else ticket.worker_session_id
 
 
 def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import (
+    CompoundSelect,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    literal_column,
+    select,
+    union_all,
+)
 
 from queenright.health.event_log import event_of
 from queenright.health.tables import EVENTS
@@ -34,16 +44,34 @@ def read_session(
         before: Only events with a lower sequence number.
         newest: Beyond ``limit``: return the last events instead of the first.
     """
-    order = EVENTS.c.seq.desc() if newest else EVENTS.c.seq
-    query = select(*_COLUMNS).where(EVENTS.c.agent_id == agent_id, EVENTS.c.session_id == session_id)
-    query = query.where(EVENTS.c.seq > after).order_by(order).limit(limit)
-    if before is not None:
-        query = query.where(EVENTS.c.seq < before)
-    # One query for each type: the index of an agent's events by type is in the log's order within each.
-    rows = [row for kind in types for row in conn.execute(query.where(EVENTS.c.type == kind.value))]
+    parameters = {"agent": agent_id, "session": session_id, "after": after, "before": before, "most": limit}
+    rows = list(conn.execute(_query(frozenset(types), newest, before is not None), parameters))
     rows.sort(key=lambda row: row.seq)
     kept = rows[-limit:] if newest else rows[:limit]
     return [(row.seq, event) for row in kept if (event := event_of(row)) is not None]
+
+
+@lru_cache(maxsize=32)
+def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> CompoundSelect[Any]:
+    """
+    Return the query for the events of each type. Cached: building it takes longer than running it.
+
+    The index of an agent's events by type is in the log's order within each type.
+    """
+    seq = EVENTS.c.seq
+    parts: list[Select[Any]] = []
+    for kind in sorted(types):
+        query = select(*_COLUMNS).where(
+            EVENTS.c.agent_id == bindparam("agent"),
+            EVENTS.c.type == literal_column(f"'{kind.value}'", EVENTS.c.type.type),
+            EVENTS.c.session_id == bindparam("session"),
+            seq > bindparam("after"),
+        )
+        if has_before:
+            query = query.where(seq < bindparam("before"))
+        query = query.order_by(seq.desc() if newest else seq).limit(bindparam("most", type_=Integer()))
+        parts.append(select(query.subquery()))
+    return union_all(*parts)
 
 
 def latest_session(conn: Connection, agent_id: str) -> str | None:

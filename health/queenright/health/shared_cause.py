@@ -39,7 +39,8 @@ def shared_cause(
     ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
     server (``mcp:github``) or a tool (``tool:search``); but no shell or editor, in which equal errors have
     causes of their own. Fewer share a provider or a server too, unless more workers get answers from it, or
-    the error is mostly the caller's own, such as a wrong key.
+    the error is mostly the caller's own, such as a wrong key. Failed runs share the provider of the
+    last failed call.
 
     Args:
         finding: The worst that is wrong with it.
@@ -47,7 +48,9 @@ def shared_cause(
     """
     v, since = health.vitals, now - settings.tickets.incident_window_seconds
     most = settings.tickets.incident_workers
-    if finding.kind is FindingKind.PROVIDER_FAILURE:
+    # A failed run whose last call failed has both findings.
+    has_failed = finding.kind is FindingKind.RUNS_FAILED and _has(health, FindingKind.PROVIDER_FAILURE)
+    if finding.kind is FindingKind.PROVIDER_FAILURE or has_failed:
         return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
     # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
     if finding.kind not in _OF_FAILING_CALLS or not _is_failing(health):

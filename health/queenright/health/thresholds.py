@@ -56,7 +56,7 @@ def thresholds(settings: HealthSettings) -> list[Threshold]:
             minimum=_bound(info, Ge, Gt),
             maximum=_bound(info, Le, Lt),
             unit="s" if field.endswith("_seconds") else "",
-            help=_docstrings(HealthSettings.model_fields[block].annotation).get(field, ""),
+            help=_docstrings(block).get(field, ""),
         )
         for name, block, field, info in _fields()
     ]
@@ -129,10 +129,10 @@ def _range(info: FieldInfo) -> str:
 
 
 @cache
-def _docstrings(model: type[Any] | None) -> Mapping[str, str]:
-    """Return the docstrings of a model's fields, by name."""
-    if model is None:
-        return {}
+def _docstrings(block: str) -> Mapping[str, str]:
+    """Return the docstrings of the fields of a block, by name."""
+    model = HealthSettings.model_fields[block].annotation
+    assert isinstance(model, type)
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}

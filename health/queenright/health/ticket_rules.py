@@ -7,7 +7,7 @@ They are the floor: no model can go below it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health.findings import (
@@ -23,6 +23,9 @@ from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
 from queenright.instrumentation.redaction import redact
+
+BY_RULES: Final = "Found by the rules: "
+"""Start of the reasoning that the rules write."""
 
 
 def reasons(health: WorkerHealth) -> list[Finding]:
@@ -188,6 +191,31 @@ def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> b
     kind = ticket.words_kind or ticket.finding_kind or ticket.kind
     severity = ticket.words_severity or ticket.severity
     return kind in kinds_of(own) and floor(own).rank <= severity.rank
+
+
+def updated_text(ticket: EscalationTicket, finding: Finding, texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the new text of an open ticket about ``finding``, if the rules wrote the old and the new one."""
+    written = (ticket.judge_reasoning, str(texts["judge_reasoning"]))
+    if not ticket.is_open or ticket.words_kind is not finding.kind or not all(map(_is_by_rules, written)):
+        return {}
+    return {name: value for name, value in texts.items() if name in _TEXT_OF_FINDING}
+
+
+_TEXT_OF_FINDING: Final = frozenset(
+    {
+        "cause",
+        "suggested_action",
+        "evidence_snippet",
+        "finding_kind",
+        "finding_evidence",
+        "finding_since",
+        "worker_excerpt",
+    }
+)
+
+
+def _is_by_rules(reasoning: str) -> bool:
+    return reasoning.startswith(BY_RULES)
 
 
 def new_ticket(

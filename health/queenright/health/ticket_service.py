@@ -339,10 +339,11 @@ class TicketService:
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.count_report(ticket, findings, severity, now)
             texts.update(rules.finding_fields(report.health, changed, findings))
-            # A count updates only the numbers: an operator may be reading the text.
+            # A count updates only numbers, and a text of the rules, which contains them.
             if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, findings):
                 change = "renewed"
-            changed = rules.with_current_facts(changed, facts, {} if change == "counted" else texts)
+            current = rules.updated_text(ticket, findings[0], texts) if change == "counted" else texts
+            changed = rules.with_current_facts(changed, facts, current)
             changed = _with_spending(conn, changed)
             table.update_ticket(conn, changed)
             raised = self._raised(conn, changes, changed, change)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.ticket_rules import BY_RULES
 from queenright.health.tickets import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
 from queenright.judge import wording
 
@@ -91,7 +92,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=f"Found by the rules: {reasoning}" + (f", {counted}." if counted else "."),
+        judge_reasoning=f"{BY_RULES}{reasoning}" + (f", {counted}." if counted else "."),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )

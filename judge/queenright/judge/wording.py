@@ -58,13 +58,13 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
     FindingKind.RUNS_FAILED: _Sentences(
         "has had several runs fail in a row",
         "None has completed in between, so the next may fail too; none is repeated automatically.",
-        "Fix the cause of the last error, which is in the evidence, and run it again; queenright "
+        "Fix the cause of the last error and run it again; queenright "
         "events --agent {agent} --types execution_failed shows each further failure. A completed run "
         "closes this ticket; resolve it if it was settled another way.",
     ),
     FindingKind.DOOM_LOOP: _Sentences(
         "has been going in circles",
-        "It produces nothing new, so waiting does not help, and every round costs tokens.",
+        "It produces nothing new, so waiting does not help; every further round costs tokens.",
         "Stop the run or give it another instruction, and check why the tool's answer does not help.",
     ),
     FindingKind.ERROR_STREAK: _Sentences(

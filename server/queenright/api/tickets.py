@@ -119,6 +119,9 @@ class Ticket(Wire):
         description="Shared by tickets of one incident: the storm's id, or the cause (provider:anthropic)."
     )
 
+    trace_url: str = Field(
+        default="", description="Link to the trace, by `alerting.trace_url`; empty: none, or in `Status`."
+    )
     age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
     notified: list[ReceiverDelivery] = Field(

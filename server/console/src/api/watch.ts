@@ -119,12 +119,18 @@ export function watch(queries: QueryClient): void {
 
   function refresh(pace: keyof typeof PACE): void {
     delete timers[pace]
+    let isLeft = false
     for (const [id, key] of [...stale]) {
-      if (BUSY.has(key[0]) === (pace === 'busy')) {
-        stale.delete(id)
-        void queries.invalidateQueries({ queryKey: key })
+      if (BUSY.has(key[0]) !== (pace === 'busy')) continue
+      // A reading that is under way may miss the event. Starting it again each time would never end on a slow service.
+      if (queries.isFetching({ queryKey: key })) {
+        isLeft = true
+        continue
       }
+      stale.delete(id)
+      void queries.invalidateQueries({ queryKey: key })
     }
+    if (isLeft) timers[pace] = setTimeout(() => refresh(pace), PACE[pace])
   }
 
   function mark(key: readonly unknown[]): void {

@@ -70,13 +70,13 @@ provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 watch_spans()  # optional: finds a call that hangs while it hangs`
 
-function framework(id: string, label: string, install: string, code: string, more: readonly string[] = [], note?: string): Guide {
+function framework(id: string, label: string, install: readonly string[], code: string, more: readonly string[] = [], note?: string): Guide {
   return {
     id,
     label,
     group: 'Frameworks',
     steps: [
-      { text: 'Install the exporter and the instrumentation.', code: () => `pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http ${install}`.trim() },
+      { text: 'Install the exporter and the instrumentation.', code: () => `pip install ${['opentelemetry-sdk', 'opentelemetry-exporter-otlp-proto-http', ...install].join(' \\\n  ')}` },
       { text: 'Export over HTTP: many exporters default to gRPC, which Queenright does not accept.', code: (place) => environment(place, ...more) },
       { text: 'Add this before the agent is created.', code: () => `${PROVIDER}${code ? `\n\n${code}` : ''}` },
       { text: 'Run the agent.' },
@@ -92,26 +92,26 @@ export const GUIDES: readonly Guide[] = [
   codingAgent('claude-code', 'Claude Code', 'claude-code', 'Restart Claude Code and give it a task.', 'Nudges, stops and answers to permission requests reach it through its hooks. To answer permission requests here, connect with `--permission-seconds 60`.'),
   codingAgent('codex', 'Codex', 'codex', 'Restart Codex, trust the new hooks with `/hooks`, and give it a task.', 'To answer permission requests here, connect with `--permission-seconds 60`.'),
   codingAgent('gemini-cli', 'Gemini CLI', 'gemini', 'Restart Gemini CLI and give it a task.', 'Its permission requests are shown here, and are answered in its terminal.'),
-  framework('langgraph', 'LangGraph', 'openinference-instrumentation-langchain', 'from openinference.instrumentation.langchain import LangChainInstrumentor\n\nLangChainInstrumentor().instrument()'),
-  framework('openai-agents', 'OpenAI Agents SDK', 'openinference-instrumentation-openai-agents', 'from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor\n\nOpenAIAgentsInstrumentor().instrument()'),
+  framework('langgraph', 'LangGraph', ['openinference-instrumentation-langchain'], 'from openinference.instrumentation.langchain import LangChainInstrumentor\n\nLangChainInstrumentor().instrument()'),
+  framework('openai-agents', 'OpenAI Agents SDK', ['openinference-instrumentation-openai-agents'], 'from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor\n\nOpenAIAgentsInstrumentor().instrument()'),
   framework(
     'crewai',
     'CrewAI',
-    'openinference-instrumentation-crewai openinference-instrumentation-openai',
+    ['openinference-instrumentation-crewai', 'openinference-instrumentation-openai'],
     'from openinference.instrumentation.crewai import CrewAIInstrumentor\nfrom openinference.instrumentation.openai import OpenAIInstrumentor\n\nCrewAIInstrumentor().instrument(skip_dep_check=True)\nOpenAIInstrumentor().instrument()',
   ),
-  framework('pydantic-ai', 'pydantic-ai', '', 'from pydantic_ai import Agent\n\nAgent.instrument_all()'),
-  framework('google-adk', 'Google ADK', '', '', GENAI, 'ADK makes its own spans.'),
-  framework('strands', 'Strands', '', '', [], 'Strands makes its own spans.'),
-  framework('llama-index', 'LlamaIndex', 'openinference-instrumentation-llama-index', 'from openinference.instrumentation.llama_index import LlamaIndexInstrumentor\n\nLlamaIndexInstrumentor().instrument()'),
-  framework('agno', 'Agno', 'openinference-instrumentation-agno', 'from openinference.instrumentation.agno import AgnoInstrumentor\n\nAgnoInstrumentor().instrument()'),
+  framework('pydantic-ai', 'pydantic-ai', [], 'from pydantic_ai import Agent\n\nAgent.instrument_all()'),
+  framework('google-adk', 'Google ADK', [], '', GENAI, 'ADK makes its own spans.'),
+  framework('strands', 'Strands', [], '', [], 'Strands makes its own spans.'),
+  framework('llama-index', 'LlamaIndex', ['openinference-instrumentation-llama-index'], 'from openinference.instrumentation.llama_index import LlamaIndexInstrumentor\n\nLlamaIndexInstrumentor().instrument()'),
+  framework('agno', 'Agno', ['openinference-instrumentation-agno'], 'from openinference.instrumentation.agno import AgnoInstrumentor\n\nAgnoInstrumentor().instrument()'),
   {
     id: 'vercel-ai',
     label: 'Vercel AI SDK',
     group: 'Frameworks',
     dialects: ['vercel-ai'],
     steps: [
-      { text: 'Install the exporter and the integration.', code: () => 'npm install @ai-sdk/otel @opentelemetry/sdk-trace-node @opentelemetry/exporter-trace-otlp-http' },
+      { text: 'Install the exporter and the integration.', code: () => 'npm install @ai-sdk/otel \\\n  @opentelemetry/sdk-trace-node @opentelemetry/exporter-trace-otlp-http' },
       { text: 'Export to Queenright.', code: (place) => environment(place) },
       {
         text: 'Register the integration before the agent is created, and turn telemetry on for it.',

@@ -8,6 +8,7 @@ import { callerQuery } from '../api/queries'
 import type { TelemetrySource } from '../api/schema'
 import { counted } from '../format'
 import { Ago, Button, Copyable, Panel, Pill, Shape } from '../ui/basics'
+import { useCurrentInView } from '../ui/filters'
 import { CODING_AGENTS, GUIDES, telemetryAddress } from './connect-guides'
 import type { Guide } from './connect-guides'
 import { settingsQuery } from './operate/settings'
@@ -19,6 +20,7 @@ const GROUPS = ['Coding agents', 'Frameworks', 'Your own code'] as const
 export function ConnectPage() {
   const { client = 'claude-code' } = useSearch({ from: '/connect' })
   const guide = GUIDES.find((one) => one.id === client) ?? GUIDES[0]!
+  const nav = useCurrentInView(guide.id)
   const caller = useQuery(callerQuery).data
   const settings = useQuery({ ...settingsQuery, enabled: caller?.may_manage === true })
   const [address, setAddress] = useState<string | null>(null)
@@ -30,7 +32,7 @@ export function ConnectPage() {
         <h1>Connect an agent</h1>
       </div>
       <div className="connect">
-        <nav className="guides" aria-label="Kinds of agents">
+        <nav className="guides" aria-label="Kinds of agents" ref={nav}>
           {GROUPS.map((group) => (
             <section key={group}>
               <h2>{group}</h2>

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { data, GET, POST } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
-import type { Incident } from '../api/schema'
+import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
 import { counted, duration, words } from '../format'
 import { by } from '../shell/name'
@@ -33,7 +33,16 @@ export function IncidentsPage() {
               </Empty>
             </section>
           ) : (
-            incidents.map((incident) => <One key={incident.incident_id} incident={incident} />)
+            <>
+              {incidents.map((incident) => !incident.closed_at && <One key={incident.incident_id} incident={incident} />)}
+              {incidents.every((incident) => incident.closed_at) && (
+                <section className="panel">
+                  <Empty title="No open incident" />
+                </section>
+              )}
+              {incidents.some((incident) => incident.closed_at) && <h2>Closed in the last seven days</h2>}
+              {incidents.map((incident) => incident.closed_at && <One key={incident.incident_id} incident={incident} />)}
+            </>
           )}
         </div>
         <ProviderStatus />
@@ -42,11 +51,12 @@ export function IncidentsPage() {
   )
 }
 
+const CAUSES: Record<string, string> = { provider: 'Provider', mcp: 'MCP server', tool: 'Tool', storm: 'Storm' }
+
 /** `provider:anthropic` as `Provider anthropic`. */
-function causeOf(incident: Incident): string {
-  const [kind = '', ...rest] = incident.cause.split(':')
-  const name = rest.join(':')
-  return name ? `${words(kind).replace(/^./, (first) => first.toUpperCase())} ${name}` : words(incident.cause)
+export function causeOf(incident: Incident): string {
+  const [kind = '', ...name] = incident.cause.split(':')
+  return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
 function One({ incident }: { incident: Incident }) {
@@ -73,8 +83,8 @@ function One({ incident }: { incident: Incident }) {
         </>
       }
     >
-      <div className="body stack">
-        <p className="muted">
+      <div>
+        <p className="body muted">
           {counted(incident.workers, 'worker')}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, {incident.closed_at ? 'lasted' : 'for'} {duration((incident.closed_at ?? now) - incident.opened_at)}, began <Ago at={incident.opened_at} />
         </p>
         <Children ids={incident.ticket_ids} />
@@ -85,24 +95,33 @@ function One({ incident }: { incident: Incident }) {
 
 const SHOWN = 20
 
-function Children({ ids }: { ids: readonly string[] }) {
+/** Tickets by their ids, the first ones of many. */
+export function Children({ ids }: { ids: readonly string[] }) {
   const shown = ids.slice(0, SHOWN)
   const found = useQuery({
     queryKey: ['tickets', 'children', ...shown],
     queryFn: () => Promise.all(shown.map((id) => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } })))),
   })
   if (!found.data) return found.error ? <ReadError error={found.error} /> : <Loading rows={2} />
+  return <TicketList tickets={found.data} more={ids.length - shown.length} />
+}
+
+export function TicketList({ tickets, more = 0 }: { tickets: readonly Ticket[]; more?: number }) {
   return (
-    <ul className="stack" style={{ gap: 6 }}>
-      {found.data.map((ticket) => (
-        <li key={ticket.ticket_id} className="row">
-          <Pill tone={ticket.closed_at ? 'quiet' : toneOf(ticket.severity)}>{ticket.closed_at ? words(ticket.status) : ticket.severity}</Pill>
-          <Link className="link clip" to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }}>
+    <ul className="ticket-list">
+      {tickets.map((ticket) => (
+        <li key={ticket.ticket_id}>
+          <Pill tone={ticket.closed_at ? 'quiet' : toneOf(ticket.severity)}>{ticket.severity}</Pill>
+          <Link className="link clip" to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }} title={ticket.cause}>
             {ticket.worker_agent_id}: {words(ticket.words_kind ?? ticket.kind)}
           </Link>
+          <span className="muted">
+            {words(ticket.status)}
+            {ticket.acknowledged_by && !ticket.closed_at && ` by ${ticket.acknowledged_by}`}, <Ago at={ticket.first_seen} />
+          </span>
         </li>
       ))}
-      {ids.length > SHOWN && <li className="muted">and {counted(ids.length - SHOWN, 'more ticket')}</li>}
+      {more > 0 && <li className="muted">and {counted(more, 'more ticket')}</li>}
     </ul>
   )
 }

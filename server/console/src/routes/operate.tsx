@@ -1,6 +1,7 @@
 import './operate.css'
 import { Link, useParams } from '@tanstack/react-router'
 import { Empty } from '../ui/basics'
+import { useCurrentInView } from '../ui/filters'
 import { Acting } from './operate/acting'
 import { Audit } from './operate/audit'
 import { Breakers } from './operate/breakers'
@@ -22,10 +23,11 @@ const SECTIONS = [
 /** What the service does and how it is set up. */
 export function OperatePage() {
   const { section } = useParams({ from: '/operate/$section' })
+  const nav = useCurrentInView(section)
   const shown = SECTIONS.find((one) => one.id === section)
   return (
     <div className="operate">
-      <nav aria-label="Sections" className="sections">
+      <nav aria-label="Sections" className="sections" ref={nav}>
         {SECTIONS.map(({ id, label }) => (
           <Link key={id} to="/operate/$section" params={{ section: id }} search={{}} aria-current={id === section ? 'page' : undefined}>
             {label}

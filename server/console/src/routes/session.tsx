@@ -49,7 +49,7 @@ export function SessionPage() {
   }
   return (
     <div className="session">
-      <Head worker={worker} />
+      <Head worker={worker} readAt={health.dataUpdatedAt / 1000} />
       <NeedsYou worker={worker} />
       {view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
@@ -68,7 +68,7 @@ export function SessionPage() {
   )
 }
 
-function Head({ worker }: { worker: AgentHealth }) {
+function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
   const { agent_id: agentId, session_id: sessionId } = worker
   const { view } = useSearch({ from: '/agents/$agentId' })
   const now = useNow()
@@ -90,7 +90,7 @@ function Head({ worker }: { worker: AgentHealth }) {
               </span>
             ))}
             <span className="number">
-              {worker.ended ? 'ran for' : 'running for'} {duration(worker.metrics.uptime_seconds)}
+              {worker.ended ? 'ran for' : 'running for'} {duration(worker.metrics.uptime_seconds + (worker.ended ? 0 : Math.max(0, now - readAt)))}
             </span>
             <span className="number" title={dateTime(worker.last_activity)}>
               {worker.ended ? 'ended' : 'last activity'} {ago(worker.last_activity, now)}

@@ -4,7 +4,7 @@ import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
 import { stopWorker } from '../api/acts'
 import { data, DELETE, GET, POST } from '../api/client'
-import { callerQuery } from '../api/queries'
+import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Ticket, TimelineEntry } from '../api/schema'
 import { count, counted, dateTime, duration, money, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
@@ -12,8 +12,11 @@ import { by } from '../shell/name'
 import { say, useAct } from '../ui/act'
 import { Ago, Button, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
+import { causeOf, Children, TicketList } from './incidents'
 import { QueenChat } from './queen'
-import { distinct } from './sentences'
+import { Runbook } from './runbook'
+import { distinct, unsaid } from './sentences'
+import { secondsOf } from './silence'
 
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
@@ -36,18 +39,15 @@ export function TicketPage() {
           : {words(ticket.words_kind ?? ticket.kind)}
         </h1>
         <Pill tone={isOpen ? toneOf(ticket.severity) : 'quiet'}>{ticket.severity}</Pill>
-        <Pill tone={isOpen ? 'queen' : 'healthy'}>{words(ticket.status)}</Pill>
-        {ticket.incident_id && (
-          <Link to="/incidents" className="link">
-            part of an incident
-          </Link>
-        )}
+        <Pill tone={isOpen ? 'queen' : ticket.status === 'resolved' ? 'healthy' : 'quiet'}>{words(ticket.status)}</Pill>
       </div>
+      <Actions ticket={ticket} />
       <div className="ticket-page">
         <div className="stack">
           {ticket.acknowledged_by && isOpen && (
             <p className="notice">
-              Acknowledged by <strong>{ticket.acknowledged_by}</strong> <Ago at={ticket.acknowledged_at} />
+              Acknowledged by <strong>{ticket.acknowledged_by}</strong>
+              {ticket.acknowledged_via && ` ${CHANNELS[ticket.acknowledged_via]}`} <Ago at={ticket.acknowledged_at} />
               {ticket.acknowledged_note && <>: {ticket.acknowledged_note}</>}
             </p>
           )}
@@ -62,10 +62,11 @@ export function TicketPage() {
             </p>
           )}
           <Words ticket={ticket} />
-          <Timeline ticketId={ticketId} />
+          <Related ticket={ticket} />
+          <Timeline ticket={ticket} />
+          <Runbook name="QueenrightIntervention" />
         </div>
         <div className="stack">
-          <Actions ticket={ticket} />
           <Facts ticket={ticket} />
           <Notified ticket={ticket} />
           <QueenChat ticketId={ticketId} />
@@ -73,6 +74,16 @@ export function TicketPage() {
       </div>
     </>
   )
+}
+
+const CHANNELS: Record<NonNullable<Ticket['acknowledged_via']>, string> = {
+  api: 'in the console or by the API',
+  cli: 'on the command line',
+  page: 'on the ticket\'s page',
+  link: 'by the link in a message',
+  chat: 'in a chat with the queen',
+  slack: 'in Slack',
+  pagerduty: 'in PagerDuty',
 }
 
 function Words({ ticket }: { ticket: Ticket }) {
@@ -94,9 +105,6 @@ function Words({ ticket }: { ticket: Ticket }) {
           </div>
         ))}
         <p className="row wraps">
-          <a className="link" href="/runbooks/QueenrightIntervention">
-            Runbook
-          </a>
           <Link className="link" to="/agents/$agentId" params={{ agentId: ticket.worker_agent_id }} search={{ session: ticket.worker_session_id, view: 'recorder' }}>
             Flight recorder
           </Link>
@@ -125,27 +133,31 @@ function Actions({ ticket }: { ticket: Ticket }) {
     return 'The silence has ended.'
   })
   if (mayAct === undefined || ticket.closed_at) return null
-  if (!mayAct) return <p className="muted">You may view only.</p>
+  if (!mayAct) return <p className="muted ticket-actions">You may view this ticket; acting on it needs the role operator.</p>
   const close = (): void => setAsking(null)
   return (
-    <Panel title="Actions">
-      <div className="body row wraps">
+    <>
+      <div className="row wraps ticket-actions" role="group" aria-label="Actions">
         {ticket.status === 'acknowledged' ? (
           <Button onPress={() => unacknowledge.mutate()} isDisabled={unacknowledge.isPending}>
             Withdraw acknowledgement
           </Button>
         ) : (
-          <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
-            Acknowledge
-          </Button>
+          ticket.status !== 'dismissed' && (
+            <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
+              Acknowledge
+            </Button>
+          )
         )}
         {ticket.silenced ? (
-          <Button onPress={() => ticket.silenced && expire.mutate(ticket.silenced.silence_id)}>End silence</Button>
+          <Button onPress={() => ticket.silenced && expire.mutate(ticket.silenced.silence_id)} isDisabled={expire.isPending}>
+            End silence
+          </Button>
         ) : (
           ticket.notified_severity && <Button onPress={() => setAsking('silence')}>Silence…</Button>
         )}
         <Button onPress={() => setAsking('resolve')}>Resolve…</Button>
-        <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>
+        {ticket.status !== 'dismissed' && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
         <Button look="danger" onPress={() => setAsking('stop')}>
           Stop the worker…
         </Button>
@@ -153,7 +165,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       {asking === 'silence' && (
         <Ask
           title="Silence this ticket"
-          lead="Alertmanager sends no notification of it until then. The ticket stays open."
+          lead="No notification is sent of it, nor of other tickets of its worker with this cause. It stays open; if you work on it, acknowledge it instead."
           fields={[
             {
               name: 'seconds',
@@ -163,16 +175,19 @@ function Actions({ ticket }: { ticket: Ticket }) {
                 { value: '900', label: '15 minutes' },
                 { value: '3600', label: '1 hour' },
                 { value: '7200', label: '2 hours' },
+                { value: '14400', label: '4 hours' },
                 { value: '28800', label: '8 hours' },
-                { value: '86400', label: '1 day' },
+                { value: '86400', label: '24 hours' },
               ],
             },
+            { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
             { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
           ]}
           confirm="Silence"
-          run={async ({ seconds, comment = '' }) => {
-            await data(POST('/api/silences', { body: { ticket_id: ticket.ticket_id, seconds: Number(seconds), comment, ...by() } }))
-            say(`Silenced for ${duration(Number(seconds))}.`)
+          run={async ({ seconds: chosen, other, comment = '' }) => {
+            const seconds = other ? secondsOf(other) : Number(chosen)
+            await data(POST('/api/silences', { body: { ticket_id: ticket.ticket_id, seconds, comment, ...by() } }))
+            say(`Silenced for ${duration(seconds)}.`)
           }}
           onClose={close}
         />
@@ -180,7 +195,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       {asking === 'resolve' && (
         <Ask
           title="Resolve this ticket?"
-          lead="It is closed. If the trouble goes on, a new ticket opens."
+          lead="For a worker that is gone, or work that a person has settled. A ticket of a live worker resolves by itself when the worker recovers."
           fields={[{ name: 'reason', label: 'What was done', required: true, multiline: true }]}
           confirm="Resolve"
           run={async ({ reason = '' }) => {
@@ -193,7 +208,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       {asking === 'dismiss' && (
         <Ask
           title="Dismiss this ticket?"
-          lead="It needed no person. Nobody is notified of it again."
+          lead="It needs no person: nobody is notified, and it opens again if it gets worse."
           fields={[{ name: 'reason', label: 'Why', required: true, multiline: true }]}
           confirm="Dismiss"
           run={async ({ reason = '' }) => {
@@ -214,7 +229,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           onClose={close}
         />
       )}
-    </Panel>
+    </>
   )
 }
 
@@ -224,7 +239,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
   return (
     <Panel title="Facts">
       <dl className="facts body">
-        <dt>Open for</dt>
+        <dt>{ticket.closed_at ? 'Was open for' : 'Open for'}</dt>
         <dd>{duration((ticket.closed_at ?? now) - ticket.first_seen)}</dd>
         {ticket.trouble_since && (
           <>
@@ -253,7 +268,15 @@ function Facts({ ticket }: { ticket: Ticket }) {
         {ticket.worker_trace_id && (
           <>
             <dt>Trace</dt>
-            <dd className="mono">{ticket.worker_trace_id}</dd>
+            <dd className="mono">
+              {ticket.trace_url ? (
+                <a className="link" href={ticket.trace_url} rel="noreferrer">
+                  {ticket.worker_trace_id}
+                </a>
+              ) : (
+                ticket.worker_trace_id
+              )}
+            </dd>
           </>
         )}
         <dt>Ticket</dt>
@@ -264,22 +287,66 @@ function Facts({ ticket }: { ticket: Ticket }) {
 }
 
 function Notified({ ticket }: { ticket: Ticket }) {
+  const rows = [...ticket.notified].sort((one, other) => one.first_at - other.first_at)
   return (
-    <Panel title="Notified">
+    <Panel title="Notifications">
       <ul className="doing">
-        {ticket.notified.map((one) => (
+        {rows.map((one) => (
           <li key={`${one.receiver}/${one.status}`}>
-            <span>
-              {one.receiver} <span className="muted">{one.status}</span>
+            <span className="grow">
+              <strong>{one.receiver}</strong>{' '}
+              <span className="muted">
+                {one.status}, {timeOfDay(one.first_at)}
+                {one.at > one.first_at && `, last ${timeOfDay(one.at)}`}
+              </span>
             </span>
-            <Ago at={one.first_at} />
+            <Ago at={one.at} />
           </li>
         ))}
-        {ticket.notified.length === 0 && (
-          <li className="muted">{ticket.notified_at ? 'Sent to Alertmanager; no receiver has reported it yet.' : 'Nobody: the queen has not approved a notification.'}</li>
+        {rows.length === 0 && (
+          <li className="muted">{ticket.notified_at ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
         )}
+        {ticket.reminders > 0 && <li className="muted">{counted(ticket.reminders, 'reminder')} sent because nobody acknowledged it.</li>}
       </ul>
     </Panel>
+  )
+}
+
+/** Tickets of the same incident, and earlier ones of the worker. */
+function Related({ ticket }: { ticket: Ticket }) {
+  const incident = useQuery({ ...incidentsQuery, enabled: ticket.storm_id !== '' }).data?.incidents.find((one) => one.ticket_ids.includes(ticket.ticket_id))
+  const others = useQuery({
+    queryKey: ['tickets', 'of', ticket.worker_agent_id],
+    queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: ticket.worker_agent_id, limit: 50 } } })),
+  }).data?.tickets.filter((one) => one.ticket_id !== ticket.ticket_id)
+  const root = ticket.incident_id || ticket.ticket_id
+  const joined = others?.filter((one) => one.ticket_id === root || one.incident_id === root) ?? []
+  const earlier = others?.filter((one) => !joined.includes(one)) ?? []
+  return (
+    <>
+      {incident && (
+        <Panel title={`Incident: ${causeOf(incident)}`} aside={<Link to="/incidents" className="link muted">{counted(incident.workers, 'worker')}</Link>}>
+          <Children ids={incident.ticket_ids.filter((id) => id !== ticket.ticket_id)} />
+        </Panel>
+      )}
+      {joined.length > 0 && (
+        <Panel title="One alert with">
+          <TicketList tickets={joined} />
+        </Panel>
+      )}
+      {earlier.length > 0 && (
+        <Panel
+          title="Other tickets of this worker"
+          aside={
+            <Link to="/tickets" search={{ agent: ticket.worker_agent_id, status: 'all' }} className="link muted">
+              All
+            </Link>
+          }
+        >
+          <TicketList tickets={earlier.slice(0, 4)} />
+        </Panel>
+      )}
+    </>
   )
 }
 
@@ -297,14 +364,17 @@ const DOTS: Record<string, string> = {
   termination_requested: 'act',
 }
 
-function Timeline({ ticketId }: { ticketId: string }) {
+const TO_OPERATOR = 'queen → operator: '
+
+function Timeline({ ticket }: { ticket: Ticket }) {
   const found = useQuery({
-    queryKey: ['tickets', 'timeline', ticketId],
-    queryFn: () => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: ticketId } } })),
+    queryKey: ['tickets', 'timeline', ticket.ticket_id],
+    queryFn: () => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: ticket.ticket_id } } })),
   })
+  const said = [ticket.analysis, ticket.cause, ticket.suggested_action]
   return (
     <Panel title="Timeline">
-      {found.error ? (
+      {found.error && !found.data ? (
         <ReadError error={found.error} retry={() => void found.refetch()} />
       ) : !found.data ? (
         <Loading />
@@ -312,7 +382,7 @@ function Timeline({ ticketId }: { ticketId: string }) {
         <ol className="timeline">
           {found.data.more && <li className="muted">Older entries are in the audit trail.</li>}
           {found.data.timeline.map((entry, index) => (
-            <Entry key={`${entry.event_id}/${index}`} entry={entry} />
+            <Entry key={`${entry.event_id}/${index}`} entry={entry} text={textOf(entry, said)} />
           ))}
         </ol>
       )}
@@ -320,7 +390,16 @@ function Timeline({ ticketId }: { ticketId: string }) {
   )
 }
 
-function Entry({ entry }: { entry: TimelineEntry }) {
+/** What an entry says that the page does not say already, nor an earlier entry. */
+function textOf(entry: TimelineEntry, said: string[]): string {
+  if (entry.what !== 'queen_intervention_requested' || !entry.text.startsWith(TO_OPERATOR)) return entry.text
+  const text = entry.text.slice(TO_OPERATOR.length)
+  const fresh = unsaid(text, said)
+  said.push(text)
+  return `${TO_OPERATOR}${fresh || 'a person is needed'}`
+}
+
+function Entry({ entry, text }: { entry: TimelineEntry; text: string }) {
   return (
     <li>
       <time className="muted number" dateTime={new Date(entry.at * 1000).toISOString()} title={dateTime(entry.at)}>
@@ -328,8 +407,8 @@ function Entry({ entry }: { entry: TimelineEntry }) {
       </time>
       <span className={`dot ${DOTS[entry.what] ?? ''}`} aria-hidden="true" />
       <span className="text">
-        {entry.text}
-        {entry.by && <span className="muted"> ({entry.by})</span>}
+        {text}
+        {entry.by && !text.includes(entry.by) && <span className="muted"> ({entry.by})</span>}
       </span>
     </li>
   )

@@ -1,10 +1,11 @@
 import './tickets.css'
-import { useInfiniteQuery } from '@tanstack/react-query'
+import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { data, GET } from '../api/client'
 import type { Severity, Ticket, TicketStatus } from '../api/schema'
 import { count, money, words } from '../format'
 import { Ago, Button, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
+import { Choice, SearchInput } from '../ui/filters'
 
 /** Groups of statuses, as people ask for them. */
 const STATUSES: Record<string, readonly TicketStatus[]> = {
@@ -13,13 +14,14 @@ const STATUSES: Record<string, readonly TicketStatus[]> = {
   acknowledged: ['acknowledged'],
   closed: ['resolved', 'dismissed', 'worker_gone'],
 }
+const LABELS = { unacknowledged: 'not acknowledged', acknowledged: 'acknowledged', closed: 'closed', all: 'any' }
 const SEVERITIES: readonly Severity[] = ['critical', 'high', 'medium', 'low']
 
 /** Tickets, newest first, with filters in the address. */
 export function TicketsPage() {
   const { status = 'live', severity = '', agent = '' } = useSearch({ from: '/tickets' })
   const navigate = useNavigate()
-  const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => ({ ...before, ...next }), replace: true })
+  const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => Object.fromEntries(Object.entries({ ...before, ...next }).filter(([, value]) => value)), replace: true })
   const tickets = useInfiniteQuery({
     queryKey: ['tickets', 'list', status, severity, agent],
     queryFn: ({ pageParam }) =>
@@ -41,28 +43,26 @@ export function TicketsPage() {
     placeholderData: (before) => before,
   })
   const rows = tickets.data?.pages.flatMap((page) => page.tickets)
+  const isFiltered = status !== 'live' || Boolean(severity || agent)
+  const found = useQuery({
+    queryKey: ['agents', 'names', agent],
+    queryFn: () => data(GET('/api/agents', { params: { query: { search: agent, limit: 12 } } })),
+    enabled: agent !== '',
+    placeholderData: (before) => before,
+  })
+  const names = [...new Set(agent ? found.data?.agents.map((row) => row.agent_id) : rows?.map((row) => row.worker_agent_id))]
   return (
     <>
       <div className="page-head">
         <h1>Tickets</h1>
       </div>
       <div className="filters" role="group" aria-label="Filters">
-        <select className="input" aria-label="Status" value={status} onChange={(event) => change({ status: event.target.value })}>
-          <option value="live">Status: open</option>
-          <option value="unacknowledged">not acknowledged</option>
-          <option value="acknowledged">acknowledged</option>
-          <option value="closed">closed</option>
-          <option value="all">any</option>
-        </select>
-        <select className="input" aria-label="Severity" value={severity} onChange={(event) => change({ severity: event.target.value })}>
-          <option value="">Severity: any</option>
-          {SEVERITIES.map((name) => (
-            <option key={name}>{name}</option>
-          ))}
-        </select>
-        {agent && (
-          <Button small onPress={() => change({ agent: '' })} aria-label={`Show the tickets of all agents, not only of ${agent}`}>
-            Agent: {agent} ✕
+        <Choice label="Status" any="Status: open" value={status === 'live' ? '' : status} options={Object.entries(LABELS).map(([name, text]) => [name, `Status: ${text}`])} onChange={(next) => change({ status: next })} />
+        <Choice label="Severity" value={severity} options={SEVERITIES} onChange={(next) => change({ severity: next })} />
+        <SearchInput label="Agent" value={agent} onChange={(next) => change({ agent: next.trim() })} suggestions={names} />
+        {isFiltered && (
+          <Button small look="plain" onPress={() => change({ status: '', severity: '', agent: '' })}>
+            Clear
           </Button>
         )}
       </div>
@@ -72,7 +72,24 @@ export function TicketsPage() {
         ) : !rows ? (
           <Loading rows={5} />
         ) : rows.length === 0 ? (
-          <Empty title={status === 'live' && !severity && !agent ? 'No open tickets' : 'No ticket matches these filters'} />
+          <Empty title={isFiltered ? 'No ticket matches these filters' : 'No open tickets'}>
+            {agent && names.length > 0 && !names.includes(agent) ? (
+              <p className="row wraps">
+                Agents with this in their name:
+                {names.map((name) => (
+                  <Button key={name} small onPress={() => change({ agent: name })}>
+                    {name}
+                  </Button>
+                ))}
+              </p>
+            ) : (
+              !isFiltered && (
+                <Button small onPress={() => change({ status: 'all' })}>
+                  Show closed ones
+                </Button>
+              )
+            )}
+          </Empty>
         ) : (
           <table className="table">
             <thead>
@@ -122,14 +139,14 @@ function Row({ ticket }: { ticket: Ticket }) {
         </Link>
         <p className="muted wrap">{ticket.cause}</p>
       </td>
-      <td>
+      <td className="state">
         {words(ticket.status)}
         {ticket.acknowledged_by && !ticket.closed_at && <small className="muted"> by {ticket.acknowledged_by}</small>}
         {ticket.silenced && <small className="muted"> silenced</small>}
       </td>
       <td className="number hides-small">{count(ticket.occurrences)}×</td>
       <td className="number hides-small">{money(ticket.spent_usd)}</td>
-      <td className="number">
+      <td className="number when">
         <Ago at={ticket.first_seen} />
       </td>
     </tr>

@@ -1,4 +1,5 @@
 import './basics.css'
+import { useRef, useState } from 'react'
 import type { ReactNode } from 'react'
 import { Button as AriaButton } from 'react-aria-components/Button'
 import type { ButtonProps } from 'react-aria-components/Button'
@@ -105,13 +106,22 @@ export function ReadError({ error, retry }: { error: Error; retry?: () => void }
   )
 }
 
-/** A copyable text. */
+/** A text to copy, such as a command. */
 export function Copyable({ text }: { text: string }) {
+  const shown = useRef<HTMLPreElement>(null)
+  const [copied, setCopied] = useState('')
+  function copy(): void {
+    // A page that is neither on loopback nor encrypted has no clipboard: the text is selected for the keyboard.
+    if (navigator.clipboard) void navigator.clipboard.writeText(text).then(() => setCopied(text))
+    else if (shown.current) getSelection()?.selectAllChildren(shown.current)
+  }
   return (
     <div className="copyable">
-      <pre>{text}</pre>
-      <Button small onPress={() => void navigator.clipboard.writeText(text)}>
-        Copy
+      <pre ref={shown} tabIndex={0}>
+        {text}
+      </pre>
+      <Button small onPress={copy}>
+        {copied === text ? 'Copied' : 'Copy'}
       </Button>
     </div>
   )

@@ -44,3 +44,13 @@ export function Choice({ label, any = `${label}: any`, value, options, onChange 
     </select>
   )
 }
+
+/** A row of links that scrolls on a narrow screen: the current one is in view. */
+export function useCurrentInView(current: string) {
+  const nav = useRef<HTMLElement>(null)
+  useEffect(() => {
+    const link = nav.current?.querySelector<HTMLElement>('[aria-current]')
+    if (nav.current && link) nav.current.scrollLeft = link.offsetLeft - nav.current.offsetLeft - 24
+  }, [current])
+  return nav
+}

@@ -68,8 +68,9 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
 
 def ticket_row(ticket: Ticket, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
+    kind = ticket.words_kind or ticket.kind
     return (
-        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {ticket.kind:<18} "
+        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {kind:<18} "
         f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     )
 
@@ -105,16 +106,26 @@ def _duration(ticket: Ticket) -> str:
     return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
 
 
+def _analysis(ticket: Ticket) -> str:
+    """Return the analysis, or the reason of the triage, without the cause and the suggested action."""
+    text = ticket.analysis or ticket.triage_reason
+    for known in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
+        text = text.replace(known, "") if known else text
+    return text.strip(" .")
+
+
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     """Return a ticket as lines. ``now`` is in seconds since the epoch."""
-    what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
+    kind = (ticket.words_kind or ticket.kind).replace("_", " ")
+    what = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"
     rows = [
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
+        ("output", ticket.worker_excerpt),
         ("cost", _cost(ticket)),
         ("judge", ticket.judge_reasoning),
         ("action", "" if ticket.closed_at else ticket.suggested_action),
-        ("queen", ticket.analysis or ticket.triage_reason),
+        ("queen", _analysis(ticket)),
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),

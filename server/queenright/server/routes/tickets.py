@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import Field
 
 from queenright import api
+from queenright.alerting.alert import trace_link
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
@@ -84,6 +85,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
             now,
             silenced=service.silences.of_ticket(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
+            trace_url=trace_link(ticket, service.settings.alerting),
         )
         for ticket in tickets
     ]

@@ -11,6 +11,7 @@ from typing import Final
 from queenright import api
 from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
+from queenright.alerting.page_text import current_analysis
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState
@@ -43,6 +44,7 @@ def ticket_row(
     *,
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
+    trace_url: str = "",
 ) -> api.Ticket:
     """
     Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
@@ -52,9 +54,12 @@ def ticket_row(
         now: Seconds since the epoch.
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
+        trace_url: The link to its trace.
     """
     values = ticket.model_dump(mode="json")
-    if not ticket.live:
+    if ticket.live:
+        values["analysis"] = current_analysis(ticket)
+    else:
         values |= {"suggested_action": "", "analysis": _without_advice(ticket)}
     return api.Ticket.model_validate(
         values
@@ -64,6 +69,7 @@ def ticket_row(
             "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
+            "trace_url": trace_url,
         }
     )
 

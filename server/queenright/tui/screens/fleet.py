@@ -249,7 +249,7 @@ def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
         Text(clip(status, 12), style=style),
         Text(short_duration(now - one.first_seen), style=style),
         Text(f"{one.occurrences:>4}", style=style),
-        Text(clip(one.kind.replace("_", " "), 16), style=style),
+        Text(clip((one.words_kind or one.kind).replace("_", " "), 16), style=style),
         Text(clip(one.cause, room), style=style or styles.DIM),
     )
 

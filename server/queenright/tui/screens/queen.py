@@ -74,7 +74,9 @@ class QueenScreen(WorkerStreamScreen):
             ("♛ Queen  ", f"bold {styles.colour('queen')}"),
             styles.label(ticket.severity),
             f" · {short_duration(now - ticket.first_seen)}",
-            f" · {ticket.kind}".replace("_", " ") if self.size.width >= _WIDE_COLUMNS else "",
+            f" · {ticket.words_kind or ticket.kind}".replace("_", " ")
+            if self.size.width >= _WIDE_COLUMNS
+            else "",
             f" · {ticket.status}".replace("_", " "),
             no_wrap=True,
             overflow="ellipsis",

@@ -84,6 +84,8 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
 function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
+  // The panel above says that already.
+  const brakes = acting.brakes.filter((brake) => !brake.startsWith('The emergency stop'))
   const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">
@@ -93,7 +95,7 @@ function Limits({ acting }: { acting: ActingState }) {
           {budget.used} <span className="muted">of {count(budget.most)} a minute</span>
         </p>
         <meter min={0} max={Math.max(budget.most, 1)} value={budget.used} aria-label="Actions in the last minute" />
-        <p className="muted number">{isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
+        <p className="muted number">{acting.emergency_stop.on ? 'The emergency stop holds all actions.' : isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
       </section>
       <section className="panel body" aria-label="Storm">
         <h2>Storm</h2>
@@ -110,9 +112,9 @@ function Limits({ acting }: { acting: ActingState }) {
       </section>
       <section className="panel body" aria-label="Held back">
         <h2>Held back</h2>
-        {acting.brakes.length ? (
+        {brakes.length ? (
           <ul className="stack" style={{ gap: 4 }}>
-            {acting.brakes.map((brake) => (
+            {brakes.map((brake) => (
               <li key={brake} className="wrap">
                 {brake}
               </li>
@@ -120,8 +122,8 @@ function Limits({ acting }: { acting: ActingState }) {
           </ul>
         ) : (
           <>
-            <p className="figure">Nothing</p>
-            <p className="muted">No limit is in the way of an action.</p>
+            <p className="figure">{acting.emergency_stop.on ? 'Everything' : 'Nothing'}</p>
+            <p className="muted">{acting.emergency_stop.on ? 'By the emergency stop.' : 'No limit is in the way of an action.'}</p>
           </>
         )}
       </section>
@@ -271,44 +273,27 @@ function Ladders({ acting }: { acting: ActingState }) {
   const now = useNow()
   return (
     <Panel title="Workers being acted on">
-      <div className="scroll-x" tabIndex={0} role="region" aria-label="Workers being acted on">
-        <table className="table">
-          <thead>
-            <tr>
-              <th scope="col">Worker</th>
-              <th scope="col">Level</th>
-              <th scope="col" className="number">
-                Trouble for
-              </th>
-              <th scope="col" className="number">
-                Last action
-              </th>
-              <th scope="col">Next</th>
-            </tr>
-          </thead>
-          <tbody>
-            {acting.ladders.map((ladder) => (
-              <tr key={`${ladder.agent_id}/${ladder.session_id}`}>
-                <td className="name">
-                  <Worker agentId={ladder.agent_id} sessionId={ladder.session_id} />
-                </td>
-                <td>
-                  <Pill tone={ladder.level === 'human' ? 'failing' : 'degraded'}>{LEVELS[ladder.level]}</Pill>
-                </td>
-                <td className="number">{ladder.trouble_since ? duration(now - ladder.trouble_since) : '—'}</td>
-                <td className="number">
-                  <Ago at={ladder.acted_at ?? null} />
-                </td>
-                <td className="wrap">
-                  {ladder.next || <span className="muted">{ladder.level === 'human' ? 'waits for a person' : 'none'}</span>}
-                  {ladder.next_at && ladder.next_at > now && <span className="muted number"> in {duration(ladder.next_at - now)}</span>}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-      {acting.ladders_more > 0 && <p className="body muted">and {counted(acting.ladders_more, 'more worker')}</p>}
+      <ul className="entries">
+        {acting.ladders.map((ladder) => (
+          <li key={`${ladder.agent_id}/${ladder.session_id}`}>
+            <div className="grow">
+              <p className="row wraps">
+                <Pill tone={ladder.level === 'human' ? 'failing' : 'degraded'}>{LEVELS[ladder.level]}</Pill>
+                <Worker agentId={ladder.agent_id} sessionId={ladder.session_id} />
+                {ladder.trouble_since ? <span className="muted number">in trouble for {duration(now - ladder.trouble_since)}</span> : null}
+              </p>
+              <p className="wrap">
+                {ladder.next ? `Next: ${ladder.next}` : ladder.level === 'human' ? 'Waits for a person.' : 'Nothing follows.'}
+                {ladder.next_at && ladder.next_at > now ? <span className="number"> in {duration(ladder.next_at - now)}</span> : null}
+              </p>
+            </div>
+            <span className="when muted">
+              <Ago at={ladder.acted_at ?? null} />
+            </span>
+          </li>
+        ))}
+        {acting.ladders_more > 0 && <li className="muted">and {counted(acting.ladders_more, 'more worker')}</li>}
+      </ul>
     </Panel>
   )
 }
@@ -385,7 +370,12 @@ function InterventionItem({ row }: { row: Intervention }) {
           </span>
         </p>
         <p className="wrap">{row.reason}</p>
-        {row.message && row.message !== row.reason && <p className="wrap lines muted">{row.message}</p>}
+        {row.message && row.message !== row.reason && (
+          <details className="muted">
+            <summary>Message</summary>
+            <p className="wrap lines">{row.message}</p>
+          </details>
+        )}
         {row.detail && <p className="wrap muted">{row.detail}</p>}
       </div>
       <span className="when muted" title={dateTime(row.created_at)}>

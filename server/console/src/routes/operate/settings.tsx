@@ -55,7 +55,7 @@ function Tree() {
     >
       <div className="fleet-tools">
         <SearchInput label="Filter by name or value" value={search} onChange={(next) => change({ search: next })} />
-        <span className="muted">Secrets are masked. They are changed in queenright.yaml or the environment.</span>
+        <span className="muted">Changed in queenright.yaml or the environment; in force after a reload or a restart. Secrets are masked.</span>
       </div>
       <div className="settings">
         {[...groups].map(([group, settings]) => (

@@ -66,7 +66,7 @@ export function windowsOf(steps: readonly Step[], ended: number | null): readonl
       window.text = text || window.text
       if (rankOf(severity) > rankOf(window.severity)) window.severity = severity
     } else {
-      window = { kind: name, severity, from: at, to: ended, text, stepId }
+      window = { kind: name, severity, from: at, to: ended === null ? null : Math.max(ended, at), text, stepId }
       windows.push(window)
       open.set(name, window)
     }

@@ -134,16 +134,22 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
   })
 
   // New steps come in above. Whoever reads further down keeps their place, and is told.
-  const first = useRef(steps[0]?.step_id)
+  const place = useRef({ stepId: '', index: 0 })
   useLayoutEffect(() => {
-    const added = steps.findIndex((step) => step.step_id === first.current)
-    first.current = steps[0]?.step_id
     const box = scroll.current
-    if (added <= 0 || !box || box.scrollTop < ROW) return
-    box.scrollTop += added * ROW
-    setFocused((index) => index + added)
-    setUnseen((total) => total + added)
+    if (!box) return
+    const added = steps.findIndex((step) => step.step_id === place.current.stepId) - place.current.index
+    if (added > 0 && box.scrollTop >= ROW) {
+      box.scrollTop += added * ROW
+      setFocused((index) => index + added)
+      setUnseen((total) => total + added)
+    }
+    keepPlace()
   }, [steps])
+  function keepPlace(): void {
+    const index = virtual.getVirtualItemForOffset(scroll.current?.scrollTop ?? 0)?.index ?? 0
+    place.current = { stepId: steps[index]?.step_id ?? '', index }
+  }
 
   // The step of the address is brought into view once, and when it is chosen elsewhere.
   const opened = useRef<string | undefined>(undefined)
@@ -181,7 +187,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
           ↑ {count(unseen)} new
         </Button>
       )}
-      <div className="steps" ref={scroll} onKeyDown={move} onScroll={(event) => event.currentTarget.scrollTop < ROW && unseen && setUnseen(0)}>
+      <div className="steps" ref={scroll} style={{ height: `min(var(--most), ${virtual.getTotalSize()}px)` }} onKeyDown={move} onScroll={(event) => (keepPlace(), event.currentTarget.scrollTop < ROW && unseen && setUnseen(0))}>
         <ol style={{ height: virtual.getTotalSize() }} aria-label="Steps, newest first">
           {items.map((item) => {
             const step = steps[item.index]!

@@ -1,0 +1,191 @@
+"""The other pages: a session, its recorder, tickets, operation; by keyboard, for viewers, on all screens."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from queenright.server.access.roles import Role
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.console.conftest import Watched
+from tests.server.access.test_service_with_tokens import token_for
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import ticket_on
+
+PAGES = (
+    "/console/",
+    "/console/agents/looper",
+    "/console/agents/looper?view=recorder",
+    "/console/tickets",
+    "/console/tickets/{ticket}",
+    "/console/incidents",
+    "/console/talk",
+    "/console/operate/acting",
+    "/console/operate/breakers",
+    "/console/operate/recoveries",
+    "/console/operate/telemetry",
+    "/console/operate/audit",
+    "/console/operate/settings",
+    "/console/operate/tokens",
+    "/console/connect",
+)
+SCREENS = ((390, "light"), (390, "dark"), (1280, "light"), (1280, "dark"), (1920, "light"))
+RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+async def is_shown(page: Page) -> None:
+    """Wait until a page has what it loads."""
+    await expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    await expect(page.get_by_label("Loading")).to_have_count(0)
+
+
+async def test_ticket_is_handled_by_keyboard_alone(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    """B112"""
+    ticket_id = await ticket_on(running)
+    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+    await is_shown(page)
+
+    await page.get_by_role("button", name="Resolve…").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.keyboard.type("I restarted its provider.")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(page.get_by_text("I restarted its provider.").first).to_be_visible()
+    assert (await http.get(f"/api/tickets/{ticket_id}")).json()["status"] == "resolved"
+
+
+async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:
+    """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
+    ticket_id = await ticket_on(running)
+    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+    await page.get_by_role("button", name="Stop the worker…").click()
+    await page.get_by_label("Reason").fill("it loops")
+    first, *_ = looping(running.service.clock())
+    other = type(first)(
+        type=first.type,
+        time=running.service.clock(),
+        agent_id="looper",
+        session_id="looper-session",
+        incarnation_id="two",
+        data=first.data,
+    )
+    await running.service.ingest([other])
+
+    await page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
+
+    await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+
+
+async def test_session_shows_its_calls_and_which_repeat(running: Running, page: Page) -> None:
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/?search=looper")
+
+    await page.get_by_role("table", name="Sessions").get_by_role("link", name="looper").click()
+
+    await is_shown(page)
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
+    await expect(page.get_by_text("search").first).to_be_visible()
+    await expect(page.get_by_text(re.compile("×20|20×")).first).to_be_visible()
+
+
+async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
+    await is_shown(page)
+
+    await expect(page.get_by_text("doom loop").first).to_be_visible()
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name=re.compile("Export")).click()
+    exported = Path(await (await download.value).path()).read_text()
+
+    assert json.loads(exported.splitlines()[0])
+
+
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+async def test_every_page_fits_the_screen(
+    running: Running, chromium: Browser, watched: Watched, width: int, theme: str
+) -> None:
+    ticket_id = await ticket_on(running)
+    context = await chromium.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",
+    )
+    page = await context.new_page()
+    watched.watch(page)
+    for address in PAGES:
+        await page.goto(running.url + address.format(ticket=ticket_id))
+        await is_shown(page)
+        assert await page.evaluate(RUNS_OVER) <= 0, address
+        assert await page.evaluate("document.documentElement.dataset.theme") == theme
+    assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_accessible(
+    running: Running, chromium: Browser, packages: Path, theme: str
+) -> None:
+    """No finding of axe that is serious or critical."""
+    ticket_id = await ticket_on(running)
+    axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    context = await chromium.new_context(
+        viewport={"width": 1280, "height": 900},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",
+        bypass_csp=True,
+    )
+    page = await context.new_page()
+    found = []
+    for address in PAGES:
+        await page.goto(running.url + address.format(ticket=ticket_id))
+        await is_shown(page)
+        await page.evaluate(axe)
+        result = await page.evaluate("axe.run()")
+        found += [
+            f"{address}: {one['id']}: {node['html'][:120]}"
+            for one in result["violations"]
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+    assert found == []
+
+
+class TestViewer:
+    """A person who may look and not act."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        found = demo_settings(tmp_path / "storage")
+        return found.model_copy(update={"auth": found.auth.model_copy(update={"required": True})})
+
+    async def test_viewer_sees_everything_and_may_do_nothing(
+        self, running: Running, chromium: Browser, watched: Watched
+    ) -> None:
+        ticket_id = await ticket_on(running)
+        token = token_for(running.service.settings, "vera", Role.VIEWER)
+        page = await (await chromium.new_context()).new_page()
+        await page.goto(running.url)
+        await page.locator("input[type=password]").fill(token)
+        await page.keyboard.press("Enter")
+        watched.watch(page)
+
+        await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
+        await expect(page.get_by_text("You may view only.").first).to_be_visible()
+        await expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
+        await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+        await is_shown(page)
+        await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)
+        await page.goto(f"{running.url}/console/operate/settings")
+        await is_shown(page)
