@@ -7,15 +7,21 @@ import json
 import re
 import subprocess
 import sys
+import timeit
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.fingerprint import fingerprint, scrub
+from queenright.instrumentation.fingerprint import (
+    arguments_fingerprint,
+    fingerprint,
+    result_fingerprint,
+    scrub,
+)
 from tests.instrumentation.growth import growth
 from tests.isolation import environment
 
@@ -144,6 +150,43 @@ def test_relevant_changes_differ(one: object, other: object) -> None:
     assert fingerprint(one) != fingerprint(other)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"tool_call_id": "call_1", "q": "bees"}, {"tool_call_id": "call_2", "q": "bees"}),
+        ({"requestId": "a81k", "q": "bees"}, {"requestId": "b17x", "q": "bees"}),
+        ('{"nonce": "a81k", "q": "bees"}', '{"nonce": "b17x", "q": "bees"}'),
+        ({"idempotency_key": "a", "q": "bees"}, {"idempotency_key": "b", "q": "bees"}),
+        ({"timestamp": 1767225600, "q": "bees"}, {"timestamp": 1767225609, "q": "bees"}),
+        ("python /tmp/tmpab12cd_x/run.py", "python /tmp/tmpzz98ef_y/run.py"),
+    ],
+)
+def test_what_belongs_to_a_call_does_not_make_other_arguments(one: object, other: object) -> None:
+    assert arguments_fingerprint(one) == arguments_fingerprint(other)
+
+
+@given(st.uuids(), st.uuids())
+def test_ids_in_arguments_name_different_things(one: uuid.UUID, other: uuid.UUID) -> None:
+    assume(one != other)
+    for form in (str, lambda each: each, lambda each: each.hex[:24]):
+        for key in ("invoice", "message_id", "run_id", "event_id", "uuid", "trace_id"):
+            assert arguments_fingerprint({key: form(one)}) != arguments_fingerprint({key: form(other)})
+        assert arguments_fingerprint(f"rm {form(one)}") != arguments_fingerprint(f"rm {form(other)}")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"channel": "C1", "ts": "1512085950.000216"}, {"channel": "C1", "ts": "1512085951.000216"}),
+        ({"request_id": 17, "decision": "yes"}, {"request_id": 18, "decision": "yes"}),
+        ({"video": "a", "timestamp": 12.5}, {"video": "a", "timestamp": 13.5}),
+        ("journalctl --since '2026-01-05 10:00:01'", "journalctl --since '2026-01-05 11:00:01'"),
+    ],
+)
+def test_chosen_arguments_differ(one: object, other: object) -> None:
+    assert arguments_fingerprint(one) != arguments_fingerprint(other)
+
+
 def test_a_fingerprint_is_the_same_in_every_process() -> None:
     value = {"q": "hive", "tags": {"b", "a"}, "n": [1, None, 2.5]}
     code = f"from queenright.instrumentation.fingerprint import fingerprint; print(fingerprint({value!r}))"
@@ -242,3 +285,10 @@ def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
 def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str) -> None:
     """B127: not with the square of it."""
     assert growth(fingerprint, lambda size: ("1 " + unit * size)[: size - 1] + end) < 24
+
+
+@pytest.mark.parametrize("unit", ["1,", "1 ", "1.", "1", "Error ", "\n"])
+def test_work_for_a_crafted_failure_is_bounded(unit: str) -> None:
+    text = ("Traceback (most recent call last):\n" + unit * 4_096)[:4_000]
+
+    assert min(timeit.repeat(lambda: result_fingerprint(text, {"q": "bees"}), number=1, repeat=5)) < 0.1

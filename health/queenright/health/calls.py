@@ -78,6 +78,7 @@ class RecentCalls:
 
     __slots__ = (
         "_alike",
+        "_asked",
         "_chains",
         "_first",
         "_live",
@@ -85,6 +86,7 @@ class RecentCalls:
         "_repeats",
         "_since_change",
         "_since_perhaps",
+        "_since_shown",
         "_tools",
         "_turn",
         "_turn_size",
@@ -103,7 +105,8 @@ class RecentCalls:
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
         self._repeats: list[Repeat] | None = None
-        self._since_change = self._since_perhaps = window + LONGEST_CYCLE
+        self._asked = b""  # the newest calls without their results
+        self._since_change = self._since_perhaps = self._since_shown = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
 
@@ -135,6 +138,9 @@ class RecentCalls:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
 
+        A recent call that is made again and has a new result shows that the calls before it had an effect:
+        those of them that did not fail are no repeats afterwards. Edits are, as they tell what they write.
+
         Args:
             result: Fingerprint of the result; empty for an edit, whose result does not count; None if it is
                 not recorded.
@@ -158,7 +164,15 @@ class RecentCalls:
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
-        if last >= 0:
+        may_be_new = bool(result) and not failed  # an edit writes the same, whatever is shown
+        if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
+            # A call between showed what this one had done the last time: it goes on with something.
+            again = False
+            self._chains.append(1)
+            self._alike.append(min(self._alike[last] + 1, _MOST))
+            self._unchanged.append(1)
+            self._first.append(self._first[last])
+        elif last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
             self._chains.append(min(self._chains[last] + again, _MOST))
             self._alike.append(min(self._alike[last] + 1, _MOST))
@@ -173,6 +187,10 @@ class RecentCalls:
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
         self._since_change += 1
         self._since_perhaps += 1
+        asked = digest(tool, args)
+        is_shown = last < 0 and may_be_new and asked in self._asked
+        self._since_shown = 0 if is_shown else self._since_shown + 1
+        self._asked = (self._asked + asked)[-LONGEST_CYCLE * _SIZE :]
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]

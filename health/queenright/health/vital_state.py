@@ -272,7 +272,7 @@ class VitalState:
         self._answer = ""
         self._answered: float | None = None  # these three on the source's clock
         self._tool_ended: float | None = None
-        self._side_by_side: tuple[float, float] | None = None
+        self._side_by_side: tuple[object, float, str] | None = None
         self.agent_id = agent_id
         self.session_id = session_id
         self.task_id = session_id

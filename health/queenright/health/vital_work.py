@@ -426,10 +426,13 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if (took := duration if duration is not None else ran) is not None:
         v.learn_duration(Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
-    v.has_user = v.has_user or asks_user(tool)
+    if asks_user(tool):
+        v.has_user = True
+        if not failed:
+            v.hear_user(at)
     turn = data.get("turn")
-    if turn is None and duration is not None:
-        turn = _parallel_turn(v, v.active_for - duration, v.active_for)
+    if duration is not None:
+        turn = _parallel_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
     _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER_SECONDS)
@@ -479,12 +482,22 @@ def _failure_class(reported: str, error: str) -> str:
     return name(class_of_error(name(reported), error)) or UNCLASSIFIED
 
 
-def _parallel_turn(v: VitalState, began: float, at: float) -> float:
-    """Return the turn of parallel calls: the time when the first of them ended."""
-    first, until = v._side_by_side or (at, at)
-    if began >= until:
-        first, until = at, at
-    v._side_by_side = (first, max(at, until))
+def _parallel_turn(v: VitalState, turn: object, trace_id: str, began: float, at: float) -> object:
+    """
+    Return the turn of a call.
+
+    Without turns, overlapping calls are one: the time when the first of them ended. Calls of other traces
+    that began before a call ended are of its turn.
+    """
+    first, until, trace_of_first = v._side_by_side or (at, at, trace_id)
+    if turn is None:
+        if began >= until:
+            first, until = at, at
+        v._side_by_side = (first, max(at, until), trace_id)
+        return first
+    if trace_id == trace_of_first or began >= until:
+        v._side_by_side = (turn, at, trace_id)
+        return turn
     return first
 
 

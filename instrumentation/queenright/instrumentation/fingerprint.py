@@ -5,6 +5,9 @@ Loop detectors compare fingerprints, never content. Two values have the same fin
 only in the order of keys, in JSON whitespace, or in values that are new for every call: call and request
 ids, UUIDs and other generated ids, timestamps, ages ("3 hours ago"), measured durations, memory addresses,
 temporary file names. All other differences count: numbers, names, page numbers, a changing percentage.
+
+An id in arguments usually names what the call is about. ``arguments_fingerprint`` ignores only ids and times
+of the call itself, by their keys.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
+from uuid import UUID
 
 _TEXT_HEAD: Final = 16_384
 _TEXT_TAIL: Final = 16_384
@@ -58,6 +62,13 @@ _TIME_KEYS = """
     executiontime executiontimems processingtime processingtimems walltime walltimeseconds
 """
 _VOLATILE_KEYS: Final = frozenset((_ID_KEYS + _TIME_KEYS).split())
+# The ones that belong to the call itself, whatever it is about.
+_CALL_ID_KEYS: Final = """
+    callid toolcallid tooluseid functioncallid requestid reqid xrequestid traceid spanid parentspanid
+    traceparent correlationid invocationid idempotencykey nonce
+"""
+_OF_CALL: Final = frozenset(_CALL_ID_KEYS.split())
+_TIME_OF_CALL: Final = frozenset({"timestamp", "now", "currenttime", "requesttime"})
 # These may also be real values (opening hours, a time to book): only clock readings are masked.
 _MAYBE_KEYS: Final = frozenset(
     {"time", "now", "created", "modified", "updated", "started", "finished", "date", "datetime", "at"}
@@ -128,6 +139,20 @@ _FAILURE_WORD: Final = re.compile(
     re.IGNORECASE,
 )
 _SHORT: Final = 400
+# A short result that tells of a failure; "error rate" and "2 errors" are about something else.
+_FAILED: Final = re.compile(
+    r"(?<!\d )(?:Error|Exception|Traceback)\b|^\W*(?:error:|fatal:|failed to\b)"
+    r"|\b(?:refused|timed out|out of memory)\b",
+    re.MULTILINE,
+)
+_FAILED_HINTS: Final = ("rror", "xception", "Traceback", "fatal", "failed", "refused", "timed out", "memory")
+# Numbers that differ between equal failures: attempts, times, sizes. Not a count ("3 tests", "tests: 3") or a
+# share ("3/9", "3 of 9", "3 %").
+_NUMBER_OF_FAILURE: Final = re.compile(
+    r"\d(?<![\w.,/:=-].)(?<![:=] .)[\d.,]*+"
+    r"(?: ?(?:[nmu\u00b5]?s|sec(?:ond)?s?|min(?:ute)?s?|[KMGT]?i?B|bytes|times)\b"
+    r"|(?! ?[\w/%]))"
+)
 # Some browsers number what they report; an action on a named element does not count pages.
 _STEP_COUNT: Final = re.compile(
     r"\"?\W{0,3}(?:step|turn|action|iteration) #?\d+(?: ?(?:of|/) ?\d+)?\W+(?=\w)", re.IGNORECASE
@@ -168,6 +193,17 @@ def fingerprint(value: object) -> str:
     return _digest(_canonical(value))
 
 
+def arguments_fingerprint(arguments: object) -> str:
+    """
+    Return the fingerprint of a call's arguments.
+
+    Unlike ``fingerprint``, it ignores only what belongs to the call by its key (call and request ids, nonces,
+    idempotency keys, the time of the call), beside other arguments, and temporary file names. Two calls about
+    different messages, runs or UUIDs are different calls. Never raises.
+    """
+    return _digest(_canonical(arguments, of_arguments=True))
+
+
 def result_fingerprint(result: object, arguments: object = None, *, failed: bool = False) -> str:
     """
     Return the fingerprint of a tool's result, without the text that it repeats from its arguments.
@@ -175,7 +211,8 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     Two searches that find nothing for different words therefore have the same fingerprint. A result that only
     repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
     found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
-    message), line and column numbers are ignored too. Never raises.
+    message), line and column numbers are ignored too. So are attempts, times and sizes in a text that tells
+    of a failure, if the arguments are equal. Never raises.
 
     Args:
         result: The result: text or any value.
@@ -204,6 +241,11 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
         return NOTHING_FOUND
     if failed or _has_failure_shape(canonical, arguments):
         canonical = _POSITION.sub("#", canonical)
+    if arguments and _tells_failure(canonical):
+        masked = _NUMBER_OF_FAILURE.sub("#", canonical)
+        if masked != canonical:
+            # For other arguments, the numbers may tell another failure.
+            canonical = masked + _canonical(arguments, of_arguments=True)
     counted = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
     if counted is not None and _acts_on_element(arguments):
         canonical = canonical[counted.end() :]
@@ -224,6 +266,15 @@ def _has_failure_shape(canonical: str, arguments: object) -> bool:
     )
 
 
+def _tells_failure(canonical: str) -> bool:
+    """Return whether a text tells of a failure."""
+    if canonical[:1] != '"' or len(canonical) > _SEARCHED_FOR_FAILURE:
+        return False
+    if len(canonical) > _SHORT:
+        return "Traceback " in canonical and _FAILURE_SHAPE.search(canonical) is not None
+    return any(word in canonical for word in _FAILED_HINTS) and _FAILED.search(canonical) is not None
+
+
 def _acts_on_element(arguments: object) -> bool:
     """Return whether a call names an element of a page."""
     if isinstance(arguments, str) and arguments[:1] == "{":
@@ -238,11 +289,11 @@ def _digest(canonical: str) -> str:
     return blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _canonical(value: object) -> str:
+def _canonical(value: object, *, of_arguments: bool = False) -> str:
     try:
         if type(value) is str:
-            return _of_text(value)
-        parts = _Parts()
+            return _of_text(value, of_arguments=of_arguments)
+        parts = _Parts(of_arguments=of_arguments)
         _write(value, parts, _DEPTH, None)
         return "".join(parts)
     except Exception:  # a __repr__ that raises, a container changed by another thread, endless recursion
@@ -270,7 +321,7 @@ def _texts_of(arguments: object) -> list[str]:
     return sorted(texts, key=len, reverse=True)[:_MOST_TEXTS] if len(texts) > 1 else texts
 
 
-def _of_text(text: str) -> str:
+def _of_text(text: str, *, of_arguments: bool) -> str:
     """Return the canonical form of a text; JSON becomes its object."""
     text = text.strip()
     if text[:1] in "{[" and len(text) <= _JSON_LIMIT and text[-1:] in "}]":
@@ -279,10 +330,10 @@ def _of_text(text: str) -> str:
         except ValueError:
             pass
         else:
-            parts = _Parts()
+            parts = _Parts(of_arguments=of_arguments)
             _write(parsed, parts, _DEPTH, None)
             return "".join(parts)
-    return '"' + scrub(text)
+    return '"' + _mask(text, of_arguments=of_arguments)
 
 
 def scrub(text: str) -> str:
@@ -326,6 +377,12 @@ def _scrub(text: str) -> str:
     return text
 
 
+def _mask(text: str, *, of_arguments: bool) -> str:
+    if not of_arguments:
+        return scrub(text)
+    return _TEMPORARY.sub("~", text) if "/tmp" in text else text
+
+
 def _as_0(characters: bytes) -> bytes:
     return bytes.maketrans(characters, b"0" * len(characters))
 
@@ -359,6 +416,10 @@ class _Parts(list[str]):
 
     search_budget = _MAX_TEXT
 
+    def __init__(self, *, of_arguments: bool) -> None:
+        super().__init__()
+        self.of_arguments = of_arguments
+
 
 def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
     """Append the canonical form of ``value``, the value of ``key``, to ``parts``."""
@@ -368,9 +429,9 @@ def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
         if parts.search_budget < 0 or (key is not None and _CHOSEN_STAMP.fullmatch(value)):
             parts.append('"' + value)
         elif value[:1] in ("{", "[") and depth > 0:
-            parts.append(_of_text(value))
+            parts.append(_of_text(value, of_arguments=parts.of_arguments))
         else:
-            parts.append('"' + scrub(value))
+            parts.append('"' + _mask(value, of_arguments=parts.of_arguments))
     elif kind is int or kind is float or kind is bool or value is None:
         parts.append(repr(value))
     elif depth <= 0 or len(parts) > _NODES:
@@ -387,7 +448,7 @@ def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
             parts.append(",")
         parts.append("]")
     else:
-        parts.append(_described(value))
+        parts.append(_described(value, of_arguments=parts.of_arguments))
 
 
 def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
@@ -405,7 +466,9 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
         entry = _keys.get(name)
         if entry is None:
             entry = _classify_key(name)
-        canonical_key, is_volatile = entry
+        canonical_key, is_volatile, is_of_call = entry
+        if parts.of_arguments:
+            is_volatile = is_of_call if len(keys) > 1 else None
         if is_volatile is not None and is_volatile(item):
             parts.append(canonical_key + "~,")
             continue
@@ -415,20 +478,28 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
     parts.append("}")
 
 
-_keys: Final[dict[str, tuple[str, Callable[[object], bool] | None]]] = {}
-"""Cache by key: its canonical form, and a test for values that are new for every call."""
+_Test = Callable[[object], bool] | None
+
+_keys: Final[dict[str, tuple[str, _Test, _Test]]] = {}
+"""Cache by key: its canonical form, and tests for values that are new for every call: in any value, in
+arguments."""
 
 
-def _classify_key(key: str) -> tuple[str, Callable[[object], bool] | None]:
+def _classify_key(key: str) -> tuple[str, _Test, _Test]:
     normalized = _normalize_key(key)
-    is_volatile: Callable[[object], bool] | None = None
+    is_volatile: _Test = None
+    is_of_call: _Test = None
     if normalized in _VOLATILE_KEYS:
         is_volatile = _is_scalar
     elif normalized in ("duration", "durationseconds"):
         is_volatile = _is_measured
     elif normalized in _MAYBE_KEYS:
         is_volatile = _is_clock_reading
-    entry = (f"{key!r}:", is_volatile)
+    if normalized in _OF_CALL:
+        is_of_call = _is_generated
+    elif normalized in _TIME_OF_CALL:
+        is_of_call = _is_clock_reading
+    entry = (f"{key!r}:", is_volatile, is_of_call)
     if len(_keys) < _KEYS and len(key) < 100:
         _keys[key] = entry
     return entry
@@ -436,6 +507,11 @@ def _classify_key(key: str) -> tuple[str, Callable[[object], bool] | None]:
 
 def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _is_generated(value: object) -> bool:
+    # A number was given to what the call is about, for example to a request of a person.
+    return isinstance(value, str) and not value.isdigit()
 
 
 def _is_measured(value: object) -> bool:
@@ -452,16 +528,16 @@ def _normalize_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "").replace(".", "")
 
 
-def _described(value: object) -> str:
+def _described(value: object, *, of_arguments: bool = False) -> str:
     """Return the canonical form of a value that is not JSON."""
-    if isinstance(value, str | bool | int | float):  # subclasses: enumerations and the like
-        return '"' + scrub(str(value))
+    if isinstance(value, str | bool | int | float | UUID):  # subclasses: enumerations and the like
+        return '"' + _mask(str(value), of_arguments=of_arguments)
     if isinstance(value, bytes | bytearray | memoryview):
         return "b" + blake2b(value, digest_size=8).hexdigest()
     if isinstance(value, set | frozenset):
         parts: list[_Parts] = []
         for item in value:
-            parts.append(_Parts())
+            parts.append(_Parts(of_arguments=of_arguments))
             _write(item, parts[-1], 2, None)
         return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
     return "<" + scrub(repr(value))

@@ -13,7 +13,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.error_guard import report_error, suppress_errors
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
@@ -290,7 +290,7 @@ class ToolCall(_SpanBlock):
 
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
-        self.arguments_hash = fingerprint(self._arguments)
+        self.arguments_hash = arguments_fingerprint(self._arguments)
         self.effect = self.effect or effect_facts(self.tool, self._arguments).get("effect", "")
         attributes = self._attributes = {
             **step._attributes,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.effects import effect_of, seconds_waited
 from queenright.instrumentation.error_class import error_class, unreported_failure
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
 _CUT: Final = 400
@@ -104,7 +104,7 @@ class Steps:
         recorded_args, result = step.get("args"), step.get("result_excerpt")
         args, args_hash = _parsed(recorded_args), _word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
-            args_hash = fingerprint(args)
+            args_hash = arguments_fingerprint(args)
         effect = effect_of(name, args)
         unreported = "" if failed else unreported_failure(result, effect, args)
         failed = failed or bool(unreported)

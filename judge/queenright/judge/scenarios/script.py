@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, validate_call
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint
 from queenright.runtime.events import EventType
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -203,7 +203,11 @@ def _fill(text: str, turn: int) -> str:
 
 def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int) -> dict[str, Any]:
     """Return the data of a completed tool call, as instrumented agents send it."""
-    data: dict[str, Any] = {"tool": tool, "args_hash": fingerprint(_fill(args, turn)), "turn": str(turn)}
+    data: dict[str, Any] = {
+        "tool": tool,
+        "args_hash": arguments_fingerprint(_fill(args, turn)),
+        "turn": str(turn),
+    }
     data["outcome"] = "error" if error else "ok"
     if result is not None:
         data["result_hash"] = fingerprint(_fill(result, turn))

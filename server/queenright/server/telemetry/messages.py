@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
 
@@ -123,7 +123,8 @@ def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None
     if not tool:
         return None
     content = None if arguments is None else unwrap_payload(arguments)
-    return RequestedCall(id_in(id_), tool, _hash(content), effect_facts(tool, content))
+    hashed = None if content is None else arguments_fingerprint(content)
+    return RequestedCall(id_in(id_), tool, hashed, effect_facts(tool, content))
 
 
 def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:

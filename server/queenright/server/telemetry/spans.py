@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
@@ -206,7 +206,7 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if not observation.end:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
-    data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
+    data["args_hash"] = text_of(fields.get("arguments_hash")) or _arguments_hash(arguments)
     if "effect" in fields:
         data["effect"] = text_of(fields["effect"])
     else:
@@ -227,8 +227,8 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     _add_duration(observation)
 
 
-def _hash(content: Any) -> str | None:
-    return None if content is None else fingerprint(content)
+def _arguments_hash(content: Any) -> str | None:
+    return None if content is None else arguments_fingerprint(content)
 
 
 def _add_duration(observation: Observation) -> None:

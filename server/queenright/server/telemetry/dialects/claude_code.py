@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -141,7 +141,7 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     arguments = None
     if record.get("tool_input"):
         arguments = _without_description(record["tool_input"])
-        data["args_hash"] = fingerprint(arguments)
+        data["args_hash"] = arguments_fingerprint(arguments)
         data |= effect_facts(data.get("tool", ""), arguments)
     # Results are not recorded here. A repeated failure is a repeated result.
     if failed:
@@ -199,7 +199,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         arguments = None
         if call.get("tool_input") is not None:
             arguments = _without_description(call["tool_input"])
-            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data["args_hash"] = arguments_fingerprint(arguments)
             observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
             _add_tool_response(observation.data, call, arguments)
@@ -210,7 +210,9 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.is_of_open_call = name == "Notification"
         if name == "PermissionRequest":
             observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
-            observation.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
+            observation.data["args_hash"] = arguments_fingerprint(
+                _without_description(call.get("tool_input"))
+            )
         elif call.get("message"):
             observation.data["question"] = format_question(call["message"])
     return observation

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -131,7 +131,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
                 observation.data["duration"] = took / 1e9
             arguments = _arguments(record.get("arguments"))
             if arguments:
-                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data["args_hash"] = arguments_fingerprint(arguments)
                 observation.data |= effect_facts(tool, arguments)
             if observation.end:
                 _add_result(
@@ -199,7 +199,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             arguments = None
             if call.get("tool_input") is not None:
                 arguments = _arguments(call["tool_input"])
-                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data["args_hash"] = arguments_fingerprint(arguments)
                 observation.data |= effect_facts(tool, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)

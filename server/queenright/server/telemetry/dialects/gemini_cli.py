@@ -27,7 +27,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -87,7 +87,9 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     kind, is_end = _LOGS[name]
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
-    detail = f"{record.get('role')}\n{record.get('model')}\n{tool}\n{fingerprint(arguments)}\n{took}"
+    detail = (
+        f"{record.get('role')}\n{record.get('model')}\n{tool}\n{arguments_fingerprint(arguments)}\n{took}"
+    )
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
         process=process,
@@ -120,7 +122,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         }
         arguments = _arguments(arguments)
         if arguments:
-            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data["args_hash"] = arguments_fingerprint(arguments)
             observation.data |= effect_facts(observation.data["tool"], arguments)
         # Rejected by a person or a rule: the call ended, and the tool did not fail.
         is_refused = record.get("decision") == "reject"
@@ -199,7 +201,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     time = _parse_time(call.get("timestamp"), now)
     tool, arguments = call.get("tool_name"), call.get("tool_input")
     observation = Observation(
-        identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{fingerprint(arguments)}".encode(),
+        identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{arguments_fingerprint(arguments)}".encode(),
         process=process,
         kind=kind,
         start=time,
@@ -214,7 +216,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.data["tool"] = tool_in(tool)
         arguments = _arguments(arguments)
         if arguments:
-            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data["args_hash"] = arguments_fingerprint(arguments)
             observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
             _add_result(observation.data, call.get("tool_response"), arguments)
