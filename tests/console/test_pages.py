@@ -54,17 +54,20 @@ async def test_ticket_is_handled_by_keyboard_alone(
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
     await is_shown(page)
 
-    await page.get_by_role("button", name="Resolve…").focus()
+    await page.get_by_role("button", name="Acknowledge").focus()
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("dialog")).to_be_visible()
-    await page.keyboard.type("I restarted its provider.")
+    await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
+    await page.get_by_role("button", name="Stop the worker…").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_label("Reason")).to_be_focused()
+    await page.keyboard.type("It loops.")
     await page.keyboard.press("Tab")
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
 
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    await expect(page.get_by_text("I restarted its provider.").first).to_be_visible()
-    assert (await http.get(f"/api/tickets/{ticket_id}")).json()["status"] == "resolved"
+    [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
+    assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
 
 
 async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,10 @@ def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
 def test_step_that_fails_during_a_rate_limit_is_no_failure(start_records: bool) -> None:
     """B105: the step fails with its call, and the worker still waits."""
     script = worker() if start_records else WorkerScript()
-    error = {"error_type": "RateLimitError", "error": "429 Too Many Requests, try again in 90s"}
+    error: dict[str, Any] = {
+        "error_type": "RateLimitError",
+        "error": "429 Too Many Requests, try again in 90s",
+    }
     for _ in range(5):
         if start_records:
             script.event(EventType.STEP_STARTED)
