@@ -355,6 +355,8 @@ def _found(path: str) -> Mapping[str, Any]:
             "active_graph_id": "docs_checker",
             "loaded": SLOTS,
             "unreadable": 0,
+            "total": len(rows),
+            "counts": {"health": {}, "activity": {}, "owner": {}, "repository": {}},
         }
     if "/executions/" in path:
         return row(ExecutionRow, execution_id=path.rpartition("/")[2])

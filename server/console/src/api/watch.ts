@@ -64,10 +64,13 @@ const TOPICS: Record<string, readonly Topic[]> = {
 
 /** Milliseconds between two readings of what changes all the time, and of what a person waits for. */
 const PACE = { busy: 1000, prompt: 250 } as const
-const BUSY: ReadonlySet<unknown> = new Set(['agents', 'providers', 'session'])
+const BUSY: ReadonlySet<unknown> = new Set(['agent', 'agents', 'providers', 'session'])
 
 /** Seconds without a connection after which it is said to be lost. */
 const PATIENCE = 2
+
+/** Seconds after which a tab that nobody sees lets go of its connection. */
+const HIDDEN = 60
 
 export interface Connection {
   state: 'connecting' | 'live' | 'lost'
@@ -148,10 +151,18 @@ export function watch(queries: QueryClient): void {
     for (const listener of eventListeners) listener(event)
   }
 
+  let source: EventSource | undefined
+
+  function lose(): void {
+    const at = Date.now() / 1000
+    lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), PATIENCE * 1000)
+  }
+
   function open(): void {
+    source?.close()
     const types = Object.keys(TOPICS)
     const after = lastId && `&after=${encodeURIComponent(lastId)}`
-    const source = new EventSource(`/api/events?types=${types.join(',')}${after}`)
+    source = new EventSource(`/api/events?types=${types.join(',')}${after}`)
     for (const type of types) source.addEventListener(type, receive)
     source.addEventListener('reset', () => void queries.invalidateQueries())
     source.onopen = () => {
@@ -159,15 +170,29 @@ export function watch(queries: QueryClient): void {
       lost = undefined
       setConnection({ state: 'live', lostAt: null })
       // What was read before the stream was open may have missed an event.
-      void queries.invalidateQueries({ predicate: (query) => query.state.fetchStatus !== 'idle' || query.state.dataUpdatedAt > 0 })
+      void queries.invalidateQueries({ predicate: ({ state }) => state.fetchStatus !== 'idle' || state.dataUpdatedAt > 0 || state.status === 'error' })
     }
     source.onerror = () => {
-      const at = Date.now() / 1000
-      lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), PATIENCE * 1000)
+      lose()
       // A browser does not reconnect after an answer that is not a stream, as a proxy's error.
-      if (source.readyState === EventSource.CLOSED) setTimeout(open, 3000)
+      if (source?.readyState === EventSource.CLOSED) setTimeout(open, 3000)
     }
   }
+
+  // A network that goes away without a word ends no connection.
+  addEventListener('offline', () => {
+    source?.close()
+    lose()
+  })
+  addEventListener('online', open)
+
+  // A browser allows few connections to one service, and each tab holds one.
+  let hidden: ReturnType<typeof setTimeout> | undefined
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(hidden)
+    if (document.hidden) hidden = setTimeout(() => source?.close(), HIDDEN * 1000)
+    else if (source?.readyState === EventSource.CLOSED) open()
+  })
 
   open()
 }

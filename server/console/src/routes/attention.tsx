@@ -107,7 +107,7 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
 
 function Answers({ item }: { item: AttentionItem }) {
   const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
-  const [asking, setAsking] = useState<'stop' | 'dismiss' | null>(null)
+  const [asking, setAsking] = useState<'stop' | 'approve' | 'terminate' | null>(null)
   const permission = useAct(async (decision: 'allow' | 'deny') => {
     await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
@@ -140,8 +140,8 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'approval' && (
         <>
-          <Button small look="danger" isDisabled={busy} onPress={() => approval.mutate('approve')}>
-            Approve stop
+          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('approve')}>
+            Approve stop…
           </Button>
           <Button small isDisabled={busy} onPress={() => approval.mutate('deny')}>
             Deny
@@ -150,8 +150,8 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'escalation' &&
         item.options.map((option) => (
-          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} isDisabled={busy} onPress={() => decision.mutate(option as 'more_time')}>
-            {{ more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop' }[option] ?? words(option)}
+          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} isDisabled={busy} onPress={() => (option === 'terminate' ? setAsking('terminate') : decision.mutate(option as 'more_time'))}>
+            {{ more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop…' }[option] ?? words(option)}
           </Button>
         ))}
       {item.kind === 'ticket' && (
@@ -172,6 +172,16 @@ function Answers({ item }: { item: AttentionItem }) {
         </Link>
       )}
       <Suspense>
+        {(asking === 'approve' || asking === 'terminate') && (
+          <Ask
+            title={`Stop ${item.agent_id}?`}
+            lead={`Session ${item.session_id}. The agent is told to stop; its last checkpoint is kept.`}
+            confirm="Stop"
+            danger
+            run={() => (asking === 'approve' ? approval.mutateAsync('approve') : decision.mutateAsync('terminate'))}
+            onClose={() => setAsking(null)}
+          />
+        )}
         {asking === 'stop' && (
           <Ask
             title={`Stop ${item.agent_id}?`}
@@ -190,9 +200,12 @@ function Answers({ item }: { item: AttentionItem }) {
 
 function Reply({ item }: { item: AttentionItem }) {
   const [text, setText] = useState('')
-  const reply = useAct(async () => {
-    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content: text, session_id: item.session_id } }))
+  const reply = useAct(async (content: string) => {
     setText('')
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id } })).catch((error: unknown) => {
+      setText((newer) => newer || content)
+      throw error
+    })
     return `Sent your reply to ${item.agent_id}.`
   })
   if (!item.can_answer) return <span className="muted">Answer it where it runs.</span>
@@ -201,7 +214,7 @@ function Reply({ item }: { item: AttentionItem }) {
       className="reply"
       onSubmit={(event) => {
         event.preventDefault()
-        if (text.trim()) reply.mutate()
+        if (text.trim() && !reply.isPending) reply.mutate(text.trim())
       }}
     >
       <input className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} onChange={(event) => setText(event.target.value)} />

@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import { data, GET, POST } from '../api/client'
+import { data, GET, POST, RequestError } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
@@ -64,8 +64,13 @@ function One({ incident }: { incident: Incident }) {
   const mayAct = useQuery(callerQuery).data?.may_act
   const acknowledge = useAct(async () => {
     for (const ticketId of incident.ticket_ids) {
-      const ticket = await data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } }))
-      if (ticket.status === 'open' || ticket.status === 'intervening') await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: ticketId } }, body: { via: 'api', ...by() } }))
+      const path = { params: { path: { ticket_id: ticketId } } }
+      const ticket = await data(GET('/api/tickets/{ticket_id}', path))
+      if (ticket.status !== 'open' && ticket.status !== 'intervening') continue
+      await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } })).catch((error: unknown) => {
+        // It has been closed, or acknowledged, meanwhile.
+        if (!(error instanceof RequestError && error.status === 409)) throw error
+      })
     }
     return `Acknowledged the tickets of ${causeOf(incident)}.`
   })

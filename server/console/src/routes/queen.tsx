@@ -17,7 +17,12 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
   const [text, setText] = useState('')
   const ask = useAct(async (message: string) => {
     setText('')
-    await data(POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: ticketId } }, body: { message, ...by() } }))
+    try {
+      await data(POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: ticketId } }, body: { message, ...by() } }))
+    } catch (error) {
+      setText((newer) => newer || message)
+      throw error
+    }
     return 'The queen has answered.'
   })
   return (
@@ -45,7 +50,7 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
           <form
             onSubmit={(event) => {
               event.preventDefault()
-              if (text.trim()) ask.mutate(text.trim())
+              if (text.trim() && !ask.isPending) ask.mutate(text.trim())
             }}
           >
             <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="Question" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />

@@ -136,8 +136,11 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   })
   const typing = useTyping(agentId, session)
   const send = useAct(async (message: string) => {
-    const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body: { message, graph_id: graph, ...(session ? { session_id: session } : {}) } }))
     setText('')
+    const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body: { message, graph_id: graph, ...(session ? { session_id: session } : {}) } })).catch((error: unknown) => {
+      setText((newer) => newer || message)
+      throw error
+    })
     if (result.session_id && result.session_id !== session) void navigate({ to: '/talk', search: { agent: agentId, session: result.session_id } })
     return result.status === 'queued' ? 'Queued: the agent is busy with other runs.' : `Sent to ${agentId}.`
   })
@@ -172,7 +175,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
           <form
             onSubmit={(event) => {
               event.preventDefault()
-              if (text.trim()) send.mutate(text.trim())
+              if (text.trim() && !send.isPending) send.mutate(text.trim())
             }}
           >
             <textarea className="input" rows={2} aria-label={`Message to ${agentId}`} placeholder="Message" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
@@ -205,7 +208,8 @@ function useTyping(agentId: string, session: string): string {
       buffer += event.data.text ?? ''
       frame ||= requestAnimationFrame(show)
     })
-    const finish = (): void => {
+    const finish = (message: MessageEvent<string>): void => {
+      if (session && (JSON.parse(message.data) as { session_id: string }).session_id !== session) return
       buffer = ''
       frame ||= requestAnimationFrame(show)
       void queries.invalidateQueries({ queryKey: ['agent', agentId] })

@@ -1,5 +1,5 @@
 import './tickets.css'
-import { useQuery } from '@tanstack/react-query'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
 import { stopWorker } from '../api/acts'
@@ -128,8 +128,10 @@ function Actions({ ticket }: { ticket: Ticket }) {
     await data(POST('/api/tickets/{ticket_id}/unacknowledge', { ...path, body: { via: 'api', ...by() } }))
     return 'The acknowledgement is withdrawn.'
   })
+  const queries = useQueryClient()
   const expire = useAct(async (silenceId: string) => {
     await data(DELETE('/api/silences/{silence_id}', { params: { path: { silence_id: silenceId } } }))
+    void queries.invalidateQueries({ queryKey: ['tickets'] })
     return 'The silence has ended.'
   })
   if (mayAct === undefined || ticket.closed_at) return null
@@ -187,6 +189,8 @@ function Actions({ ticket }: { ticket: Ticket }) {
           run={async ({ seconds: chosen, other, comment = '' }) => {
             const seconds = other ? secondsOf(other) : Number(chosen)
             await data(POST('/api/silences', { body: { ticket_id: ticket.ticket_id, seconds, comment, ...by() } }))
+            // A silence has no event.
+            void queries.invalidateQueries({ queryKey: ['tickets'] })
             say(`Silenced for ${duration(seconds)}.`)
           }}
           onClose={close}

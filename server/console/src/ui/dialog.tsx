@@ -6,9 +6,9 @@ import { useNow } from '../clock'
 import { Button } from './basics'
 
 /** A modal dialog; Escape and a click outside close it. */
-export function Sheet({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }) {
+export function Sheet({ title, onClose, isBusy = false, children }: { title: string; onClose: () => void; isBusy?: boolean; children: ReactNode }) {
   return (
-    <ModalOverlay className="overlay" isOpen isDismissable onOpenChange={(open) => !open && onClose()}>
+    <ModalOverlay className="overlay" isOpen isDismissable={!isBusy} isKeyboardDismissDisabled={isBusy} onOpenChange={(open) => !open && onClose()}>
       <Modal className="modal">
         <Dialog className="dialog">
           <Heading slot="title" level={2}>
@@ -62,7 +62,7 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
     }
   }
   return (
-    <Sheet title={title} onClose={onClose}>
+    <Sheet title={title} onClose={onClose} isBusy={busy}>
       {lead && <p className="muted">{lead}</p>}
       {target}
       <form

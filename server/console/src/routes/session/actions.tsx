@@ -34,8 +34,10 @@ type Action = 'nudge' | 'escalate' | 'silence' | 'recover' | 'stop'
 /** What a person can do to the worker. Each names the session and incarnation that are shown. */
 export function Actions({ worker }: { worker: AgentHealth }) {
   const caller = useQuery(callerQuery).data
-  const [asked, setAsked] = useState<Action | null>(null)
+  // What is asked about stays what was shown then, whatever takes its place meanwhile.
+  const [asked, setAsked] = useState<{ action: Action; worker: AgentHealth; ticket: Ticket | undefined } | null>(null)
   const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
+  const ask = (action: Action): void => setAsked({ action, worker, ticket })
   if (!caller) return null
   if (!caller.may_act) return <span className="muted">You may view only.</span>
   const canRecover = worker.ended && worker.outcome !== 'completed'
@@ -43,18 +45,18 @@ export function Actions({ worker }: { worker: AgentHealth }) {
     <div className="row wraps" role="group" aria-label="Actions">
       {!worker.ended && (
         <>
-          <Button onPress={() => setAsked('nudge')}>Nudge…</Button>
-          <Button onPress={() => setAsked('escalate')}>Escalate…</Button>
+          <Button onPress={() => ask('nudge')}>Nudge…</Button>
+          <Button onPress={() => ask('escalate')}>Escalate…</Button>
         </>
       )}
-      {ticket && <Button onPress={() => setAsked('silence')}>Silence…</Button>}
-      {canRecover && <Button onPress={() => setAsked('recover')}>Recover…</Button>}
+      {ticket && <Button onPress={() => ask('silence')}>Silence…</Button>}
+      {canRecover && <Button onPress={() => ask('recover')}>Recover…</Button>}
       {!worker.ended && (
-        <Button look="danger" onPress={() => setAsked('stop')}>
+        <Button look="danger" onPress={() => ask('stop')}>
           Stop…
         </Button>
       )}
-      <Suspense>{asked && <Question action={asked} worker={worker} ticket={ticket} onClose={() => setAsked(null)} />}</Suspense>
+      <Suspense>{asked && <Question {...asked} onClose={() => setAsked(null)} />}</Suspense>
     </div>
   )
 }

@@ -48,7 +48,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   return (
     <div className="session-columns">
       <div className="stack">
-        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void real.refetch()} />
+        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void Promise.all([real.refetch(), isChanged ? tried.refetch() : undefined])} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
         <Outcome real={real.data} steps={steps ?? []} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
