@@ -113,6 +113,16 @@ def test_failed_question_does_not_end_a_repeat() -> None:
     assert script.finding(LOOP) is not None
 
 
+def test_answer_of_a_harness_does_not_end_a_repeat() -> None:
+    """Nobody answers within 10 ms."""
+    script = worker()
+    for _ in range(12):
+        call(script, "read_file", {"path": "a.py"}, "text")
+        call(script, "ask_user", {"question": "Continue?"}, "No user is here; continue.", duration=0.01)
+
+    assert script.finding(LOOP) is not None
+
+
 # -- acting and looking -------------------------------------------------------------------------------
 
 STEPS = [

@@ -154,7 +154,7 @@ def test_relevant_changes_differ(one: object, other: object) -> None:
     ("one", "other"),
     [
         ({"tool_call_id": "call_1", "q": "bees"}, {"tool_call_id": "call_2", "q": "bees"}),
-        ({"requestId": "a81k", "q": "bees"}, {"requestId": "b17x", "q": "bees"}),
+        ({"toolUseId": "a81k", "q": "bees"}, {"toolUseId": "b17x", "q": "bees"}),
         ('{"nonce": "a81k", "q": "bees"}', '{"nonce": "b17x", "q": "bees"}'),
         ({"idempotency_key": "a", "q": "bees"}, {"idempotency_key": "b", "q": "bees"}),
         ({"timestamp": 1767225600, "q": "bees"}, {"timestamp": 1767225609, "q": "bees"}),
@@ -179,6 +179,7 @@ def test_ids_in_arguments_name_different_things(one: uuid.UUID, other: uuid.UUID
     [
         ({"channel": "C1", "ts": "1512085950.000216"}, {"channel": "C1", "ts": "1512085951.000216"}),
         ({"request_id": 17, "decision": "yes"}, {"request_id": 18, "decision": "yes"}),
+        ({"request_id": "REQ-17", "decision": "yes"}, {"request_id": "REQ-18", "decision": "yes"}),
         ({"video": "a", "timestamp": 12.5}, {"video": "a", "timestamp": 13.5}),
         ("journalctl --since '2026-01-05 10:00:01'", "journalctl --since '2026-01-05 11:00:01'"),
     ],

@@ -426,7 +426,8 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if (took := duration if duration is not None else ran) is not None:
         v.learn_duration(Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
-    if asks_user(tool):
+    # A harness without a user answers at once.
+    if asks_user(tool) and (took is None or took >= _FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not failed:
             v.hear_user(at)

@@ -62,9 +62,9 @@ _TIME_KEYS = """
     executiontime executiontimems processingtime processingtimems walltime walltimeseconds
 """
 _VOLATILE_KEYS: Final = frozenset((_ID_KEYS + _TIME_KEYS).split())
-# The ones that belong to the call itself, whatever it is about.
+# The ones that belong to the call itself, whatever it is about. A request may be what it decides about.
 _CALL_ID_KEYS: Final = """
-    callid toolcallid tooluseid functioncallid requestid reqid xrequestid traceid spanid parentspanid
+    callid toolcallid tooluseid functioncallid xrequestid traceid spanid parentspanid
     traceparent correlationid invocationid idempotencykey nonce
 """
 _OF_CALL: Final = frozenset(_CALL_ID_KEYS.split())
