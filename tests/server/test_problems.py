@@ -117,7 +117,7 @@ async def test_path_with_an_extra_slash_is_404_without_a_redirect(http: httpx.As
 async def test_head_equals_get_without_the_body(
     http: httpx.AsyncClient,
 ) -> None:
-    for path in ("/", "/api/status", "/healthz", "/metrics", "/nowhere"):
+    for path in ("/console/", "/api/status", "/healthz", "/metrics", "/nowhere"):
         whole, head = await http.get(path), await http.head(path)
         assert (path, head.status_code, head.content) == (path, whole.status_code, b"")
         assert head.headers["content-type"] == whole.headers["content-type"]

@@ -115,7 +115,7 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
     assert taken.json() == {}
     assert "<script>" in (await http.get("/api/agents")).text  # its name, without what moves a cursor
 
-    for path in ("/", "/api/status", "/api/agents", "/metrics", "/agents/?agent=" + quote(EVIL)):
+    for path in ("/console/", "/api/status", "/api/agents", "/metrics", "/agents/?agent=" + quote(EVIL)):
         response = await http.get(path)
         assert "\x1b" not in response.text
         assert "\nroot:" not in response.text
