@@ -123,7 +123,7 @@ async def _change(running: Running, about: list[dict[str, str]], seconds: int) -
                 type=EventType.TOOL_CALL_COMPLETED,
                 time=service.clock(),
                 data={"tool": "read", "args_hash": hash_, "result_hash": hash_, "outcome": "ok"},
-                **about[(turn * 100 + n) % AGENTS],  # type: ignore[arg-type]
+                **about[(turn * 100 + n) % AGENTS],
             )
             for n in range(CHANGES_PER_SECOND // 10)
         ]

@@ -70,7 +70,7 @@ def open_incidents(service: Service) -> list[Incident]:
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
-    """Return the place of an item: what expires, what is critical, who asks, the rest, what is acknowledged."""
+    """Return the place of an item: expiring, critical, asked, the rest, acknowledged."""
     if item.deadline is not None:
         return 0, item.deadline, item.item_id
     if item.acknowledged:
