@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queenright.server.ops.programs import find_program
@@ -132,7 +132,8 @@ async def cable(running: Running) -> AsyncIterator[Cable]:
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the console's sources with its npm packages; skips the test if they cannot be installed."""
     folder = tmp_path_factory.getbasetemp().parent / "console-packages"
-    with FileLock(f"{folder}.lock"):
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "installed").exists():
             if (npm := shutil.which("npm")) is None:
                 pytest.skip("npm is not installed")

@@ -17,10 +17,6 @@ from tests.server.test_approvals import request_for_looper
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def needs_you(page: Page):  # type: ignore[no-untyped-def]
-    return page.get_by_role("region", name="Needs you")
-
-
 async def test_an_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:
     await page.goto(running.url)
 
