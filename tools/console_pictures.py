@@ -21,7 +21,6 @@ PICTURES: Final = {
     "console-fleet.png": "/console/",
     "console-session.png": "/console/agents/{agent}?session={session}",
     "console-recorder.png": "/console/agents/{agent}?session={session}&view=recorder",
-    "console-ticket.png": "/console/tickets/{ticket}",
 }
 
 
@@ -38,7 +37,6 @@ def main() -> int:
     values = {
         "agent": ticket["worker_agent_id"],
         "session": ticket["worker_session_id"],
-        "ticket": ticket["ticket_id"],
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
