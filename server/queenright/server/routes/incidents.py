@@ -19,7 +19,8 @@ _SECONDS: Final = 7 * 86_400.0
 _LARGEST: Final = 10_000
 
 
-@router.get("/attention", tags=["tickets"])
+# Not of the tag "tickets": most items have no ticket that another operation could take.
+@router.get("/attention", tags=["service"])
 async def list_attention(response: Response, service: ServiceDep) -> api.AttentionList:
     """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
     return set_etag(response, attention(service))
