@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.async_api import CDPSession, Page, async_playwright
@@ -77,19 +78,16 @@ async def _first_paint(page: Page, url: str) -> float:
 
 async def _frames(running: Running, page: Page) -> list[Row]:
     service = running.service
-    about = [{"agent_id": f"agent-{n:05}", "session_id": "s", "incarnation_id": "i"} for n in range(AGENTS)]
-    start = [
-        AgentEvent(type=EventType.EXECUTION_STARTED, time=service.clock(), **one)  # type: ignore[arg-type]
-        for one in about
-    ]
+    agents = [f"agent-{n:05}" for n in range(AGENTS)]
+    start = [_event(EventType.EXECUTION_STARTED, service.clock(), agent) for agent in agents]
     await service.ingest(start)
     await page.goto(f"{running.url}/console/")
     await page.get_by_role("row").nth(10).wait_for()
     devtools = await page.context.new_cdp_session(page)
-    await _change(running, about, 5)
+    await _change(running, agents, 5)
     before = await _heap(devtools)
     await page.evaluate(RECORD_FRAMES)
-    await _change(running, about, SECONDS)
+    await _change(running, agents, SECONDS)
     frames = sorted(await page.evaluate("window.frames_"))
     after = await _heap(devtools)
     rows = await page.get_by_role("row").count()
@@ -111,7 +109,7 @@ async def _frames(running: Running, page: Page) -> list[Row]:
     ]
 
 
-async def _change(running: Running, about: list[dict[str, str]], seconds: int) -> None:
+async def _change(running: Running, agents: list[str], seconds: int) -> None:
     """Let agents call tools, evenly over time."""
     service = running.service
     end = time.monotonic() + seconds
@@ -119,11 +117,11 @@ async def _change(running: Running, about: list[dict[str, str]], seconds: int) -
     while (left := end - time.monotonic()) > 0:
         hash_ = f"{turn:016}"
         batch = [
-            AgentEvent(
-                type=EventType.TOOL_CALL_COMPLETED,
-                time=service.clock(),
+            _event(
+                EventType.TOOL_CALL_COMPLETED,
+                service.clock(),
+                agents[(turn * 100 + n) % AGENTS],
                 data={"tool": "read", "args_hash": hash_, "result_hash": hash_, "outcome": "ok"},
-                **about[(turn * 100 + n) % AGENTS],
             )
             for n in range(CHANGES_PER_SECOND // 10)
         ]
@@ -131,6 +129,10 @@ async def _change(running: Running, about: list[dict[str, str]], seconds: int) -
         await service.ingest(batch)
         turn += 1
         await asyncio.sleep(max(0.0, min(left, 0.1 - (time.monotonic() - began))))
+
+
+def _event(kind: EventType, at: float, agent: str, data: Mapping[str, str] | None = None) -> AgentEvent:
+    return AgentEvent(type=kind, time=at, agent_id=agent, session_id="s", incarnation_id="i", data=data or {})
 
 
 async def _heap(devtools: CDPSession) -> float:
