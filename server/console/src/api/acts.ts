@@ -20,3 +20,10 @@ export async function nudgeWorker({ agentId, message, ...seen }: Target & { mess
   const result = await data(POST('/api/agents/{agent_id}/nudge', { params: { path: { agent_id: agentId } }, body: { ...(message ? { message } : {}), ...seen, ...by() } }))
   say(result.detail || `Nudge of ${agentId}: ${result.outcome}.`)
 }
+
+/** Approve or deny a stop that the queen asks for, and return what to say. */
+export async function answerApproval(approvalId: string, { agentId, ...seen }: Target, verb: 'approve' | 'deny'): Promise<string> {
+  const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
+  await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...seen, ...by() } }))
+  return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} goes on.`
+}

@@ -9,10 +9,10 @@ import { counted, duration, words } from '../format'
 import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Shape, toneOf } from '../ui/basics'
-import { stopWorker } from '../api/acts'
+import { answerApproval } from '../api/acts'
 import { distinct } from './sentences'
 
-const Ask = lazy(() => import('../ui/dialog').then((module) => ({ default: module.Ask })))
+const StopWorker = lazy(() => import('./worker-dialogs').then((module) => ({ default: module.StopWorker })))
 
 const KINDS: Record<AttentionItem['kind'], string> = {
   permission: 'asks for permission',
@@ -107,15 +107,13 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
 
 function Answers({ item }: { item: AttentionItem }) {
   const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
+  const target = { agentId: item.agent_id, ...seen }
   const [asking, setAsking] = useState<'stop' | 'approve' | 'terminate' | null>(null)
   const permission = useAct(async (decision: 'allow' | 'deny') => {
     await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
-  const approval = useAct(async (decision: 'approve' | 'deny') => {
-    await data(POST(decision === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny', { params: { path: { approval_id: item.item_id } }, body: { ...seen, ...by() } }))
-    return decision === 'approve' ? `Approved: ${item.agent_id} is being stopped.` : `Denied: ${item.agent_id} goes on.`
-  })
+  const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, target, verb))
   const decision = useAct(async (choice: 'more_time' | 'hand_off' | 'terminate') => {
     await data(POST('/api/escalations/{escalation_id}/decision', { params: { path: { escalation_id: item.item_id } }, body: { decision: choice, ...seen, ...by() } }))
     return `Decided for ${item.agent_id}: ${words(choice)}.`
@@ -172,24 +170,10 @@ function Answers({ item }: { item: AttentionItem }) {
         </Link>
       )}
       <Suspense>
-        {(asking === 'approve' || asking === 'terminate') && (
-          <Ask
-            title={`Stop ${item.agent_id}?`}
-            lead={`Session ${item.session_id}. The agent is told to stop; its last checkpoint is kept.`}
-            confirm="Stop"
-            danger
-            run={() => (asking === 'approve' ? approval.mutateAsync('approve') : decision.mutateAsync('terminate'))}
-            onClose={() => setAsking(null)}
-          />
-        )}
-        {asking === 'stop' && (
-          <Ask
-            title={`Stop ${item.agent_id}?`}
-            lead={`Session ${item.session_id}. The agent is told to stop; its last checkpoint is kept.`}
-            fields={[{ name: 'reason', label: 'Reason', required: true }]}
-            confirm="Stop"
-            danger
-            run={({ reason = '' }) => stopWorker({ agentId: item.agent_id, ...seen, reason })}
+        {asking && (
+          <StopWorker
+            target={target}
+            {...(asking === 'approve' ? { run: () => approval.mutateAsync('approve') } : asking === 'terminate' ? { run: () => decision.mutateAsync('terminate') } : {})}
             onClose={() => setAsking(null)}
           />
         )}

@@ -2,7 +2,6 @@ import './tickets.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
-import { stopWorker } from '../api/acts'
 import { data, DELETE, GET, POST } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Ticket, TimelineEntry } from '../api/schema'
@@ -16,7 +15,7 @@ import { causeOf, Children, TicketList } from './incidents'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
-import { secondsOf } from './silence'
+import { SilenceTicket, StopWorker } from './worker-dialogs'
 
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
@@ -164,38 +163,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           Stop the worker…
         </Button>
       </div>
-      {asking === 'silence' && (
-        <Ask
-          title="Silence this ticket"
-          lead="No notification is sent of it, nor of other tickets of its worker with this cause. It stays open; if you work on it, acknowledge it instead."
-          fields={[
-            {
-              name: 'seconds',
-              label: 'For',
-              value: '7200',
-              options: [
-                { value: '900', label: '15 minutes' },
-                { value: '3600', label: '1 hour' },
-                { value: '7200', label: '2 hours' },
-                { value: '14400', label: '4 hours' },
-                { value: '28800', label: '8 hours' },
-                { value: '86400', label: '24 hours' },
-              ],
-            },
-            { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
-            { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
-          ]}
-          confirm="Silence"
-          run={async ({ seconds: chosen, other, comment = '' }) => {
-            const seconds = other ? secondsOf(other) : Number(chosen)
-            await data(POST('/api/silences', { body: { ticket_id: ticket.ticket_id, seconds, comment, ...by() } }))
-            // A silence has no event.
-            void queries.invalidateQueries({ queryKey: ['tickets'] })
-            say(`Silenced for ${duration(seconds)}.`)
-          }}
-          onClose={close}
-        />
-      )}
+      {asking === 'silence' && <SilenceTicket ticketId={ticket.ticket_id} onClose={close} />}
       {asking === 'resolve' && (
         <Ask
           title="Resolve this ticket?"
@@ -222,17 +190,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           onClose={close}
         />
       )}
-      {asking === 'stop' && (
-        <Ask
-          title={`Stop ${ticket.worker_agent_id}?`}
-          lead={`Session ${ticket.worker_session_id}. The agent is told to stop; its last checkpoint is kept.`}
-          fields={[{ name: 'reason', label: 'Reason', required: true }]}
-          confirm="Stop"
-          danger
-          run={({ reason = '' }) => stopWorker({ agentId: ticket.worker_agent_id, session_id: ticket.worker_session_id, incarnation_id: ticket.incarnation_id, reason })}
-          onClose={close}
-        />
-      )}
+      {asking === 'stop' && <StopWorker target={{ agentId: ticket.worker_agent_id, session_id: ticket.worker_session_id, incarnation_id: ticket.incarnation_id }} onClose={close} />}
     </>
   )
 }

@@ -92,6 +92,18 @@ export function Loading({ rows = 3 }: { rows?: number }) {
   )
 }
 
+/** A button that reads the next page of a list, if there is one. */
+export function ShowOlder({ list }: { list: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown } }) {
+  if (!list.hasNextPage) return null
+  return (
+    <p className="body">
+      <Button small onPress={() => void list.fetchNextPage()} isDisabled={list.isFetchingNextPage}>
+        Show older
+      </Button>
+    </p>
+  )
+}
+
 /** What a refused or failed reading says, and a way to try again. */
 export function ReadError({ error, retry }: { error: Error; retry?: () => void }) {
   return (

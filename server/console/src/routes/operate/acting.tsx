@@ -1,6 +1,7 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
+import { answerApproval } from '../../api/acts'
 import { data, GET, POST, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome, StatusLadder } from '../../api/schema'
@@ -8,10 +9,11 @@ import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
 import { by } from '../../shell/name'
 import { say, useAct } from '../../ui/act'
-import { Ago, Button, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
+import { Ago, Button, Loading, Panel, Pill, ReadError, ShowOlder, toneOf } from '../../ui/basics'
 import type { Tone } from '../../ui/basics'
 import { Ask } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
+import { StopWorker } from '../worker-dialogs'
 import { useFilters } from './filters'
 
 /** Automatic actions: what limits them, what they wait for, and what was done. */
@@ -171,11 +173,9 @@ function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) 
 
 function ApprovalItem({ approval }: { approval: Approval }) {
   const mayAct = useQuery(callerQuery).data?.may_act
-  const decide = useAct(async (verb: 'approve' | 'deny') => {
-    const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
-    await data(POST(path, { params: { path: { approval_id: approval.approval_id } }, body: { session_id: approval.session_id, incarnation_id: approval.incarnation_id, ...by() } }))
-    return verb === 'approve' ? `Approved: ${approval.agent_id} is being stopped.` : `Denied: ${approval.agent_id} goes on.`
-  })
+  const target = { agentId: approval.agent_id, session_id: approval.session_id, incarnation_id: approval.incarnation_id }
+  const decide = useAct((verb: 'approve' | 'deny') => answerApproval(approval.approval_id, target, verb))
+  const [isAsking, setAsking] = useState(false)
   return (
     <li>
       <div className="grow">
@@ -194,14 +194,15 @@ function ApprovalItem({ approval }: { approval: Approval }) {
       </div>
       {mayAct && (
         <div className="row wraps">
-          <Button small look="danger" isDisabled={decide.isPending} onPress={() => decide.mutate('approve')} aria-label={`Approve the stop of ${approval.agent_id}`}>
-            Approve stop
+          <Button small look="danger" isDisabled={decide.isPending} onPress={() => setAsking(true)} aria-label={`Approve the stop of ${approval.agent_id}`}>
+            Approve stop…
           </Button>
           <Button small isDisabled={decide.isPending} onPress={() => decide.mutate('deny')} aria-label={`Deny the stop of ${approval.agent_id}`}>
             Deny
           </Button>
         </div>
       )}
+      {isAsking && <StopWorker target={target} run={() => decide.mutateAsync('approve')} onClose={() => setAsking(false)} />}
     </li>
   )
 }
@@ -346,13 +347,7 @@ function Interventions() {
           ))}
         </ul>
       )}
-      {found.hasNextPage && (
-        <p className="body">
-          <Button small onPress={() => void found.fetchNextPage()} isDisabled={found.isFetchingNextPage}>
-            Show older
-          </Button>
-        </p>
-      )}
+      <ShowOlder list={found} />
     </Panel>
   )
 }

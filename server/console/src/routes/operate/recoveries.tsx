@@ -1,17 +1,15 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
-import { data, GET, POST } from '../../api/client'
+import { data, GET } from '../../api/client'
 import { callerQuery } from '../../api/queries'
 import type { Recovery, RecoveryState } from '../../api/schema'
 import { useNow } from '../../clock'
 import { duration } from '../../format'
-import { by } from '../../shell/name'
-import { say } from '../../ui/act'
-import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, ShowOlder, toneOf } from '../../ui/basics'
 import type { Tone } from '../../ui/basics'
-import { Ask } from '../../ui/dialog'
 import { Choice } from '../../ui/filters'
+import { RecoverTask } from '../worker-dialogs'
 import { useFilters } from './filters'
 
 const STATES: readonly RecoveryState[] = ['waiting', 'starting', 'watching', 'succeeded', 'failed', 'dropped']
@@ -59,14 +57,8 @@ export function Recoveries() {
           ))}
         </ul>
       )}
-      {found.hasNextPage && (
-        <p className="body">
-          <Button small onPress={() => void found.fetchNextPage()} isDisabled={found.isFetchingNextPage}>
-            Show older
-          </Button>
-        </p>
-      )}
-      {task && <RecoverTask task={task === 'new' ? '' : task.task_id} onClose={() => setTask(null)} />}
+      <ShowOlder list={found} />
+      {task && <RecoverTask taskId={task === 'new' ? '' : task.task_id} onClose={() => setTask(null)} />}
     </Panel>
   )
 }
@@ -119,34 +111,5 @@ function RecoveryItem({ row, onRecover }: { row: Recovery; onRecover: (() => voi
         )}
       </div>
     </li>
-  )
-}
-
-function RecoverTask({ task, onClose }: { task: string; onClose: () => void }) {
-  return (
-    <Ask
-      title={task ? `Recover ${task}?` : 'Recover a task'}
-      lead="Its worker is started again, unless the task is finished or still runs."
-      fields={[
-        { name: 'task_id', label: 'Task', value: task, required: true, hint: 'A task id, or the id of a session.' },
-        {
-          name: 'how',
-          label: 'Start',
-          value: 'checkpoint',
-          options: [
-            { value: 'checkpoint', label: 'from the last valid checkpoint' },
-            { value: 'reviewed', label: 'from the checkpoint, once more than the limit: I reviewed why it failed' },
-            { value: 'from_start', label: 'from the start if there is no checkpoint: what it did is done again' },
-          ],
-        },
-      ]}
-      confirm="Recover"
-      run={async ({ task_id = '', how }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, reviewed: how === 'reviewed', from_start: how === 'from_start', ...by() } }))
-        if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
-        say(`Recovery of ${task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
-      }}
-      onClose={onClose}
-    />
   )
 }

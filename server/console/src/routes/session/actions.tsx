@@ -1,6 +1,6 @@
-import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQuery } from '@tanstack/react-query'
 import { lazy, Suspense, useState } from 'react'
-import { nudgeWorker, stopWorker } from '../../api/acts'
+import { nudgeWorker } from '../../api/acts'
 import { data, GET, POST } from '../../api/client'
 import { callerQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
@@ -9,6 +9,9 @@ import { say } from '../../ui/act'
 import { Button } from '../../ui/basics'
 
 const Ask = lazy(() => import('../../ui/dialog').then((module) => ({ default: module.Ask })))
+const RecoverTask = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.RecoverTask })))
+const SilenceTicket = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.SilenceTicket })))
+const StopWorker = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.StopWorker })))
 
 /** Tickets of one session, newest first. */
 export function useTickets(worker: AgentHealth) {
@@ -20,14 +23,6 @@ export function useTickets(worker: AgentHealth) {
 }
 
 export const isOpen = (ticket: Ticket): boolean => ticket.closed_at === null
-
-const DURATIONS = [
-  { value: '900', label: '15 minutes' },
-  { value: '3600', label: '1 hour' },
-  { value: '7200', label: '2 hours' },
-  { value: '28800', label: '8 hours' },
-  { value: '86400', label: '1 day' },
-]
 
 type Action = 'nudge' | 'escalate' | 'silence' | 'recover' | 'stop'
 
@@ -63,7 +58,6 @@ export function Actions({ worker }: { worker: AgentHealth }) {
 
 function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
   const { agent_id: agentId, session_id, incarnation_id } = worker
-  const queries = useQueryClient()
   const target = { agentId, session_id, incarnation_id }
   const seen = (
     <p className="mono muted wrap" style={{ fontSize: 12 }}>
@@ -101,55 +95,10 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
         />
       )
     case 'silence':
-      return (
-        <Ask
-          title="Silence the ticket"
-          lead={ticket?.cause}
-          fields={[
-            { name: 'seconds', label: 'For', options: DURATIONS, value: '7200' },
-            { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
-          ]}
-          confirm="Silence"
-          run={async ({ seconds, comment = '' }) => {
-            await data(POST('/api/silences', { body: { ticket_id: ticket!.ticket_id, seconds: Number(seconds), comment, ...by() } }))
-            // A silence has no event.
-            void queries.invalidateQueries({ queryKey: ['tickets'] })
-            say(`Silenced the ticket of ${agentId} for ${DURATIONS.find((one) => one.value === seconds)?.label ?? seconds}.`)
-          }}
-          onClose={onClose}
-        />
-      )
+      return <SilenceTicket ticketId={ticket!.ticket_id} onClose={onClose} />
     case 'recover':
-      return (
-        <Ask
-          title={`Recover ${agentId}`}
-          lead="A new worker takes up the task."
-          target={<p className="mono muted wrap" style={{ fontSize: 12 }}>Task {worker.task_id}</p>}
-          fields={[
-            { name: 'start', label: 'From', options: [{ value: '', label: 'Its last valid checkpoint' }, { value: 'start', label: 'The start, if there is no checkpoint' }] },
-            { name: 'reviewed', label: 'Attempts', options: [{ value: '', label: 'Within the limit' }, { value: 'yes', label: 'One more: I reviewed the failure' }] },
-          ]}
-          confirm="Recover"
-          run={async ({ start, reviewed }) => {
-            const result = await data(POST('/api/recoveries', { body: { task_id: worker.task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
-            if (!result.accepted) throw new Error(result.reason)
-            say(result.reason || `Recovery of ${agentId}: attempt ${result.attempt}.`)
-          }}
-          onClose={onClose}
-        />
-      )
+      return <RecoverTask taskId={worker.task_id} name={agentId} onClose={onClose} />
     case 'stop':
-      return (
-        <Ask
-          title={`Stop ${agentId}?`}
-          lead="The agent is told to stop; its last checkpoint is kept."
-          target={seen}
-          fields={[{ name: 'reason', label: 'Reason', required: true }]}
-          confirm="Stop"
-          danger
-          run={({ reason = '' }) => stopWorker({ ...target, reason })}
-          onClose={onClose}
-        />
-      )
+      return <StopWorker target={target} seen={seen} onClose={onClose} />
   }
 }

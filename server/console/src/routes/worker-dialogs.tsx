@@ -1,0 +1,94 @@
+import { useQueryClient } from '@tanstack/react-query'
+import type { ReactNode } from 'react'
+import { stopWorker } from '../api/acts'
+import type { Target } from '../api/acts'
+import { data, POST } from '../api/client'
+import { duration } from '../format'
+import { by } from '../shell/name'
+import { say } from '../ui/act'
+import { Ask } from '../ui/dialog'
+import { secondsOf } from './silence'
+
+// Dialogs that several pages have. They load with the first one that is opened.
+
+/**
+ * Ask before a worker is stopped.
+ *
+ * @param run Stops it in another way than by its reason, such as by an approval.
+ */
+export function StopWorker({ target, seen, run, onClose }: { target: Target; seen?: ReactNode; run?: () => Promise<unknown>; onClose: () => void }) {
+  return (
+    <Ask
+      title={`Stop ${target.agentId}?`}
+      lead={`${seen ? '' : `Session ${target.session_id}. `}The agent is told to stop; its last checkpoint is kept.`}
+      target={seen}
+      fields={run ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
+      confirm="Stop"
+      danger
+      run={({ reason = '' }) => (run ? run() : stopWorker({ ...target, reason }))}
+      onClose={onClose}
+    />
+  )
+}
+
+const DURATIONS = [
+  { value: '900', label: '15 minutes' },
+  { value: '3600', label: '1 hour' },
+  { value: '7200', label: '2 hours' },
+  { value: '14400', label: '4 hours' },
+  { value: '28800', label: '8 hours' },
+  { value: '86400', label: '24 hours' },
+]
+
+/** Ask for how long a ticket is silenced, and why. */
+export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose: () => void }) {
+  const queries = useQueryClient()
+  return (
+    <Ask
+      title="Silence this ticket"
+      lead="No notification is sent of it, nor of other tickets of its worker with this cause. It stays open; if you work on it, acknowledge it instead."
+      fields={[
+        { name: 'seconds', label: 'For', value: '7200', options: DURATIONS },
+        { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
+        { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
+      ]}
+      confirm="Silence"
+      run={async ({ seconds: chosen, other, comment = '' }) => {
+        const seconds = other ? secondsOf(other) : Number(chosen)
+        await data(POST('/api/silences', { body: { ticket_id: ticketId, seconds, comment, ...by() } }))
+        // A silence has no event.
+        void queries.invalidateQueries({ queryKey: ['tickets'] })
+        say(`Silenced for ${duration(seconds)}.`)
+      }}
+      onClose={onClose}
+    />
+  )
+}
+
+/**
+ * Ask how a task is recovered.
+ *
+ * @param taskId The task; empty: it is asked for.
+ * @param name What the result is said of; by default the task.
+ */
+export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: string; onClose: () => void }) {
+  return (
+    <Ask
+      title={taskId ? `Recover ${name ?? taskId}?` : 'Recover a task'}
+      lead="Its worker is started again, unless the task is finished or still runs."
+      target={taskId && <p className="mono muted wrap" style={{ fontSize: 12 }}>Task {taskId}</p>}
+      fields={[
+        ...(taskId ? [] : [{ name: 'task_id', label: 'Task', required: true, hint: 'A task id, or the id of a session.' }]),
+        { name: 'start', label: 'From', options: [{ value: '', label: 'Its last valid checkpoint' }, { value: 'start', label: 'The start, if there is no checkpoint: what it did is done again' }] },
+        { name: 'reviewed', label: 'Attempts', options: [{ value: '', label: 'Within the limit' }, { value: 'yes', label: 'One more: I reviewed the failure' }] },
+      ]}
+      confirm="Recover"
+      run={async ({ task_id = taskId, start, reviewed }) => {
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
+        if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
+        say(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
+      }}
+      onClose={onClose}
+    />
+  )
+}
