@@ -23,8 +23,6 @@ _WAITS: Final = {
     WaitingReason.DONE: "idle",
 }
 
-_WAIT_KINDS: Final = {WaitingReason.PAUSED: "paused", WaitingReason.DONE: "idle"}
-
 
 def activity_of(vitals: VitalSigns) -> str:
     """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
@@ -42,13 +40,7 @@ def activity_of(vitals: VitalSigns) -> str:
 
 def activity_kind(vitals: VitalSigns) -> str:
     """Return the kind of a worker's activity, one of `terms.Activity`; "" if it has ended."""
-    if vitals.ended:
-        return ""
-    if vitals.limited_until is not None:
-        return "waiting"
-    if vitals.waiting is not None:
-        return _WAIT_KINDS.get(vitals.waiting, "waiting")
-    return "idle" if vitals.phase is Phase.IDLE else "working"
+    return activity_of(vitals).partition(" ")[0].rstrip(":")
 
 
 def reason_of(health: WorkerHealth) -> str:
