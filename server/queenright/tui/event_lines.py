@@ -114,6 +114,9 @@ def _work_text(event: FleetEvent) -> tuple[str, str] | None:
             if error:
                 return "failing", f"{data.get('model') or 'model'} failed: {error}"
             return "info", f"{data.get('model') or 'model'} answered, {tokens} tokens"
+        case "agent_renamed" if "former_agent_id" in data:
+            former = strip_control(data["former_agent_id"]), strip_control(data["former_session_id"])
+            return "info", "was {}, session {}".format(*former)
         case "agent_renamed":
             return (
                 "info",
