@@ -400,3 +400,27 @@ async def test_a_breaker_is_shown_and_closed_by_hand(running: Running, http: htt
     assert (listed["name"], listed["state"]) == ("tool_execution:looper:search", "open")
     assert [b["name"] for b in health["circuit_breakers"]] == [listed["name"]]
     assert (reset.status_code, reset.json()["state"]) == (200, "closed")
+
+
+async def test_breaker_of_a_workers_process_is_listed_with_its_session(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    running.service.breakers.get("tool_execution", "looper", "search")
+    await looper(running, times=1)
+    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="open")
+
+    pages = [(await http.get("/api/breakers", params={"limit": 1})).json()]
+    pages.append((await http.get("/api/breakers", params={"limit": 1, "cursor": pages[0]["next"]})).json())
+    [only] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
+    health = (await http.get("/api/agents/looper/health")).json()
+    page = (await http.get("/breakers")).text
+    reset = await http.post(f"/api/breakers/{only['name']}/reset")
+    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
+
+    name = f"process:looper:{WORKER['session_id']}:external_api::maps"
+    assert [row["name"] for one in pages for row in one["breakers"]] == [name, "tool_execution:looper:search"]
+    assert (only["name"], only["state"], only["session_id"]) == (name, "open", WORKER["session_id"])
+    assert only["name"] in [b["name"] for b in health["circuit_breakers"]]
+    assert name in page
+    assert (reset.status_code, "when a probe there succeeds" in reset.text) == (409, True)
+    assert (await http.get("/api/breakers", params={"open": True})).json()["breakers"] == []

@@ -82,7 +82,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
 
 def breakers_values(service: Service, name: str) -> dict[str, Any]:
     """Return the values of the breakers' page: all, or those with ``name`` in their name."""
-    known: Sequence[BreakerStatus] = service.breakers.all()
+    known: Sequence[BreakerStatus] = service.health.all_circuit_breakers()
     wanted = [one for one in known if one.name == name] or [
         one for one in known if name.casefold() in one.name.casefold()
     ]

@@ -245,7 +245,7 @@ def _acting(service: Service, now: float) -> api.Acting:
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),
-        breakers=service.breakers.all(),
+        breakers=service.health.all_circuit_breakers(),
         recoveries=service.recoveries.latest,
         now=now,
         notices=service.judging.replacements(),
