@@ -119,7 +119,6 @@ class Remediation:
         )
         self.approvals = Approvals(
             store,
-            timeout=termination.approval_timeout_seconds,
             monitor=monitor,
             terminate=self.interventions.terminate,
             stop_reason=self._stop_reason,
