@@ -303,6 +303,49 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
     assert "user_input" in response.json()["reason"]
 
 
+@pytest.mark.parametrize(
+    ("state", "possible"),
+    [
+        (None, {"nudge", "escalate", "terminate"}),
+        ((EventType.WORKER_WAITING, {"reason": "user_input"}), set()),
+        (
+            (EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"}),
+            {"nudge", "escalate", "terminate"},
+        ),
+        ((EventType.EXECUTION_PAUSED, {}), set()),
+        ((EventType.EXECUTION_COMPLETED, {}), set()),
+        ((EventType.EXECUTION_FAILED, {"error": "boom"}), {"recover"}),
+    ],
+)
+async def test_actions_that_are_offered_are_not_refused(
+    running: Running,
+    http: httpx.AsyncClient,
+    state: tuple[EventType, dict[str, Any]] | None,
+    possible: set[str],
+) -> None:
+    await looper(running, times=12)
+    await until(lambda: running.service.tickets.open_tickets(), "the ticket")
+    if state is not None:
+        await say(running, state[0], **state[1])
+
+    health = (await http.get("/api/agents/looper/health")).json()
+    [ticket] = (await http.get("/api/tickets")).json()["tickets"]
+    items = (await http.get("/api/attention")).json()["items"]
+    path, wrong = f"/api/tickets/{ticket['ticket_id']}", []
+    for action in ("dismiss", "resolve", "acknowledge", "unacknowledge"):
+        offered = action in (await http.get(path)).json()["actions"]
+        reason = {"reason": "r"} if action in ("dismiss", "resolve") else {}
+        answer = await http.post(f"{path}/{action}", json=reason)
+        if offered != answer.is_success:
+            wrong.append((action, offered, answer.text))
+
+    can_stop = "terminate" in possible
+    assert set(health["actions"]) == possible
+    assert ("terminate" in ticket["actions"]) == can_stop
+    assert all(("terminate" in one["options"]) == can_stop for one in items if one["kind"] == "ticket")
+    assert wrong == []
+
+
 async def test_running_worker_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=1)
 
