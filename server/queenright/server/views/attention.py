@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from queenright import api
@@ -66,7 +66,14 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
 
 def open_incidents(service: Service) -> list[Incident]:
     """Return the incidents that are not over, newest first."""
-    return [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
+    found = incidents_of_tickets(service, service.tickets.recent_tickets())
+    return [one for one in found if one.closed_at is None]
+
+
+def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
+    """Return the incidents of these tickets as of now, newest first."""
+    window = service.settings.health_monitoring.tickets.incident_window_seconds
+    return incidents_of(tickets, now=service.clock(), window=window)
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:

@@ -1,0 +1,57 @@
+"""Alerts of tickets that share a cause: people are notified of each ticket once."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.alerting.notification import enqueue, read_active
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.store import Store
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from tests.alerting.parts import ticket
+
+SETTINGS = AlertingSettings()
+NOW, CAUSE = 1_800_000_000.0, "tool:search"
+
+
+async def write(store: Store, one: EscalationTicket, at: float, *, hold_seconds: float = 0.0) -> None:
+    await store.transact(lambda conn: enqueue(conn, one, SETTINGS, at, hold_seconds=hold_seconds))
+
+
+async def firing(store: Store, at: float) -> list[tuple[str, str]]:
+    """Return ticket and group of the firing alerts."""
+    found = await store.read(read_active)
+    return [(one.ticket_id, one.labels.get("storm", "")) for one in found if one.is_firing(at)]
+
+
+@pytest.mark.parametrize(("after", "group"), [(5.0, CAUSE), (60.0, "")])
+async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, after: float, group: str) -> None:
+    """B104: in the incident's message if Alertmanager still collects, otherwise alone as before."""
+    first = ticket(ticket_id="t1")
+    await write(store, first, NOW)
+    await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + after)
+
+    assert await firing(store, NOW + after) == [("t1", group)]
+
+
+async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(store: Store) -> None:
+    first = ticket(ticket_id="t1")
+    await write(store, first, NOW)
+    child = first.model_copy(update={"storm_id": CAUSE, "reminders": 1})
+    await write(store, child, NOW + 3600)
+
+    assert await firing(store, NOW + 3600) == [("t1", "")]
+
+
+async def test_alert_of_an_ended_session_is_held_until_calls_succeed(store: Store) -> None:
+    """B104: the end of a run says nothing about the cause that it shares."""
+    for ticket_id in ("t1", "t2"):
+        await write(store, ticket(ticket_id=ticket_id, storm_id=CAUSE), NOW)
+    gone = ticket(ticket_id="t1", storm_id=CAUSE, status=TicketStatus.WORKER_GONE)
+    await write(store, gone, NOW + 60, hold_seconds=600)
+    assert await firing(store, NOW + 61) == [("t1", CAUSE), ("t2", CAUSE)]
+
+    cured = {"status": TicketStatus.RESOLVED, "condition_cleared_at": NOW + 100}
+    await write(store, ticket(ticket_id="t2", storm_id=CAUSE, **cured), NOW + 120)
+
+    assert await firing(store, NOW + 121) == []
