@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.alerting.notification import enqueue, read_active
+from queenright.alerting.notification import enqueue, list_notifications, read_active
 from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.alerting.parts import ticket
@@ -27,7 +28,7 @@ async def firing(store: Store, at: float) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("after", "group"), [(5.0, CAUSE), (60.0, "")])
 async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, after: float, group: str) -> None:
     """B104: in the incident's message if Alertmanager still collects, otherwise alone as before."""
-    first = ticket(ticket_id="t1")
+    first = ticket(ticket_id="t1", notified_at=NOW)
     await write(store, first, NOW)
     await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + after)
 
@@ -35,12 +36,29 @@ async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, afte
 
 
 async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(store: Store) -> None:
-    first = ticket(ticket_id="t1")
+    first = ticket(ticket_id="t1", notified_at=NOW)
     await write(store, first, NOW)
     child = first.model_copy(update={"storm_id": CAUSE, "reminders": 1})
     await write(store, child, NOW + 3600)
 
     assert await firing(store, NOW + 3600) == [("t1", "")]
+
+
+@pytest.mark.parametrize("group", [CAUSE, ""])
+async def test_rise_of_a_ticket_of_an_incident_is_one_alert_in_its_group(store: Store, group: str) -> None:
+    """B102, B104: whether the incident's cause was known when people were notified of it or not."""
+    first = ticket(ticket_id="t1", severity=Severity.MEDIUM, storm_id=group, notified_at=NOW)
+    await write(store, first, NOW)
+    await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + 60)
+    for severity in (Severity.HIGH, Severity.CRITICAL):
+        child = first.model_copy(update={"storm_id": CAUSE, "severity": severity})
+        await write(store, child, NOW + 120)
+
+    [(found, labels)] = [
+        (one.ticket_id, one.labels) for one in await store.read(read_active) if one.is_firing(NOW + 121)
+    ]
+    assert (found, labels.get("storm", ""), labels["severity"]) == ("t1", group, "critical")
+    assert len(await store.read(lambda conn: list_notifications(conn, now=NOW + 121))) == 2
 
 
 async def test_alert_of_an_ended_session_is_held_until_calls_succeed(store: Store) -> None:

@@ -335,7 +335,9 @@ def _is_more_severe(ticket: EscalationTicket, current: Notification) -> bool:
 
 def _joins_storm(ticket: EscalationTicket, current: Notification, now: float) -> bool:
     """Return whether an alert that nobody has received yet becomes part of an incident."""
-    is_new = 0 <= now - current.created_at < _COLLECTED_SECONDS
+    # A ticket that joined an earlier one shares its alert.
+    notified_at = None if ticket.incident_id else ticket.notified_at
+    is_new = notified_at is not None and 0 <= now - notified_at < _COLLECTED_SECONDS
     return is_new and bool(ticket.storm_id) and LABEL_STORM not in current.labels
 
 
