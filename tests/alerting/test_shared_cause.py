@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from queenright.alerting.notification import enqueue, list_notifications, read_active
@@ -10,6 +12,9 @@ from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.alerting.parts import ticket
+from tests.alerting.test_sessions_of_one_agent import Line, line
+
+__all__ = ["line"]
 
 SETTINGS = AlertingSettings()
 NOW, CAUSE = 1_800_000_000.0, "tool:search"
@@ -33,6 +38,24 @@ async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, afte
     await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + after)
 
     assert await firing(store, NOW + after) == [("t1", group)]
+
+
+async def test_tickets_that_join_an_incident_at_once_are_one_page(line: Line) -> None:
+    """B104: Alertmanager drops an alert that ended while it collected."""
+    now = time.time()
+    for session in (1, 2):
+        await line.write(session, notified_at=now)
+    for session in (1, 2, 3):
+        await line.write(session, notified_at=now, storm_id=CAUSE)
+    await line.alertmanager.until(
+        lambda: line.messages_on("slack", "firing") and line.messages_on("pagerduty", "firing"), "the page"
+    )
+    await line.flush("marker")
+
+    [page] = line.messages_on("pagerduty", "firing")
+    assert "3 alerts" in page.title
+    assert not line.messages_on("pagerduty", "resolved")
+    assert not line.messages_on("slack", "resolved")
 
 
 async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(store: Store) -> None:
