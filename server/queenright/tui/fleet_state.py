@@ -38,7 +38,7 @@ _EVENTS_BY_LIST: Final = {
             "ticket_resolved",
         }
     ),
-    "breakers": frozenset({"circuit_breaker_state_changed"}),
+    "breakers": frozenset({"breaker_reported", "circuit_breaker_state_changed"}),
     "loaded": frozenset({"agent_operated"}),
 }
 LISTS: Final = frozenset(_EVENTS_BY_LIST)
