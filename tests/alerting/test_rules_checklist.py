@@ -269,15 +269,9 @@ CHANGES = {
         {"heartbeat": {"interval_seconds": 100, "timeout_seconds": 333}},
         {"QueenrightHeartbeatMissing"},
     ),
-    "tool errors": ({"rules": {"tool_error_share": 0.4}}, {"QueenrightErrorRate"}),
     "tokens": ({"loops": {"token_spike_factor": 7}}, {"QueenrightTokenRate"}),
     "user": ({"rules": {"waiting_for_user_seconds": 600}}, {"QueenrightWaitingForUser"}),
-    "degraded": ({"rules": {"degraded_share": 0.4}}, {"QueenrightFleetDegraded"}),
     "bad steps": ({"rules": {"bad_steps": {"error_budget": 0.02}}}, {"QueenrightBadStepsBurn"}),
-    "interventions": (
-        {"rules": {"slow_interventions": {"error_budget": 0.1}}},
-        {"QueenrightSlowInterventionsBurn"},
-    ),
     "breaker": (
         {"circuit_breaker": {"default": {"recovery_timeout_seconds": 30}}},
         {"QueenrightCircuitBreakerOpen"},

@@ -18,7 +18,7 @@ from queenright.alerting.files import alertmanager_folder, runbook, runbooks_fol
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.cli.app import app
-from queenright.health.objectives import burning_share
+from queenright.health.objectives import LATE_SHARE, burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.server.ops.child_processes import Child
@@ -188,7 +188,7 @@ def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
     ("name", "budget"),
     [
         ("QueenrightBadStepsBurn", HealthSettings().rules.bad_steps.error_budget),
-        ("QueenrightSlowInterventionsBurn", HealthSettings().rules.slow_interventions.error_budget),
+        ("QueenrightSlowInterventionsBurn", LATE_SHARE),
     ],
 )
 def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:

@@ -111,7 +111,7 @@ def test_thresholds_are_tried_on_both_sides_of_their_default() -> None:
 
 
 def test_documented_threshold_reach_is_measured(runs: list[dict[str, Any]], document: str) -> None:
-    [threshold] = [one for one in THRESHOLDS if one.path == "loops.known_results_share"]
+    [threshold] = [one for one in THRESHOLDS if one.path == "loops.consecutive"]
 
     assert row(threshold_row(threshold, reach(threshold, Aimed(runs)))) in block_of(document, "thresholds")
 

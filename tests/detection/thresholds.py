@@ -40,20 +40,9 @@ THRESHOLDS: Final = (
         "two equal calls are common in solved runs; a third shows that the second result was ignored",
         _FEW,
     ),
-    Threshold("loops.cycles", "the same as `loops.consecutive`: each round is one repeat", _FEW),
     Threshold(
         "loops.repeats",
         "scattered repeats are weaker evidence than consecutive ones, so one more is required",
-        _FEW,
-    ),
-    Threshold(
-        "loops.repeats_high",
-        "one more than `loops.repeats`: an agent that repeats a fifth time is not waiting for a change",
-        _FEW,
-    ),
-    Threshold(
-        "loops.repeats_at_all",
-        "twice `loops.repeats`, because changes happened in between; it may be a check, so it does not page",
         _FEW,
     ),
     Threshold(
@@ -62,49 +51,14 @@ THRESHOLDS: Final = (
         (5, 8, 10, 12, 15, 20, 30, 40, 60, 100),
     ),
     Threshold(
-        "loops.blind_repeats",
-        "without results an edit-test cycle looks like a loop, so the count is far above intended repetition",
-        (2, 3, 4, 5, 6, 8, 10, 15, 20, 50),
-    ),
-    Threshold(
         "loops.error_streak",
         "an agent may try a failing tool in several ways; equal to `bands.warning`",
-        _FEW,
-    ),
-    Threshold(
-        "loops.stale_calls",
-        "one more than `loops.consecutive`: the calls differ, so each is weaker evidence",
-        _FEW,
-    ),
-    Threshold(
-        "loops.fruitless_calls",
-        "one more than `loops.stale_calls`; shown only, because an empty result may be the expected one",
-        _FEW,
-    ),
-    Threshold(
-        "loops.refused_changes",
-        "the same as `loops.error_streak`: reads in between did not help",
         _FEW,
     ),
     Threshold(
         "loops.idle_turns",
         "finishing a task takes one or two answers and a question one; eight in a row achieve nothing",
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
-    ),
-    Threshold(
-        "loops.minimum_results",
-        "with fewer results, a single call could make a majority",
-        _FEW,
-    ),
-    Threshold(
-        "loops.known_results_share",
-        "above one half: acknowledgements and new errors count ½ and must not reach the limit alone",
-        (0.51, 0.52, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0),
-    ),
-    Threshold(
-        "loops.known_results",
-        "one more than `loops.stale_calls`, because other calls may have returned something new",
-        _FEW,
     ),
     Threshold(
         "loops.provider_failures",
@@ -127,16 +81,6 @@ THRESHOLDS: Final = (
         (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
     ),
     Threshold(
-        "loops.pause_seconds",
-        "longer than a model takes to answer, because the purpose of the call is unknown",
-        (5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600),
-    ),
-    Threshold(
-        "loops.polls",
-        "equal to `bands.critical`; there are pauses in between, so it opens a ticket but does not page",
-        (2, 5, 10, 15, 20, 30, 50),
-    ),
-    Threshold(
         "stall.unknown_seconds",
         "an unknown phase may be a slow call or a wait for a person: longer than `stall.tool_seconds`",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),
@@ -154,16 +98,6 @@ THRESHOLDS: Final = (
         "health_check.no_tool_call_seconds",
         "longer than `stall.tool_seconds`: the agent is active, so it gets more time",
         (60, 120, 300, 600, 900, 1_800, 3_600),
-    ),
-    Threshold(
-        "health_check.no_tokens_seconds",
-        "the same as `no_tool_call_seconds`: the same condition in another signal",
-        (60, 120, 300, 600, 900, 1_800),
-    ),
-    Threshold(
-        "health_check.polling_seconds",
-        "twice `no_tool_call_seconds`: a poll is a visible wait",
-        (300, 900, 1_800, 3_600),
     ),
     Threshold(
         "health_check.checkpoint_stale_threshold_seconds",

@@ -234,7 +234,7 @@ async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_pa
         "it gets nowhere",
     )
 
-    loops = lenient.model_copy(update={"loops": lenient.loops.model_copy(update={"stale_calls": 1_000})})
+    loops = lenient.model_copy(update={"loops": lenient.loops.model_copy(update={"consecutive": 1_000})})
     seen = await look(judge_of(steady.url, tmp_path / "state", settings=loops, models=(dumb, dumb)))
 
     assert seen.tickets == ()

@@ -10,9 +10,13 @@ from queenright.alerting.rules.burn import SPEEDS
 from queenright.grafana.boards import dashboards
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
+    DEGRADED_SHARE,
     FASTEST_BURN,
+    IN_TIME_SECONDS,
     JUDGE_UNKNOWN_SHARE,
+    LATE_SHARE,
     OUTBOX_STUCK_SECONDS,
+    TOOL_ERROR_SHARE,
     burning_share,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -26,12 +30,7 @@ OWN = HealthSettings.model_validate(
         "health_check": {"checkpoint_stale_threshold_seconds": 171},
         "judge": {"interval_seconds": 9, "triage_timeout_seconds": 17},
         "circuit_breaker": {"default": {"failure_threshold": 8}},
-        "rules": {
-            "degraded_share": 0.3,
-            "tool_error_share": 0.2,
-            "slow_interventions": {"seconds": 60, "error_budget": 0.1},
-            "bad_steps": {"error_budget": 0.2},
-        },
+        "rules": {"bad_steps": {"error_budget": 0.2}},
     }
 )
 
@@ -89,16 +88,13 @@ def test_judge_and_queen_lines_equal_their_settings(made: Made) -> None:
 
 def test_rule_threshold_lines_equal_the_alerts(made: Made) -> None:
     settings, boards = made
-    rules = settings.rules
 
-    assert lines(panel(boards["fleet"], "Unhealthy share of the fleet")) == [rules.degraded_share]
-    assert lines(panel(boards["fleet"], "Tool errors by tool")) == [rules.tool_error_share]
+    assert lines(panel(boards["fleet"], "Unhealthy share of the fleet")) == [DEGRADED_SHARE]
+    assert lines(panel(boards["fleet"], "Tool errors by tool")) == [TOOL_ERROR_SHARE]
     assert lines(panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
     assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [CLOCK_TOLERANCE_SECONDS]
     assert lines(panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
-    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [
-        rules.slow_interventions.seconds
-    ]
+    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [IN_TIME_SECONDS]
     assert lines(panel(boards["breakers"], "Consecutive failures")) == [
         settings.circuit_breaker.default.failure_threshold
     ]
@@ -111,11 +107,7 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) 
     assert fastest.factor == FASTEST_BURN
     for board, title, budget in (
         ("fleet", "Bad steps against the objective", settings.rules.bad_steps.error_budget),
-        (
-            "interventions",
-            "Slow interventions against the objective",
-            settings.rules.slow_interventions.error_budget,
-        ),
+        ("interventions", "Slow interventions against the objective", LATE_SHARE),
     ):
         assert lines(panel(boards[board], title)) == pytest.approx(
             [budget, burning_share(budget, fastest.factor)]

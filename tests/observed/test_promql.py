@@ -7,7 +7,7 @@ import re
 import pytest
 
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.health.objectives import burning_share
+from queenright.health.objectives import IN_TIME_SECONDS, LATE_SHARE, burning_share
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
@@ -82,8 +82,6 @@ def test_numbers_of_settings_equal_the_settings() -> None:
     assert documented == {path: {setting(path)} for path in documented}
     assert {path.removeprefix("health_monitoring.") for path in documented} >= {
         "rules.bad_steps.error_budget",
-        "rules.slow_interventions.error_budget",
-        "rules.slow_interventions.seconds",
         "tickets.incident_workers",
         "judge.interval_seconds",
     }
@@ -93,7 +91,7 @@ def test_documented_objectives_equal_the_alerts() -> None:
     health = Settings().health_monitoring
     text = {one.title: one for one in questions()}
     readings = DOCUMENT.read_text("utf-8")
-    budget, slow = health.rules.bad_steps.error_budget, health.rules.slow_interventions
+    budget = health.rules.bad_steps.error_budget
 
     burn = text["How fast is the budget for bad steps used up?"]
     assert burn.query.endswith(f"/ {budget:g}")
@@ -102,7 +100,7 @@ def test_documented_objectives_equal_the_alerts() -> None:
     for speed in SPEEDS:
         assert f"{100 * burning_share(budget, speed.factor):.3g} %" in reading
     in_time = text["Is something done within five minutes?"]
-    assert f'le="{slow.seconds:.1f}"' in in_time.query
-    assert f"The objective is {1 - slow.error_budget:g}: " in readings
+    assert f'le="{IN_TIME_SECONDS:.1f}"' in in_time.query
+    assert f"The objective is {1 - LATE_SHARE:g}: " in readings
     bands = health.bands
     assert f"{bands.warning}, {bands.medium}, {bands.high} and {bands.critical} unless" in readings

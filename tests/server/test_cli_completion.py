@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from queenright.cli.app import app
 from queenright.cli.completion import SCRIPTS, install, proposals
 from queenright.instrumentation.errors import QueenrightError
 from tests.warm import PROGRAM, queenright
@@ -81,25 +82,25 @@ def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_completion_proposes_names(line: str, words: list[str]) -> None:
-    assert [word for word, _ in proposals(line)] == words
+    assert [word for word, _ in proposals(app, line)] == words
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
 def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
-    assert list(proposals(f"queenright nudge --url '{address}' ")) == []
+    assert list(proposals(app, f"queenright nudge --url '{address}' ")) == []
 
 
 def test_without_the_right_to_ask_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
 
-    assert list(proposals("queenright nudge ")) == []
+    assert list(proposals(app, "queenright nudge ")) == []
 
 
 def test_a_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
     (tmp_path / "token").write_text("secret\n")
 
-    found = proposals(f"queenright nudge --token-file {tmp_path / 'token'} w")
+    found = proposals(app, f"queenright nudge --token-file {tmp_path / 'token'} w")
 
     assert list(found) == [("writer", "stuck")]
 

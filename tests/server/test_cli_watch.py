@@ -14,7 +14,7 @@ from rich.console import Console
 
 from queenright.api.agents import AgentRow
 from queenright.api.examples import example_of
-from queenright.cli.output.fleet_watch import ChangeLog, follow, render_table
+from queenright.cli.terminal.fleet_watch import ChangeLog, follow, render_table
 from queenright.client import AsyncQueenright
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping

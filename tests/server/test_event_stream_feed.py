@@ -18,9 +18,8 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role
 from queenright.server.routes.events import Shares
-from queenright.server.stream.feed import Feed
+from queenright.server.stream.feed import Feed, Reader
 from queenright.server.stream.lines import EventFilter
-from queenright.server.stream.reader import Reader
 from tests.server.streams import Block, blocks
 
 _WAITING = object()

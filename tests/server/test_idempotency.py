@@ -17,6 +17,7 @@ from queenright.health.keyed_requests import KEPT_SECONDS, claim
 from queenright.health.store import Store
 from queenright.server.access.caller import KEY, Caller
 from queenright.server.access.roles import Role
+from queenright.server.console.templates import render_error
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.routes.errors import add_exception_handlers
 
@@ -33,7 +34,7 @@ class Counter:
 
     def app(self) -> FastAPI:
         app = FastAPI()
-        add_exception_handlers(app)
+        add_exception_handlers(app, render_error)
 
         @app.post("/api/things/{name}", status_code=201)
         async def make(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.tickets import AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
-from queenright.server.routes.api_page import pieces
+from queenright.server.console.api_page import pieces
 from queenright.server.routes.openapi import ERRORS, TAGS
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from queenright.server.console.templates import render_error
 from queenright.server.routes.errors import add_exception_handlers
 from tests.isolation import ROOT
 
@@ -67,7 +68,7 @@ async def test_long_value_is_shortened_and_text_shown_by_length(
 
 async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
     app = FastAPI()
-    add_exception_handlers(app)
+    add_exception_handlers(app, render_error)
 
     @app.get("/fault")
     async def fault() -> None:

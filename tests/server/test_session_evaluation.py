@@ -22,10 +22,7 @@ from tests.warm import queenright
 
 QUESTION = "Which key? sk-live-1234567890abcdef"
 REPEATS = "health_monitoring.loops.repeats"
-LOOP = {
-    f"health_monitoring.loops.{name}": 50
-    for name in ("consecutive", "repeats", "repeats_high", "cycles", "repeats_at_all")
-}
+LOOP = {f"health_monitoring.loops.{name}": 50 for name in ("consecutive", "repeats")}
 
 
 @pytest.fixture

@@ -112,26 +112,6 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
         load_settings(file)
 
 
-@pytest.mark.parametrize(
-    ("path", "remedy"),
-    [
-        ("alerting.resend_seconds", "delete it"),
-        ("health_monitoring.loops.grinding_calls", "delete it"),
-        ("health_monitoring.loops.told_calls", "minimum_results"),
-        ("health_monitoring.intervention.storm.quiet_seconds", "delete it"),
-    ],
-)
-def test_removed_setting_is_refused_with_a_remedy(path: str, remedy: str) -> None:
-    block: object = 3
-    for name in reversed(path.split(".")):
-        block = {name: block}
-    Path("queenright.yaml").write_text(json.dumps(block))
-
-    with pytest.raises(InvalidSettingsError, match=f"was removed in this version; .*{remedy}") as refused:
-        load_settings()
-    assert "Did you mean" not in str(refused.value)
-
-
 def test_distant_name_has_no_suggestion() -> None:
     with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
         load_settings(written("alerting: {seconds: 3}"))

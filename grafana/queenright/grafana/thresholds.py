@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from queenright.grafana.states import BLUE, ORANGE, RED, YELLOW
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
+    DEGRADED_SHARE,
     FASTEST_BURN,
+    IN_TIME_SECONDS,
     JUDGE_UNKNOWN_SHARE,
+    LATE_SHARE,
     OUTBOX_STUCK_SECONDS,
+    TOOL_ERROR_SHARE,
     burning_share,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -58,15 +62,15 @@ class Thresholds:
             ),
             judge=_rising((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
             triage=_rising((judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)),
-            in_trouble=_rising((rules.degraded_share, RED)),
-            tool_errors=_rising((rules.tool_error_share, ORANGE)),
+            in_trouble=_rising((DEGRADED_SHARE, RED)),
+            tool_errors=_rising((TOOL_ERROR_SHARE, ORANGE)),
             waiting=_rising((rules.waiting_for_user_seconds, YELLOW)),
             unknown=_rising((JUDGE_UNKNOWN_SHARE, ORANGE)),
             budget=_rising((BUDGET_LOW_SHARE, ORANGE), (1.0, RED)),
             outbox=_rising((OUTBOX_STUCK_SECONDS, RED)),
-            intervention=_rising((rules.slow_interventions.seconds, ORANGE)),
+            intervention=_rising((IN_TIME_SECONDS, ORANGE)),
             bad_step_share=_burning(rules.bad_steps.error_budget),
-            slow_share=_burning(rules.slow_interventions.error_budget),
+            slow_share=_burning(LATE_SHARE),
             breaker_failures=_rising((settings.circuit_breaker.default.failure_threshold, ORANGE)),
             detection=((5, ORANGE),),
             clock=_rising((CLOCK_TOLERANCE_SECONDS, ORANGE)),

@@ -10,6 +10,14 @@ BUDGET_LOW_SHARE: Final = 0.8
 """The used share of the judging budget that fires a warning, early enough to raise it."""
 OUTBOX_STUCK_SECONDS: Final = 120.0
 """The age of an undelivered notification that pages; a restart of Alertmanager takes less."""
+DEGRADED_SHARE: Final = 0.5
+"""The share of agents in trouble, without a page of their own, that pages about the fleet."""
+TOOL_ERROR_SHARE: Final = 0.5
+"""The share of a worker's tool calls that failed within 5 minutes: most of them."""
+IN_TIME_SECONDS: Final = 300
+"""Seconds within which the first intervention is in time; a bucket of the histogram."""
+LATE_SHARE: Final = 0.05
+"""The share of problems whose first intervention may come later."""
 FASTEST_BURN: Final = 14.4
 """The fastest burn rate with an alert: 2 % of a month's budget in an hour."""
 

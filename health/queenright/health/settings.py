@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -33,8 +33,6 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
 """The share that may fail."""
-INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
-"""Buckets of the histogram of times to intervention, in seconds."""
 
 CLOCK_TOLERANCE_SECONDS: Final = 60.0
 """An event whose author's clock is further off is timed by its arrival; NTP keeps clocks far closer."""
@@ -131,10 +129,16 @@ class HealthCheck(_Block):
     """Failures in a row above which a worker is failing."""
     error_rate: Share = 0.25
     """Share of failed calls and steps, of the last 20, above which a worker is degraded."""
-    no_tokens_seconds: Seconds = 900
-    """Seconds of activity without tokens after which a worker that reports tokens is shown."""
-    polling_seconds: Seconds = 1800
-    """Seconds of polling with the same answer that are still a wait."""
+
+    @property
+    def no_tokens_seconds(self) -> float:
+        """Seconds of activity without tokens after which a worker that reports tokens is shown."""
+        return self.no_tool_call_seconds
+
+    @property
+    def polling_seconds(self) -> float:
+        """Seconds of polling with the same answer that are still a wait; visible, so twice as long."""
+        return 2 * self.no_tool_call_seconds
 
     @property
     def checkpoint_degraded_seconds(self) -> float:
@@ -160,9 +164,10 @@ class LearnedClockSettings(_Block):
 
     mode: DetectorMode = "shadow"
     """``on``: learned limits apply. ``shadow``: they are only shown. ``off``: nothing is learned."""
-    shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+    shortest: ClassVar = 0.5
     """Lower bound of a learned limit, as a part of the configured one."""
-    longest: Annotated[float, Field(ge=1, le=100)] = 3
+    longest: ClassVar = 3.0
     """Upper bound of a learned limit, as a multiple of the configured one."""
 
 
@@ -189,7 +194,22 @@ class Bands(_Block):
 
 
 class Loops(_Block):
-    """Counts from which repetition is a finding. docs/detection.md has the reason for each."""
+    """
+    Counts from which repetition is a finding. docs/detection.md has the reason for each.
+
+    What a setting is compared with for one reason moves with it; what has no reason to differ is a constant.
+    """
+
+    blind_repeats: ClassVar = 10
+    """Equal calls in a row whose results are unknown."""
+    minimum_results: ClassVar = 7
+    """Results from which on ``known_results_share`` applies."""
+    known_results_share: ClassVar = 0.55
+    """Share of results without news. Above one half, because acknowledgements count half."""
+    pause_seconds: ClassVar = 60.0
+    """Pause after which any equal call is a poll."""
+    polls: ClassVar = 20
+    """Polls with the same answer, when they are quicker than that or are not of a state."""
 
     window: Count = 20
     """Calls of a worker among which repeats are counted."""
@@ -197,44 +217,55 @@ class Loops(_Block):
     """Equal calls with equal results in a row."""
     repeats: Count = 4
     """Equal calls with equal results in the window, without a change in between."""
-    repeats_high: Count = 5
-    """The same, as a high finding."""
-    repeats_at_all: Count = 8
-    """The same, whatever changed in between: failures are medium, others shown only."""
-    cycles: Count = 3
-    """Rounds of a cycle of two to four calls."""
-    blind_repeats: Count = 10
-    """Equal calls in a row whose results are unknown."""
     error_streak: Count = 5
     """Turns in a row in which one tool failed with one class of error."""
     provider_failures: Count = 3
     """Failed model calls in a row."""
-    stale_calls: Count = 4
-    """Calls in a row that returned nothing new."""
-    fruitless_calls: Count = 5
-    """New searches without a result or any news in between: shown; twice as many are medium."""
-    refused_changes: Count = 5
-    """Edits or submissions that failed with one class of error since a change succeeded."""
     idle_turns: Count = 8
     """Model answers in a row without a tool call or a user message."""
-    minimum_results: Count = 7
-    """Results from which on ``known_results_share`` applies."""
-    known_results_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
-    """Share of results without news. Above one half, because acknowledgements count half."""
-    known_results: Count = 5
-    """Repeats and failures since the last change that are high if they are most of the results."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
     """Input tokens of a model call, as a multiple of the median of the five before it."""
     token_spike_minimum: Count = 20_000
     """Input tokens below which a call is never a spike."""
     poll_seconds: Seconds = 15
     """Pause, in seconds, after which the same read in a row is a poll; for a state or a log, 5 at most."""
-    pause_seconds: Seconds = 60
-    """Pause, in seconds, after which any equal call is a poll."""
-    polls: Count = 20
-    """Polls with the same answer, when they are quicker than that or are not of a state."""
     exempt_tools: tuple[str, ...] = ()
     """Names of tools that may repeat; empty: none."""
+
+    @property
+    def cycles(self) -> int:
+        """Rounds of a cycle of two to four calls: each round is one repeat."""
+        return self.consecutive
+
+    @property
+    def repeats_high(self) -> int:
+        """Repeats of a high finding."""
+        return self.repeats + 1
+
+    @property
+    def repeats_at_all(self) -> int:
+        """Repeats whatever changed in between: failures are medium, others shown only."""
+        return 2 * self.repeats
+
+    @property
+    def stale_calls(self) -> int:
+        """Calls in a row that returned nothing new: they differ, so each is weaker evidence than a repeat."""
+        return self.consecutive + 1
+
+    @property
+    def fruitless_calls(self) -> int:
+        """New searches without a result or any news in between: shown; twice as many are medium."""
+        return self.stale_calls + 1
+
+    @property
+    def known_results(self) -> int:
+        """Repeats and failures since the last change that are high if they are most of the results."""
+        return self.stale_calls + 1
+
+    @property
+    def refused_changes(self) -> int:
+        """Edits or submissions that failed with one class of error since a change succeeded."""
+        return self.error_streak
 
 
 class Judge(_Block):
@@ -312,8 +343,6 @@ class Termination(_Block):
     """``false``: only the orchestrator or an operator terminates."""
     on_request: Literal["ask", "allow", "never"] = "ask"
     """If the queen requests a termination: ask an operator, terminate, or refuse."""
-    approval_timeout_seconds: Seconds = 1800
-    """Seconds until a request that no operator answers expires."""
 
 
 class Storm(_Block):
@@ -412,8 +441,6 @@ class Spending(_Block):
     """Limit per agent and UTC day; None: no limit."""
     day_usd: Dollars | None = None
     """Limit of all agents per UTC day; None: no limit."""
-    warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Share of a limit that opens a warning ticket."""
     brake: Literal["nudge", "approval", "stop"] = "nudge"
     """At a limit: tell the worker, ask an operator whether to stop it, or stop it."""
     dry_run: bool = True
@@ -525,31 +552,10 @@ class BadStepsObjective(_Block):
     """Share of steps that may be bad. Recorded runs that succeeded had errors in 2 to 38 % of their turns."""
 
 
-class SlowInterventionsObjective(_Block):
-    """The objective for the time from a problem to the first intervention."""
-
-    seconds: float = 300
-    """Seconds within which an intervention is in time; one of ``INTERVENTION_SECONDS``."""
-    error_budget: ErrorBudget = 0.05
-    """Share of problems whose intervention may come later."""
-
-    @model_validator(mode="after")
-    def _validate_bucket(self) -> SlowInterventionsObjective:
-        if self.seconds not in INTERVENTION_SECONDS:
-            allowed = ", ".join(f"{bound:g}" for bound in INTERVENTION_SECONDS)
-            raise ValueError(f"seconds {self.seconds:g} must be a bucket of the histogram: {allowed}")
-        return self
-
-
 class Rules(_Block):
     """Thresholds of alert rules that no detector has. Export the rules after a change."""
 
-    degraded_share: Share = 0.5
-    """Share of agents in trouble, without a page of their own, that pages about the fleet."""
     bad_steps: BadStepsObjective = BadStepsObjective()
-    slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
-    tool_error_share: Share = 0.5
-    """Share of a worker's tool calls that failed within 5 minutes."""
     waiting_for_user_seconds: Seconds = 1800
     """Seconds that a worker waits for its user."""
 

@@ -13,6 +13,8 @@ from queenright.instrumentation.money import format_dollars
 
 DAY: Final = 86_400.0
 """Seconds. Days begin at midnight, UTC."""
+_WARN_AT: Final = 0.8
+"""Share of a limit that opens a warning ticket."""
 
 
 class DailySpending:
@@ -40,7 +42,7 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [one for one in _spent(v, settings, now) if one[0] >= limits.warn_at * one[1]]
+    near = [one for one in _spent(v, settings, now) if one[0] >= _WARN_AT * one[1]]
     if not near:
         return None
     spent, limit, what, since = max(near, key=lambda one: one[0] / one[1])

@@ -82,7 +82,7 @@ def main() -> None:
         if (line := os.environ.get("_QUEENRIGHT_LINE")) is not None:
             from queenright.cli import completion
 
-            completion.print_proposals(line)
+            completion.print_proposals(app, line)
             return
         app()
     except Exception as error:

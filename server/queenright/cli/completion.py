@@ -71,17 +71,15 @@ complete --command queenright --no-files --arguments '(__queenright_complete)'
 SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def print_proposals(line: str) -> None:
+def print_proposals(app: typer.Typer, line: str) -> None:
     """Print the proposals for a line: the word, a tab, its description."""
-    for word, description in proposals(line):
+    for word, description in proposals(app, line):
         typer.echo(f"{word}\t{' '.join(description.split())}" if description else word)
 
 
-def proposals(line: str) -> Iterator[tuple[str, str]]:
+def proposals(app: typer.Typer, line: str) -> Iterator[tuple[str, str]]:
     """Yield the words that can complete a line, with descriptions. No words: a file name, or nothing."""
     from typer._completion_classes import BashComplete
-
-    from queenright.cli.app import app
 
     words = _words(line)[1:]
     incomplete = words.pop() if words and not line[-1:].isspace() else ""

@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from queenright.cli.completion_names import complete_agents
+
+
+class Scope(StrEnum):
+    """Which settings files of a coding agent are changed."""
+
+    USER = "user"
+    PROJECT = "project"
 
 
 def parse_path(text: str) -> Path:

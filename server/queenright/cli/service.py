@@ -17,6 +17,7 @@ from queenright.cli.output.text import single_line
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    from queenright.api.status import Status
     from queenright.client.synchronous import Queenright
 
 
@@ -34,6 +35,11 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         return Queenright(url, token_file=token_file)
     except InvalidAddressError as error:
         raise UsageError(str(error)) from error
+
+
+def failed_sessions(status: Status) -> set[tuple[str, str]]:
+    """Return name and session of the ended workers that still need attention."""
+    return {(one.agent_id, one.session_id) for one in status.agents if one.ended}
 
 
 def with_service(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,11 +8,12 @@ from fastapi import APIRouter, FastAPI
 
 from queenright.server.access.access import Access
 from queenright.server.access.guard import Guard
-from queenright.server.access.login import add_login, refusal_page
 from queenright.server.access.openapi import add_access
-from queenright.server.agents import agents_api, execution_api, graphs_api, logs_api, sessions_api
+from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
+from queenright.server.console.login import add_login, refusal_page
 from queenright.server.console.pages import add_pages
+from queenright.server.console.templates import render_error
 from queenright.server.middleware.etags import ETagMiddleware
 from queenright.server.middleware.gate import Gate, names_of
 from queenright.server.middleware.head import HeadMiddleware
@@ -20,7 +21,6 @@ from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
 from queenright.server.middleware.shutdown import ShutdownMiddleware
 from queenright.server.routes import (
-    api_page,
     approvals,
     breakers,
     callbacks,
@@ -42,6 +42,7 @@ from queenright.server.routes import (
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
 from queenright.server.routes.events import MAX_STREAMS, Shares
+from queenright.server.routes.loaded import agents, execution, graphs, logs, sessions
 from queenright.server.routes.openapi import describe
 from queenright.server.service import Service
 
@@ -49,11 +50,11 @@ from queenright.server.service import Service
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     probes.router,
     service_routes.router,
-    graphs_api.router,
-    logs_api.router,
-    sessions_api.router,
-    execution_api.router,
-    agents_api.router,
+    graphs.router,
+    logs.router,
+    sessions.router,
+    execution.router,
+    agents.router,
     health.router,
     steps.router,
     tickets.router,
@@ -70,7 +71,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     judge.router,
     silences.router,
     callbacks.router,
-    agents_api.agent_router,
+    agents.agent_router,
 )
 
 
@@ -102,7 +103,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.add_middleware(Gate, names=names)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
-    add_exception_handlers(app)
+    add_exception_handlers(app, render_error)
     for router in _ROUTERS:
         app.include_router(router)
     add_login(app, access)

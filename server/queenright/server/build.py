@@ -51,6 +51,9 @@ from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
 from queenright.server.ops.user_stack import UserStack
 from queenright.server.pipeline import WORKER_CHANGES, EventPipeline
+from queenright.server.recent.deliveries import RecentNotifications
+from queenright.server.recent.latest import Latest
+from queenright.server.recent.notifications import CHANGING, LatestNotifications
 from queenright.server.remediation import TICKET_DECISIONS, Remediation
 from queenright.server.scheduler import Scheduler
 from queenright.server.service import Service, list_worst_tickets
@@ -58,9 +61,6 @@ from queenright.server.settings import Settings
 from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
 from queenright.server.ticket_notifications import TicketNotifications
-from queenright.server.views.latest import Latest
-from queenright.server.views.latest_notifications import CHANGING, LatestNotifications
-from queenright.server.views.recent_notifications import RecentNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)

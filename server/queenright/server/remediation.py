@@ -119,7 +119,6 @@ class Remediation:
         )
         self.approvals = Approvals(
             store,
-            timeout=termination.approval_timeout_seconds,
             monitor=monitor,
             terminate=self.interventions.terminate,
             stop_reason=self._stop_reason,
@@ -147,7 +146,7 @@ class Remediation:
         if (reason := self.stop_switch.reason) is not None:
             return reason
         worker = self._monitor.get(*target.key)
-        return "it waits" if worker is not None and worker.vitals.waiting is not None else None
+        return "it waits" if worker is not None and worker.vitals.may_be_idle else None
 
     # -- lifecycle ----------------------------------------------------------------------------------
 

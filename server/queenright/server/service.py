@@ -45,6 +45,9 @@ from queenright.server.operator_requests import OperatorRequests
 from queenright.server.ops.step_logs import StepLogs
 from queenright.server.ops.user_stack import UserStack
 from queenright.server.pipeline import EventPipeline
+from queenright.server.recent.deliveries import RecentNotifications
+from queenright.server.recent.latest import Latest
+from queenright.server.recent.notifications import LatestNotifications
 from queenright.server.remediation import Remediation
 from queenright.server.replay import replay_log
 from queenright.server.scheduler import Scheduler
@@ -52,9 +55,6 @@ from queenright.server.settings import Settings
 from queenright.server.stream.feed import Feed
 from queenright.server.telemetry.intake import Intake
 from queenright.server.ticket_notifications import TicketNotifications
-from queenright.server.views.latest import Latest
-from queenright.server.views.latest_notifications import LatestNotifications
-from queenright.server.views.recent_notifications import RecentNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -53,40 +53,6 @@ _OTHER_VARIABLES = {
     "QUEENRIGHT_URL",
 }
 """Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
-
-_DELETE: Final = "delete it"
-_REMOVED: Final[Mapping[str, str]] = {
-    **{
-        f"{block}.{name}": _DELETE
-        for block, names in {
-            "http": "limits max_body_bytes",
-            "otlp": "limits max_body_bytes",
-            "alerting": "resend_seconds timeout_seconds silences_seconds",
-            "judging.judge": "max_turns rules_after_failures rules_for_seconds",
-            "judging.queen": "max_turns rules_after_failures rules_for_seconds",
-            "health_monitoring": "clock_tolerance_seconds",
-            "health_monitoring.judge": "bypass_seconds",
-            "health_monitoring.learned_clocks": "calls",
-            "health_monitoring.health_check": "checkpoint_degraded_seconds error_minimum error_rate_clear "
-            "error_window mcp_server_seconds output_unchanged_reports output_unchanged_seconds "
-            "resource_warning",
-            "health_monitoring.loops": "burn_factor burn_minimum grinding_calls",
-            "health_monitoring.intervention.nudge": "ttl_seconds",
-            "health_monitoring.intervention.escalation": "more_time_seconds",
-            "health_monitoring.intervention.storm": "quiet_seconds window_seconds",
-            "health_monitoring.recovery": "jitter watch_seconds",
-            "health_monitoring.retention": "batch_rows interval_seconds",
-            "health_monitoring.rules": "provider_failures budget_low_share degraded_minimum_agents "
-            "judge_minimum_checks judge_unknown_share outbox_stuck_seconds",
-            "health_monitoring.rules.bad_steps": "minimum",
-            "health_monitoring.rules.slow_interventions": "minimum",
-        }.items()
-        for name in names.split()
-    },
-    "health_monitoring.loops.told_calls": "it is now minimum_results",
-    "health_monitoring.loops.told_known_share": "it is now known_results_share",
-}
-"""Settings of earlier versions, and what to do about them; the changelog lists them as well."""
 
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message shows: they may hold a password or a token."""
@@ -410,8 +376,6 @@ def _explain(error: ValidationError, file: Path | None) -> str:
 def _explain_fault(fault: Fault) -> str:
     where = fault.where
     if fault.kind == "extra_forbidden":
-        if where in _REMOVED:
-            return f"{where}: this setting was removed in this version; {_REMOVED[where]}."
         allowed = _allowed_at(fault.path[:-1])
         near = _near(str(fault.path[-1]), allowed)
         hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed)}."

@@ -33,7 +33,6 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.access import Access
-from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.build import build, require_usable_storage
@@ -44,6 +43,7 @@ from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import OtlpProtocol
+from queenright.server.otlp.guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings

@@ -14,8 +14,8 @@ from queenright.server.access.addresses import network_of
 from queenright.server.access.caller import Caller, audit_name, person_name
 from queenright.server.access.guard import Guard
 from queenright.server.access.limits import RateLimit, retry_after
-from queenright.server.access.login import refusal_page
 from queenright.server.access.roles import Role
+from queenright.server.console.login import refusal_page
 from queenright.server.settings import load_settings
 
 

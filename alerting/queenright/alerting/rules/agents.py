@@ -19,6 +19,7 @@ from queenright.alerting.rules.promql import (
 )
 from queenright.alerting.rules.recording import TOKENS, TOOL_CALLS, TOOL_ERRORS, USUAL_TOKENS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors, Severity
+from queenright.health.objectives import TOOL_ERROR_SHARE
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_RULES, WaitingReason
@@ -176,7 +177,7 @@ def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
 
 
 def _errors(settings: HealthSettings) -> Alert:
-    share, minimum = settings.rules.tool_error_share, settings.loops.error_streak
+    share, minimum = TOOL_ERROR_SHARE, settings.loops.error_streak
     return Alert(
         name="QueenrightErrorRate",
         why="A minimum of calls, because one failed call of one is not a rate. The activity series excludes "
@@ -190,12 +191,10 @@ def _errors(settings: HealthSettings) -> Alert:
         keep_firing_for="5m",
         severity="warning",
         source=SOURCE_RULES,
-        summary="Most tool calls of agent {{ $labels.agent }} fail."
-        if share == 0.5
-        else "Too many tool calls of agent {{ $labels.agent }} fail.",
+        summary="Most tool calls of agent {{ $labels.agent }} fail.",
         description="{{ $value | humanizePercentage }} of the tool calls of agent {{ $labels.agent }} failed "
         "in the last 5 minutes.",
-        threshold=f"> {share:.0%} (`health_monitoring.rules.tool_error_share`) of at least {minimum} calls "
+        threshold=f"> {share:.0%} of at least {minimum} calls "
         "(`health_monitoring.loops.error_streak`) in 5 min",
         reason="the tools are down, or the worker uses them incorrectly",
         dashboard=_DASHBOARD,

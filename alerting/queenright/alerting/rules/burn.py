@@ -15,7 +15,7 @@ from typing import Final
 
 from queenright.alerting.rules.promql import duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
-from queenright.health.objectives import FASTEST_BURN, burning_share, can_burn
+from queenright.health.objectives import FASTEST_BURN, IN_TIME_SECONDS, LATE_SHARE, burning_share, can_burn
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
@@ -61,6 +61,7 @@ class Objective:
     minimum: int
     unit: str
     setting: str
+    """The setting of the budget; empty: none."""
     summary: str
     description: str
     reason: str
@@ -83,8 +84,7 @@ class Objective:
 
 def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
     """Return the objectives of the fleet."""
-    steps, slow = settings.rules.bad_steps, settings.rules.slow_interventions
-    bound = f'le="{float(slow.seconds)}"'
+    bound = f'le="{IN_TIME_SECONDS:.1f}"'
     acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
     in_time = select(selectors, names.TIME_TO_INTERVENTION, bound, suffix="_bucket")
     return (
@@ -94,10 +94,10 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             all_name="queenright_worker_steps",
             all_rate=f"sum({STEPS})",
             bad_rate=f'sum({STEPS}{{verdict=~"retry|escalate|error"}})',
-            budget=steps.error_budget,
+            budget=settings.rules.bad_steps.error_budget,
             minimum=_MINIMUM_STEPS,
             unit="steps",
-            setting="bad_steps",
+            setting="health_monitoring.rules.bad_steps.error_budget",
             summary="Too many steps of the fleet are bad.",
             description="of all steps were bad (retry, escalate, error)",
             reason="each worker may be within its limits while the fleet as a whole does poor work",
@@ -109,12 +109,12 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             all_name="queenright_first_interventions",
             all_rate=f"sum(rate({acted}[5m]))",
             bad_rate=f"sum(rate({acted}[5m])) - sum(rate({in_time}[5m]))",
-            budget=slow.error_budget,
+            budget=LATE_SHARE,
             minimum=_MINIMUM_PROBLEMS,
             unit="problems",
-            setting="slow_interventions",
+            setting="",
             summary="Too many interventions start too late.",
-            description=f"of the problems waited longer than {duration_in_words(slow.seconds)} "
+            description=f"of the problems waited longer than {duration_in_words(IN_TIME_SECONDS)} "
             "for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",
@@ -149,7 +149,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
     budget = f"{100 * one.budget:.3g}%"
     share = f"{100 * burning_share(one.budget, speed.factor):.3g}%"
-    setting = f"`health_monitoring.rules.{one.setting}.error_budget` ({budget})"
+    setting = f"`{one.setting}` ({budget})" if one.setting else f"the {budget} that are allowed"
     if can_burn(one.budget, speed.factor):
         times = f"at least {speed.factor:g} times " if speed.factor > 1 else ""
         how_fast = f"allows {budget}, which is spent {times}too fast"

@@ -8,6 +8,7 @@ from queenright.alerting.rules import burn
 from queenright.alerting.rules.promql import duration, select
 from queenright.alerting.rules.recording import AGENTS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
+from queenright.health.objectives import DEGRADED_SHARE
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
@@ -18,7 +19,7 @@ _DEGRADED_MINIMUM: Final = 5
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the alerts about the fleet, its objectives, and interventions."""
-    fleet = (_degraded(settings, selectors),)
+    fleet = (_degraded(selectors),)
     acting = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
     return (
         Group(name="queenright-fleet", file=FILE, links=links, rules=fleet),
@@ -27,8 +28,8 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
-    share, minimum = settings.rules.degraded_share, _DEGRADED_MINIMUM
+def _degraded(selectors: Selectors) -> Alert:
+    share, minimum = DEGRADED_SHARE, _DEGRADED_MINIMUM
     unpaged = select(selectors, names.UNPAGED_AGENTS)
     return Alert(
         name="QueenrightFleetDegraded",
@@ -38,11 +39,10 @@ def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
         for_="5m",
         keep_firing_for="5m",
         severity="critical",
-        summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is unhealthy, and nobody was paged.",
+        summary="Most of the fleet is unhealthy, and nobody was paged.",
         description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing, and no "
         "ticket has paged anybody about them: look for a shared cause first.",
-        threshold=f"≥ {share:.0%} of at least {minimum} agents (`health_monitoring.rules.degraded_share`) "
-        "that no ticket has paged anybody about",
+        threshold=f"≥ {share:.0%} of at least {minimum} agents that no ticket has paged anybody about",
         reason="agents that fail at once share a cause: a provider, a tool, a network, a release",
         dashboard="queenright-fleet",
     )

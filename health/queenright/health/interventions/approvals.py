@@ -77,7 +77,7 @@ class Approvals:
         self,
         store: Store,
         *,
-        timeout: float,
+        timeout: float = 1800.0,
         monitor: HealthMonitor,
         terminate: Terminate,
         stop_reason: Callable[[], str | None],

@@ -35,7 +35,7 @@ class SpendingBrake:
     Applies the brake once per worker and limit, when the worker spends.
 
     If an operator denies the termination and the worker continues to spend, the operator is asked again after
-    ``intervention.termination.approval_timeout_seconds``. A restart forgets brakes: a nudge may be repeated.
+    half an hour, as every request does. A restart forgets brakes: a nudge may be repeated.
 
     Args:
         monitor: The known workers and their spending.

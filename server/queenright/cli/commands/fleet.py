@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
-from queenright.cli.service import connect, warn_about_limits
+from queenright.cli.service import connect, failed_sessions, warn_about_limits
 from queenright.instrumentation.counts import format_count
-
-if TYPE_CHECKING:
-    from queenright.api.status import Status
-
 
 _LEAST_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
@@ -46,7 +42,7 @@ def list_(
     if watch and all_:
         raise typer.BadParameter("--watch shows active sessions only; leave --all out")
     if watch:
-        from queenright.cli.output.fleet_watch import run_watch
+        from queenright.cli.terminal.fleet_watch import run_watch
 
         raise typer.Exit(run_watch(url, token_file, wide=wide, as_json=as_json))
     _list_once(url, token_file, as_json=as_json, wide=wide, all_=all_)
@@ -64,11 +60,6 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
     _print_agents(agents, wide=wide)
     if hidden := len(rows) - len(agents):
         typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
-
-
-def failed_sessions(status: Status) -> set[tuple[str, str]]:
-    """Return name and session of the ended workers that still need attention."""
-    return {(one.agent_id, one.session_id) for one in status.agents if one.ended}
 
 
 def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:

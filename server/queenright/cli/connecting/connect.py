@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 import typer
 
 from queenright.api import Telemetry
-from queenright.cli.commands.connect import Scope
 from queenright.cli.connecting.changes import FORMATS, Item, Member, SettingsConflictError, add
 from queenright.cli.connecting.clients import CLIENTS, CodingAgent, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import FileUpdate, RecordStore, plan_connect, plan_disconnect, write
 from queenright.cli.errors import UsageError
-from queenright.cli.options import current_user
+from queenright.cli.options import Scope, current_user
 from queenright.cli.output.text import single_line
 from queenright.cli.service import connect as connect_service
 from queenright.instrumentation.counts import format_count

@@ -25,7 +25,7 @@ from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
-from queenright.server.agents.operator_log import Action, operated
+from queenright.server.agents.operations import Action, operated
 
 _log = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from queenright.server.console.forms import Act, Given, IncompleteFormError, Que
 from queenright.server.console.templates import PAGES, render
 from queenright.server.console.tickets import TICKET_ACTS, can_be_acknowledged, can_be_silenced
 from queenright.server.console.view import agent_values, breakers_values, recoveries_values
+from queenright.server.problems import LONGEST_TEXT
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.errors import problem_of
 from queenright.server.routes.pagination import cursor_at, place_of
-from queenright.server.routes.problems import LONGEST_TEXT
 from queenright.server.routes.tickets import find_ticket, read_ticket
 from queenright.server.service import Service
 from queenright.server.views.formatting import without_repeats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
@@ -26,6 +26,11 @@ _HEADERS: Final = {
 _environment: Final = Environment(loader=FileSystemLoader(PAGES), autoescape=select_autoescape(default=True))
 _environment.globals |= {"agent_page": forms.agent_page, "count": format_count, "spent": format_spend}
 _environment.filters |= {"part": forms.part, "moment": moment, "number": "{:,}".format}
+
+
+def render_error(request: Request, status: int, fault: str) -> Response:
+    """Return the page of an error."""
+    return render(request, "error.html", status_code=status, fault=fault)
 
 
 def render(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:

@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.health.settings import INTERVENTION_SECONDS
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
@@ -29,6 +28,7 @@ RECOVERY_OUTCOMES: Final = {
 }
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
+_INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
 _MAX_TROUBLES: Final = 10_000
 """Troubles whose first intervention is remembered; the newest are kept."""
 _VISIBLE_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
@@ -82,7 +82,7 @@ class InterventionMetrics:
     ) -> None:
         # Initialized at 0: a counter that first appears at 1 shows no increase.
         self._interventions = counter(names.INTERVENTIONS, registry)
-        self._delay = histogram(names.TIME_TO_INTERVENTION, registry, buckets=INTERVENTION_SECONDS)
+        self._delay = histogram(names.TIME_TO_INTERVENTION, registry, buckets=_INTERVENTION_SECONDS)
         for kind in ActionKind:
             self._delay.labels(kind.value)
             for outcome in Outcome:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -61,10 +62,9 @@ from queenright.server.agents.manager import (
     ManagerClosingError,
 )
 from queenright.server.agents.roots import PathNotAllowedError
-from queenright.server.console.templates import render
-from queenright.server.ops.reload import NoSettingsFileError
+from queenright.server.problems import LONGEST_TEXT, problem, problem_response
+from queenright.server.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
-from queenright.server.routes.problems import LONGEST_TEXT, problem, problem_response
 from queenright.server.settings import InvalidSettingsError
 from queenright.server.webhooks.callbacks import CallbackNotConfiguredError
 
@@ -127,10 +127,14 @@ _RETRY_AFTER: Final = "5"
 """Seconds, if too many runs are queued."""
 
 
-def add_exception_handlers(app: FastAPI) -> None:
+ErrorPage = Callable[[Request, int, str], Response]
+"""Renders a status and what is wrong for a browser."""
+
+
+def add_exception_handlers(app: FastAPI, page: ErrorPage) -> None:
     """Respond to every exception with a problem, or with a page where a browser asks for one."""
     for kind in (HTTPException, RequestValidationError, *STATUS):
-        app.add_exception_handler(kind, _handle_error)
+        app.add_exception_handler(kind, partial(_handle_error, page))
     app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
@@ -161,14 +165,12 @@ def wants_page(request: Request) -> bool:
     return not is_api and "text/html" in request.headers.get("accept", "")
 
 
-async def _handle_error(request: Request, error: Exception) -> Response:
+async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> Response:
     found = problem_of(request, error)
     assert found is not None
     response: Response
     if wants_page(request):
-        response = render(
-            request, "error.html", status_code=found.status, fault=redact(found.title, LONGEST_TEXT)
-        )
+        response = page(request, found.status, redact(found.title, LONGEST_TEXT))
     else:
         response = problem_response(found)
     if isinstance(error, HTTPException):

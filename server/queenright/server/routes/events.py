@@ -26,9 +26,8 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
-from queenright.server.stream.feed import Feed
+from queenright.server.stream.feed import Feed, Reader, id_line, reset_block
 from queenright.server.stream.lines import EventFilter
-from queenright.server.stream.reader import Reader, id_line, reset_block
 
 DEFAULT_TYPES: Final = frozenset(
     {

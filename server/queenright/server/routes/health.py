@@ -11,9 +11,9 @@ from queenright.api import terms
 from queenright.health.findings import HealthState
 from queenright.health.heartbeat import parse_heartbeat
 from queenright.health.service import AgentNotFoundError
-from queenright.server.agents.rows import slot_row
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
+from queenright.server.routes.loaded.rows import slot_row
 from queenright.server.routes.openapi import operation, takes
 from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
 from queenright.server.routes.params import (

@@ -15,7 +15,7 @@ from queenright.runtime.events import EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.access.roles import AccessLevel, is_allowed
 from queenright.server.middleware.etags import set_etag
-from queenright.server.ops.reload import RELOADABLE, reload
+from queenright.server.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of

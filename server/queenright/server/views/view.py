@@ -21,13 +21,13 @@ from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
+from queenright.server.recent.deliveries import delivery_rows
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
 from queenright.server.views.agents import agent_row
 from queenright.server.views.attention import open_incidents
 from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
 from queenright.server.views.formatting import ago, clock_time
-from queenright.server.views.recent_notifications import delivery_rows
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""

@@ -26,10 +26,10 @@ from rich.table import Table
 from rich.text import Text
 
 from queenright.api.agents import AgentRow
-from queenright.cli.commands.fleet import failed_sessions
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.streams import guard_streams
 from queenright.cli.output.text import single_line
+from queenright.cli.service import failed_sessions
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice

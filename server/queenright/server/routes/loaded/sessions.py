@@ -14,10 +14,10 @@ from queenright.runtime.storage.entries import Entry
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFoundError, SessionStore
-from queenright.server.agents.execution_api import resume_session
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operator_log import OperatorLogDep
-from queenright.server.agents.requests import (
+from queenright.server.routes.loaded.execution import resume_session
+from queenright.server.routes.loaded.operator_log import OperatorLogDep
+from queenright.server.routes.loaded.requests import (
     PREFIX,
     TAG,
     CheckpointId,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from queenright.api import loaded as api
 from queenright.runtime.storage.files import lines_before
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.requests import (
+from queenright.server.routes.loaded.requests import (
     PREFIX,
     TAG,
     NodeDep,

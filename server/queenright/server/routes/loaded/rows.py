@@ -13,7 +13,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.requests import graph_of, masked
+from queenright.server.routes.loaded.requests import graph_of, masked
 
 _RUNS: Final = 10_000
 """Ended runs that the totals count, the newest."""

@@ -19,8 +19,8 @@ from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operator_log import OperatorLogDep
-from queenright.server.agents.requests import (
+from queenright.server.routes.loaded.operator_log import OperatorLogDep
+from queenright.server.routes.loaded.requests import (
     PREFIX,
     TAG,
     ExecutionId,
@@ -31,7 +31,7 @@ from queenright.server.agents.requests import (
     state_of,
     storage_errors,
 )
-from queenright.server.agents.rows import execution_row
+from queenright.server.routes.loaded.rows import execution_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import Body

@@ -13,8 +13,9 @@ from queenright.api import loaded as api
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operator_log import OperatorLogDep
-from queenright.server.agents.requests import (
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.loaded.operator_log import OperatorLogDep
+from queenright.server.routes.loaded.requests import (
     PREFIX,
     TAG,
     GraphId,
@@ -28,8 +29,7 @@ from queenright.server.agents.requests import (
     run_on_disk,
     with_runtime_of,
 )
-from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
-from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.loaded.rows import graph_row, node_detail, node_row, streams_of
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By

@@ -11,11 +11,11 @@ from pydantic import Field
 from queenright.api import loaded as api
 from queenright.instrumentation.redaction import redact
 from queenright.server.agents.discovery import discover
-from queenright.server.agents.operator_log import OperatorLogDep
-from queenright.server.agents.requests import PREFIX, TAG, OfGraph, SlotDep, graph_of, run_on_disk
-from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.loaded.operator_log import OperatorLogDep
+from queenright.server.routes.loaded.requests import PREFIX, TAG, OfGraph, SlotDep, graph_of, run_on_disk
+from queenright.server.routes.loaded.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from queenright import api
 from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.health.store import Store
-from queenright.server.views.latest import Latest
+from queenright.server.recent.latest import Latest
 
 
 class RecentNotifications(Latest[DeliveredNotification]):

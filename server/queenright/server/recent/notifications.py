@@ -7,7 +7,7 @@ from typing import Final
 from queenright.alerting.notification import NotificationRecord, list_notifications
 from queenright.health.store import Store
 from queenright.runtime.events import Clock, EventType
-from queenright.server.views.latest import Latest
+from queenright.server.recent.latest import Latest
 
 CHANGING: Final = frozenset(
     {

@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from queenright.api.loaded import Injected, Started
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import ANYBODY, person_name
+from queenright.server.agents.operations import Action, operated
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
 
 _log = logging.getLogger(__name__)
-
-Action = Literal[
-    "load",
-    "unload",
-    "trigger",
-    "chat",
-    "inject",
-    "resume",
-    "replay",
-    "restore",
-    "stop",
-    "delete_session",
-    "add_graph",
-    "remove_graph",
-    "switch_graph",
-    "change_file",
-    "reload",
-]
-
-
-def operated(
-    action: Action,
-    agent_id: str,
-    *,
-    at: float,
-    by: str,
-    graph_id: str = "",
-    session_id: str | None = None,
-    execution_id: str = "",
-    detail: str = "",
-) -> AgentEvent:
-    """Return the event of an action on an agent, with secrets masked; see ``OperatorLog.write``."""
-    return AgentEvent(
-        type=EventType.AGENT_OPERATED,
-        time=at,
-        agent_id=agent_id,
-        session_id=session_id or "",
-        graph_id=graph_id,
-        execution_id=execution_id,
-        data={"what": action, "by": redact(by, 100), "detail": redact(detail, 500)},
-    )
 
 
 class OperatorLog:

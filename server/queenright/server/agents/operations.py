@@ -1,0 +1,49 @@
+"""The event of what an operator or the queen did with a loaded agent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, EventType
+
+Action = Literal[
+    "load",
+    "unload",
+    "trigger",
+    "chat",
+    "inject",
+    "resume",
+    "replay",
+    "restore",
+    "stop",
+    "delete_session",
+    "add_graph",
+    "remove_graph",
+    "switch_graph",
+    "change_file",
+    "reload",
+]
+
+
+def operated(
+    action: Action,
+    agent_id: str,
+    *,
+    at: float,
+    by: str,
+    graph_id: str = "",
+    session_id: str | None = None,
+    execution_id: str = "",
+    detail: str = "",
+) -> AgentEvent:
+    """Return the event of an action on an agent, with secrets masked."""
+    return AgentEvent(
+        type=EventType.AGENT_OPERATED,
+        time=at,
+        agent_id=agent_id,
+        session_id=session_id or "",
+        graph_id=graph_id,
+        execution_id=execution_id,
+        data={"what": action, "by": redact(by, 100), "detail": redact(detail, 500)},
+    )

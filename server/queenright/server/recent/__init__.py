@@ -1,0 +1,1 @@
+"""The newest rows of the store, kept in memory until they change."""
