@@ -26,9 +26,16 @@ _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "To
 """The causes of incidents that have a name."""
 
 
-def attention(service: Service) -> api.AttentionList:
-    """Return what needs a person now, most urgent first."""
-    items = sorted(_items(service), key=_urgency)
+def attention(
+    service: Service, *, agent_id: str | None = None, session_id: str | None = None
+) -> api.AttentionList:
+    """Return what needs a person now, most urgent first; by default of all workers."""
+    found = (
+        one
+        for one in _items(service)
+        if agent_id in (None, one.agent_id) and session_id in (None, one.session_id)
+    )
+    items = sorted(found, key=_urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
 
 
