@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from queenright import api
@@ -26,9 +26,16 @@ _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "To
 """The causes of incidents that have a name."""
 
 
-def attention(service: Service) -> api.AttentionList:
-    """Return what needs a person now, most urgent first."""
-    items = sorted(_items(service), key=_urgency)
+def attention(
+    service: Service, *, agent_id: str | None = None, session_id: str | None = None
+) -> api.AttentionList:
+    """Return what needs a person now, most urgent first; by default of all workers."""
+    found = (
+        one
+        for one in _items(service)
+        if agent_id in (None, one.agent_id) and session_id in (None, one.session_id)
+    )
+    items = sorted(found, key=_urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
 
 
@@ -67,7 +74,14 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
 
 def open_incidents(service: Service) -> list[Incident]:
     """Return the incidents that are not over, newest first."""
-    return [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
+    found = incidents_of_tickets(service, service.tickets.recent_tickets())
+    return [one for one in found if one.closed_at is None]
+
+
+def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
+    """Return the incidents of these tickets as of now, newest first."""
+    window = service.settings.health_monitoring.tickets.incident_window_seconds
+    return incidents_of(tickets, now=service.clock(), window=window)
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
