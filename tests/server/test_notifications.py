@@ -71,7 +71,11 @@ async def test_api_lists_every_notification_with_its_deliveries(
     assert answer["next"] is None
     [found] = answer["notifications"]
     [ticket] = running.service.tickets.open_tickets()
-    assert (found["ticket_id"], found["agent"], found["cause"]) == (ticket.ticket_id, "looper", "doom_loop")
+    assert (found["ticket_id"], found["agent_id"], found["cause"]) == (
+        ticket.ticket_id,
+        "looper",
+        "doom_loop",
+    )
     assert found["status"] == "firing"
     [answered] = found["peers"]
     assert (answered["peer"], answered["attempts"], answered["last_error"]) == (peer.url, 1, None)
@@ -122,7 +126,7 @@ async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer)
     async with serving(settings) as again:
         [found] = shown(again)
 
-    assert found["agent"] == "looper"
+    assert found["agent_id"] == "looper"
     assert found["peers"][0]["outcome"].startswith("accepted ")
     assert found["title"].startswith("looper is in a loop")
 

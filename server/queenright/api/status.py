@@ -11,7 +11,7 @@ from queenright.api.alerts import Notification, Outbox
 from queenright.api.shared import Incident, Provider
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
 from queenright.api.tickets import Ticket
-from queenright.api.wire import Age, ClockTime, RelativeToNow, Wire
+from queenright.api.wire import RelativeToNow, Wire
 
 
 class Ready(Wire):
@@ -28,7 +28,6 @@ class StatusEmergencyStop(Wire):
     by: str
     reason: str
     changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
-    since: ClockTime = Field(description="A time of day, UTC; empty: never set.")
 
 
 class Storm(Wire):
@@ -57,13 +56,10 @@ class StatusLadder(Wire):
     level: LadderLevel
     what: str
     trouble_since: float = Field(default=0.0, description="Seconds since the epoch.")
-    trouble_for: Age
     acted_at: float | None = Field(default=None, description="Time of the last intervention.")
-    acted_ago: Age
     until: float | None
     next: str = Field(description="The next intervention; empty: none.")
     next_at: float | None
-    when: Age
 
 
 class StatusEscalation(Wire):
@@ -74,7 +70,6 @@ class StatusEscalation(Wire):
     reason: str
     options: list[Decision]
     deadline: float
-    when: Age
 
 
 class StatusApproval(Wire):
@@ -86,7 +81,6 @@ class StatusApproval(Wire):
     reason: str
     by: str
     expires_at: float
-    when: Age
 
 
 class StatusBreaker(Wire):
@@ -99,7 +93,6 @@ class StatusBreaker(Wire):
     threshold: int
     reason: str
     half_open_at: float | None
-    half_open_in: Age
 
 
 class StatusRecovery(Wire):
@@ -116,7 +109,6 @@ class StatusRecovery(Wire):
     reason: str
     created_at: float = Field(default=0.0, description="Seconds since the epoch.")
     not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
-    when: Age
 
 
 class Acting(Wire):
@@ -145,7 +137,6 @@ class FeedLine(Wire):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    time: ClockTime = Field(description="Time of day, UTC.")
     kind: str = Field(description="The colour in which it is shown.")
     text: str
     id: str = Field(description="The event's id.")
@@ -156,7 +147,6 @@ class StandInMessage(Wire):
     """A message that the stand-in for Slack and PagerDuty received."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    time: ClockTime
     channel: str
     status: str
     title: str
@@ -170,8 +160,6 @@ class Status(Wire):
         default=0.0, description="The time of the response, in seconds since the epoch."
     )
     started_at: float = Field(default=0.0, description="When the service started.")
-    now: Age = Field(description="Time of day, UTC.")
-    up_for: Age
     counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(
         description="Running sessions, and ended ones with an open ticket or an active recovery, which count "

@@ -13,7 +13,7 @@ from queenright.api.terms import (
     TicketStatus,
     Triage,
 )
-from queenright.api.wire import Age, Deprecated, Wire
+from queenright.api.wire import Deprecated, Wire
 
 
 class ReceiverDelivery(Wire):
@@ -122,7 +122,6 @@ class Ticket(Wire):
     trace_url: str = Field(
         default="", description="Link to the trace, by `alerting.trace_url`; empty: none, or in `Status`."
     )
-    age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
     notified: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from queenright import api
 from queenright.health.incidents import incidents_of
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.views.attention import attention
 from queenright.server.views.view import provider_row
@@ -21,9 +20,9 @@ _LARGEST: Final = 10_000
 
 # Not of the tag "tickets": most items have no ticket that another operation could take.
 @router.get("/attention", tags=["service"])
-async def list_attention(response: Response, service: ServiceDep) -> api.AttentionList:
+async def list_attention(service: ServiceDep) -> api.AttentionList:
     """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
-    return set_etag(response, attention(service))
+    return attention(service)
 
 
 @router.get("/incidents", tags=["tickets"])

@@ -27,7 +27,7 @@ from queenright.server.views.acting import acting_view
 from queenright.server.views.agents import agent_row
 from queenright.server.views.attention import open_incidents
 from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
-from queenright.server.views.formatting import ago, clock_time
+from queenright.server.views.formatting import clock_time
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""
@@ -40,7 +40,6 @@ _ENDED_SHOWN: Final = 10
 
 def ticket_row(
     ticket: EscalationTicket,
-    now: float,
     *,
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
@@ -51,7 +50,6 @@ def ticket_row(
 
     Args:
         ticket: The ticket.
-        now: Seconds since the epoch.
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
         trace_url: The link to its trace.
@@ -66,7 +64,6 @@ def ticket_row(
         | {
             "agent_id": ticket.worker_agent_id,
             "session_id": ticket.worker_session_id,
-            "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
@@ -83,14 +80,13 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float) -> api.Notification:
+def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
     Args:
         handed: The notification.
         outbox: The state of the outbox, which has the errors of peers that have not answered.
-        now: Seconds since the epoch.
     """
     peers = [
         _handover(one.peer, one.status, one.delivered_at, one.attempts, one.last_error)
@@ -109,8 +105,6 @@ def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float)
         agent_id=handed.agent,
         peers=sorted(peers, key=lambda one: (one.peer, one.status)),
         notified=delivery_rows(handed.notified),
-        time=clock_time(handed.written_at),
-        age=ago(now - handed.written_at),
     )
 
 
@@ -147,7 +141,6 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
         text = clip_text(text, _LINE_LIMIT)
     return api.FeedLine(
         at=event.time,
-        time=clock_time(event.time),
         kind=kind,
         text=text,
         id=event.id,
@@ -188,16 +181,13 @@ def status(service: Service) -> api.Status:
     return api.Status(
         at=now,
         started_at=service.started_at,
-        now=clock_time(now),
-        up_for=ago(now - service.started_at),
         counts={state.value: len(workers) for state, workers in by_state.items()},
-        agents=[agent_row(health, now) for health in shown],
+        agents=[agent_row(health) for health in shown],
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
-        ended=[agent_row(health, now) for health in ended],
+        ended=[agent_row(health) for health in ended],
         tickets=[
             ticket_row(
                 ticket,
-                now,
                 silenced=service.silences.of_ticket(ticket.ticket_id),
                 notified=service.recent_notifications.of(ticket.ticket_id),
             )
@@ -206,7 +196,7 @@ def status(service: Service) -> api.Status:
         tickets_left_out=sum(service.tickets.open_counts().values()) - len(tickets),
         silences_unknown=service.silences.unknown,
         outbox=outbox,
-        handed_over=[notification_row(one, outbox, now) for one in service.notifications.latest],
+        handed_over=[notification_row(one, outbox) for one in service.notifications.latest],
         feed=[
             event_line(event, brief=True)
             for event in reversed(service.recent)
@@ -275,6 +265,5 @@ def paged(service: Service) -> list[api.StandInMessage]:
     if service.recorder is None:
         return []
     return [
-        api.StandInMessage.of(message, at=message.time, time=clock_time(message.time))
-        for message in reversed(service.recorder.received)
+        api.StandInMessage.of(message, at=message.time) for message in reversed(service.recorder.received)
     ]
