@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
-from tests.health.test_detectors import worker
+from tests.health.test_detectors import NO_GRACE, worker
 from tests.health.test_ticket_service import Hive, finding, hive
 from tests.health.worker_script import START, WorkerScript
 
@@ -30,8 +31,15 @@ def groups(hive: Hive) -> Hive:
     return hive
 
 
+_sessions = itertools.count()
+
+
+def session() -> WorkerScript:
+    return WorkerScript(session=f"session-{next(_sessions)}", settings=NO_GRACE).start()
+
+
 def failing(**data: str) -> WorkerScript:
-    script = worker()
+    script = session()
     for _ in range(3):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", **data})
     return script
@@ -77,7 +85,7 @@ def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) 
 
 
 def answered(**data: str) -> WorkerScript:
-    script = worker()
+    script = session()
     script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 5, **data})
     return script
 
@@ -182,7 +190,7 @@ def test_items_missing_for_several_workers_are_no_incident() -> None:
 
 
 def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
-    scripts = [worker() for _ in range(4)]
+    scripts = [session() for _ in range(4)]
     for script in scripts:
         for n in range(5):
             script.call("Bash", args=f"{n}", result=f"{n}", outcome="error", error_type="KeyError")
@@ -361,3 +369,48 @@ def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -
 
     assert seen is not None
     assert shared_cause(script.health, seen, monitor.workers, SETTINGS, script.now) == cause
+
+
+def test_equal_errors_of_different_tools_share_no_cause() -> None:
+    """B104: "unavailable" of one tool says nothing about another."""
+    scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
+    for script, tool in zip(scripts, ("search", "search", "visit", "visit"), strict=True):
+        for n in range(5):
+            script.call(tool, args=f"{n}", result=f"{n}", outcome="error", error_type="unavailable")
+    seen = scripts[0].finding(STREAK)
+    fleet = [script.health for script in scripts]
+
+    assert seen is not None
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+
+
+@pytest.mark.parametrize(("agents", "cause"), [(1, ""), (3, "provider:anthropic")])
+def test_consecutive_failed_runs_of_one_agent_count_as_one_worker(agents: int, cause: str) -> None:
+    """B104: the provider answers everybody else."""
+    monitor = HealthMonitor(SETTINGS)
+    called = {"provider": "anthropic", "model": "claude"}
+    for n in range(30):
+        other = WorkerScript(agent=f"other-{n}", monitor=monitor).start()
+        other.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 5, **called})
+    for agent in range(agents):
+        for run in range(4):
+            script = WorkerScript(
+                agent=f"bee-{agent}", session=f"{agent}-{run}", monitor=monitor, at=START + 35 * run
+            ).start()
+            script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", **called})
+            script.event(EventType.EXECUTION_FAILED, {"error": "failed"})
+    seen = script.finding(FindingKind.RUNS_FAILED)
+
+    assert seen is not None
+    assert shared_cause(script.health, seen, monitor.workers, SETTINGS, script.now) == cause
+
+
+def test_one_session_with_two_findings_counts_as_one_worker() -> None:
+    """B104"""
+    scripts = workers_that_repeat("search", "unavailable", 20)[:2]
+    kinds = [one.kind for one in scripts[0].health.findings]
+    fleet = [script.health for script in scripts]
+
+    assert {FindingKind.DOOM_LOOP, STREAK} <= set(kinds)
+    for seen in scripts[0].health.findings:
+        assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""

@@ -228,6 +228,58 @@ def test_long_text_is_hashed_by_its_ends() -> None:
     assert len(text) * 0.7 < len(left) < len(text)
 
 
+# -- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error: HTTP 404",
+        "Error 404: no such page",
+        "Error: request failed with status 503",
+        "Error: [Errno 111] x",
+    ],
+)
+@pytest.mark.parametrize("failed", [True, False])
+def test_failure_with_a_code_is_the_same_for_other_arguments(text: str, failed: bool) -> None:
+    one, other = ({"url": f"https://example.org/{page}"} for page in "ab")
+
+    assert result_fingerprint(text, one, failed=failed) == result_fingerprint(text, other, failed=failed)
+
+
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [("Error: HTTP 404", "Error: HTTP 500"), ("Error: [Errno 2] x", "Error: [Errno 13] x")],
+)
+def test_failures_with_different_codes_are_different(text: str, other: str, failed: bool) -> None:
+    arguments = {"url": "https://example.org"}
+
+    assert result_fingerprint(text, arguments, failed=failed) != result_fingerprint(
+        other, arguments, failed=failed
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Failed after 3 attempts", "Failed after 4 attempts"),
+        ("Error: attempt 3/5 failed", "Error: attempt 4/5 failed"),
+        ("Error: retry 2 of 5", "Error: retry 3 of 5"),
+        ("Error: (attempt 1) cannot connect", "Error: (attempt 2) cannot connect"),
+        ("Failed: 3rd attempt", "Failed: 4th attempt"),
+        ("Request failed, took 1.23s", "Request failed, took 4.1s"),
+        ("Error at 2026-01-01T10:00:00Z: down", "Error at 2026-01-01T10:00:05Z: down"),
+        ("Request failed (request id: req_abc12345)", "Request failed (request id: req_zzz99345)"),
+        ("Error: retry after 12 seconds", "Error: retry after 9 seconds"),
+    ],
+)
+def test_attempts_and_times_do_not_tell_one_failure_from_another(text: str, other: str) -> None:
+    one, another = ({"url": f"https://example.org/{page}"} for page in "ab")
+
+    assert result_fingerprint(text, one, failed=True) == result_fingerprint(other, another, failed=True)
+
+
 # -- the work is bounded (B127) -------------------------------------------------------------------
 
 MODULE = importlib.import_module("queenright.instrumentation.fingerprint")
@@ -286,6 +338,18 @@ def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
 def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str) -> None:
     """B127: not with the square of it."""
     assert growth(fingerprint, lambda size: ("1 " + unit * size)[: size - 1] + end) < 24
+
+
+@pytest.mark.parametrize("unit", ["attempt ", "attempt 1/", "1 of ", "1/1 ", "1", "retry = "])
+def test_work_for_a_crafted_reported_failure_grows_with_its_length_only(unit: str) -> None:
+    """B127"""
+    assert (
+        growth(
+            lambda text: result_fingerprint(text, {"q": "bees"}, failed=True),
+            lambda size: ("1 " + unit * size)[:size],
+        )
+        < 24
+    )
 
 
 @pytest.mark.parametrize("unit", ["1,", "1 ", "1.", "1", "Error ", "\n"])

@@ -11,9 +11,12 @@ import pytest
 from pydantic import BaseModel
 
 from queenright.health.findings import FindingKind, HealthState
+from queenright.health.interventions.permit import permit
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
+from queenright.health.ticket_rules import objections, reasons
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import AgentRuntime
@@ -24,6 +27,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
 from queenright.server.guards import health_guard
+from queenright.server.views.agents import agent_row
 from tests.runtime.conftest import FakeTime
 
 MINUTE = 60.0
@@ -66,7 +70,7 @@ class Watched:
         self.tools: list[Tool] = []
         self.open()
 
-    def open(self) -> None:
+    def open(self, hold_seconds: float = 0) -> None:
         """Begin another life of the process on the same folder."""
         self.bus = EventBus(on_publish=self._see)
         self.runtime = AgentRuntime(
@@ -76,7 +80,7 @@ class Watched:
             monotonic=self.time,
             sleep=self.time.sleep,
             disk=self.time.disk,
-            guards=health_guard(self.settings),
+            guards=health_guard(self.settings, hold_seconds=hold_seconds),
         )
 
     def _see(self, events: Sequence[AgentEvent]) -> None:
@@ -306,6 +310,30 @@ async def test_paused_run_does_not_stall(watched: Watched) -> None:
     await watched.pass_time(180)
 
     assert (watched.health.vitals.waiting, watched.found) == (WaitingReason.PAUSED, [])
+
+
+async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watched: Watched) -> None:
+    watched.open(hold_seconds=600 * MINUTE)
+    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched.model.replies = [using("look")] * 99
+    await watched.load(tools=("look",))
+    await watched.begin()
+    held_at = watched.time.now
+    await watched.pass_time(180)
+
+    worker, vitals = watched.health, watched.health.vitals
+    row = agent_row(worker, watched.time.now)
+    assert FindingKind.STALL not in watched.found
+    assert FindingKind.DOOM_LOOP in watched.found
+    assert (row.activity, row.waiting, row.waiting_since) == ("held by its guard: doom_loop", "held", held_at)
+    assert objections(worker, reasons(worker)) == []
+    assert permit(ActionKind.NUDGE, Target.of(vitals), worker, stop_reason=None)
+
+    watched.model.replies = [watched.hangs(600)]
+    await watched.runtime.inject_input("work", "stop looking")
+    await watched.time.settle()
+
+    assert watched.health.vitals.waiting is None
 
 
 async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watched: Watched) -> None:

@@ -169,6 +169,8 @@ def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str
 def _activity(v: VitalSigns, now: float) -> str:
     if v.ended_at is not None:
         return f"the session is over ({v.status.value})"
+    if v.held_by:
+        return f"held by its guard ({v.held_by}) for {span(now - (v.waiting_since or now))}"
     if v.waiting is not None:
         return f"waits ({v.waiting.value}) for {span(now - (v.waiting_since or now))}"
     if may_be_silent(v) or v.only_heartbeats:

@@ -91,7 +91,7 @@ def _incident(tickets: Sequence[EscalationTicket]) -> Incident:
         severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
         opened_at=tickets[0].first_seen,
         closed_at=None if still_open else max(_end(one) or 0.0 for one in tickets),
-        workers=len({(one.worker_agent_id, one.worker_session_id) for one in tickets}),
+        workers=len({_worker(one) for one in tickets}),
         open_tickets=len(still_open),
         ticket_ids=tuple(one.ticket_id for one in tickets),
     )

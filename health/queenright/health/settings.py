@@ -164,10 +164,9 @@ class LearnedClockSettings(_Block):
 
     mode: DetectorMode = "shadow"
     """``on``: learned limits apply. ``shadow``: they are only shown. ``off``: nothing is learned."""
-
-    shortest: ClassVar = 0.5
+    shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Lower bound of a learned limit, as a part of the configured one."""
-    longest: ClassVar = 3.0
+    longest: Annotated[float, Field(ge=1, le=100)] = 3
     """Upper bound of a learned limit, as a multiple of the configured one."""
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from queenright.health.findings import Finding, FindingKind
+from queenright.health.findings import Finding, FindingKind, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
@@ -38,9 +38,9 @@ def shared_cause(
     ``tickets.incident_workers`` that fail with the same class of error within
     ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
     server (``mcp:github``) or a tool (``tool:search``); but no shell or editor, in which equal errors have
-    causes of their own. Fewer share a provider or a server too, unless more workers get answers from it, or
-    the error is mostly the caller's own, such as a wrong key. Failed runs share the provider of the
-    last failed call.
+    causes of their own. Each running session counts once; the ended sessions of an agent count as one.
+    Fewer share a provider or a server too, unless more workers get answers from it, or the error is mostly
+    the caller's own, such as a wrong key. Failed runs share the provider of the last failed call.
 
     Args:
         finding: The worst that is wrong with it.
@@ -63,14 +63,17 @@ def shared_cause(
         return f"mcp:{server}" if _is_mcp_server_shared(v, server, workers(), since, most) else ""
     if is_shell(v.streak_tool) or effect_of_tool(v.streak_tool) is Effect.EDITS:
         return ""
-    sharing = sum(
-        _fails_by_tool(v, other, since) and other.vitals.streak_tool == v.streak_tool for other in workers()
-    )
-    return f"tool:{v.streak_tool}" if sharing >= most else ""
+    sharing = {
+        _counted_as(other.vitals)
+        for other in workers()
+        if other.vitals.streak_tool == v.streak_tool and _fails_by_tool(v, other, since)
+    }
+    return f"tool:{v.streak_tool}" if len(sharing) >= most else ""
 
 
 def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
-    failing = answered = 0
+    failing: set[WorkerKey] = set()
+    answered = 0
     for other in workers:
         of = other.vitals
         if (of.provider, of.model) != (v.provider, v.model) or of.last_activity < since:
@@ -78,28 +81,34 @@ def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: f
         if not of.llm_errors:
             answered += of.tokens_at is not None and of.tokens_at >= since
         elif of.llm_error == v.llm_error and _has(other, FindingKind.PROVIDER_FAILURE):
-            failing += 1
-            if failing >= most:
+            failing.add(_counted_as(of))
+            if len(failing) >= most:
                 return bool(_served_by(v))
-    return bool(_served_by(v)) and _OWN_ERROR.search(v.llm_error) is None and answered <= failing
+    return bool(_served_by(v)) and _OWN_ERROR.search(v.llm_error) is None and answered <= len(failing)
 
 
 def _is_mcp_server_shared(
     v: VitalSigns, server: str, workers: Iterable[WorkerHealth], since: float, most: int
 ) -> bool:
-    failing = answered = 0
+    failing: set[WorkerKey] = set()
+    answered = 0
     prefix = f"{_MCP_TOOL}{server}__"
     for other in workers:
         of = other.vitals
         if of.last_activity < since:
             continue
         if _fails_by_tool(v, other, since) and _mcp_server(of.streak_tool) == server:
-            failing += 1
-            if failing >= most:
+            failing.add(_counted_as(of))
+            if len(failing) >= most:
                 return True
         elif of.tools is not None and not (of.streak and of.streak_tool.startswith(prefix)):
             answered += of.tools.has_called(prefix, since)
-    return _OWN_ERROR.search(v.streak_error) is None and answered <= failing
+    return _OWN_ERROR.search(v.streak_error) is None and answered <= len(failing)
+
+
+def _counted_as(v: VitalSigns) -> WorkerKey:
+    """Return what a session counts as: itself, or once ended its agent, which may have failed many times."""
+    return v.agent_id, "" if v.ended else v.session_id
 
 
 def _served_by(v: VitalSigns) -> str:

@@ -53,7 +53,7 @@ def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
     if vitals.ended and not findings:
         return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
-    if vitals.waiting is not None:
+    if vitals.may_be_idle:
         return [
             f"worker_session_id: {who} is waiting ({vitals.waiting.value}) and may be idle; check again later"
         ]

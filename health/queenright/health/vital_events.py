@@ -22,6 +22,7 @@ from queenright.health.vital_facts import (
     Output,
     SessionStatus,
     after_mcp_change,
+    name,
     parse_count,
     seconds,
     tail,
@@ -141,7 +142,8 @@ def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
         v.end_wait(at)
         return
     v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
-    v.begin_wait(reason, at, _question(data))
+    held_by = name(data.get("finding")) if reason is WaitingReason.HELD else ""
+    v.begin_wait(reason, at, question=_question(data), held_by=held_by)
 
 
 def _question(data: Mapping[str, Any]) -> str:
@@ -151,7 +153,7 @@ def _question(data: Mapping[str, Any]) -> str:
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at, _question(data))
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=_question(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -165,6 +165,7 @@ class VitalState:
         "has_user",
         "heartbeat_interval",
         "heartbeat_late",
+        "held_by",
         "idle_turns",
         "idle_turns_of_model",
         "idle_turns_since",
@@ -345,6 +346,8 @@ class VitalState:
         """When the rate limit ends that it waits for."""
         self.limit_due: float | None = None
         """End of the limit according to the first consecutive refusal; None once a call was answered."""
+        self.held_by = ""
+        """The guard's finding that holds the worker; empty if it is not held."""
         self.question = ""
         """The question to the user, with secrets masked; empty if there is none."""
         self.steps_total = 0
@@ -793,11 +796,16 @@ class VitalState:
 
     def _forget_wait(self) -> None:
         self.waiting = self.waiting_since = self.limited_until = None
-        self.question = ""
+        self.question = self.held_by = ""
 
-    def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether it waits and needs no intervention; one that its guard holds waits for an intervention."""
+        return self.waiting is not None and self.waiting is not WaitingReason.HELD
+
+    def begin_wait(self, reason: WaitingReason, at: float, *, question: str = "", held_by: str = "") -> None:
         """Record that the worker waits; a repeated report does not restart the wait."""
-        self.question = question
+        self.question, self.held_by = question, held_by
         self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
         if self.waiting is not reason:
             self.waiting = reason

@@ -146,10 +146,18 @@ _FAILED: Final = re.compile(
     re.MULTILINE,
 )
 _FAILED_HINTS: Final = ("rror", "xception", "Traceback", "fatal", "failed", "refused", "timed out", "memory")
-# Numbers that differ between equal failures: attempts, times, sizes. Not a count ("3 tests", "tests: 3") or a
-# share ("3/9", "3 of 9", "3 %").
+# Which try of a call failed: the next one fails in the same way, whatever its arguments.
+_ATTEMPT: Final = re.compile(
+    r"\b(?:attempt|retry)(?: (?:number|no\.?))?[ :=#]{0,2}\d+(?: ?(?:/|of|out of) ?\d+)?(?!\w)"
+    r"|\b\d+(?:st|nd|rd|th)?(?: ?(?:/|of|out of) ?\d+)? (?:(?:failed|unsuccessful) )?"
+    r"(?:attempts?|retr(?:y|ies)|tries)\b",
+    re.IGNORECASE,
+)
+# Numbers that differ between equal failures: times, sizes. Not a code ("HTTP 404", "errno 111"), a count
+# ("3 tests", "tests: 3") or a share ("3/9", "3 of 9", "3 %").
 _NUMBER_OF_FAILURE: Final = re.compile(
-    r"\d(?<![\w.,/:=-].)(?<![:=] .)[\d.,]*+"
+    r"(?P<code>(?i:\b(?:HTTP(?:/[\d.]+)?|status(?: code)?|code|errno|WinError)[ :=]{1,2}\d+|\berror \d{3}\b))"
+    r"|\d(?<![\w.,/:=-].)(?<![:=] .)[\d.,]*+"
     r"(?: ?(?:[nmu\u00b5]?s|sec(?:ond)?s?|min(?:ute)?s?|[KMGT]?i?B|bytes|times)\b"
     r"|(?! ?[\w/%]))"
 )
@@ -211,8 +219,8 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     Two searches that find nothing for different words therefore have the same fingerprint. A result that only
     repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
     found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
-    message), line and column numbers are ignored too. So are attempts, times and sizes in a text that tells
-    of a failure, if the arguments are equal. Never raises.
+    message), line and column numbers and the number of the attempt are ignored too. So are times and sizes in
+    a text that tells of a failure, if the arguments are equal. Codes ("HTTP 404") count. Never raises.
 
     Args:
         result: The result: text or any value.
@@ -239,10 +247,14 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
         and _NOTHING_FOUND.fullmatch(canonical) is not None
     ):
         return NOTHING_FOUND
-    if failed or _has_failure_shape(canonical, arguments):
+    is_failure = failed or _has_failure_shape(canonical, arguments)
+    if is_failure:
         canonical = _POSITION.sub("#", canonical)
-    if arguments and _tells_failure(canonical):
-        masked = _NUMBER_OF_FAILURE.sub("#", canonical)
+    tells_failure = bool(arguments) and _tells_failure(canonical)
+    if is_failure or tells_failure:
+        canonical = _ATTEMPT.sub("#", canonical)
+    if tells_failure:
+        masked = _NUMBER_OF_FAILURE.sub(lambda found: found["code"] or "#", canonical)
         if masked != canonical:
             # For other arguments, the numbers may tell another failure.
             canonical = masked + _canonical(arguments, of_arguments=True)

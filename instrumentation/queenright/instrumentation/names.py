@@ -311,6 +311,8 @@ class WaitingReason(StrEnum):
     PAUSED = "paused"
     CHILDREN = "children"
     BACKOFF = "backoff"
+    HELD = "held"
+    """Stopped by a guard until an intervention or an input."""
     DONE = "done"
 
 

@@ -203,7 +203,7 @@ class Worker:
         Mark the worker as waiting while the block runs, which stops the stall clock.
 
         Args:
-            reason: user_input, paused, children, backoff or done.
+            reason: user_input, paused, children, backoff, held or done.
         """
         is_waiting = False
         with suppress_errors:

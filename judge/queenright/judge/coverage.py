@@ -18,7 +18,7 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
 
     Failed recoveries and repeatedly failing runs need a person although the worker has ended.
     """
-    if not health.findings or health.vitals.waiting is not None:
+    if not health.findings or health.vitals.may_be_idle:
         return None
     reasons = (finding for finding in health.findings if finding.ticket)
     if health.vitals.ended:

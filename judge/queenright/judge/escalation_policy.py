@@ -14,6 +14,7 @@ from typing import Any, Final
 from queenright.health.findings import FindingKind, HealthState, worst
 from queenright.health.interventions.record import OPTIONS, Decision
 from queenright.health.vitals import SessionStatus
+from queenright.instrumentation.names import WaitingReason
 from queenright.judge import policy, wording
 
 MORE_TIMES: Final = 3
@@ -70,7 +71,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     incarnation_id = escalation.get("incarnation_id")
     if incarnation_id and summary.get("incarnation_id") not in ("", None, incarnation_id):
         return "the worker has restarted"
-    if waiting := summary.get("waiting_reason"):
+    if (waiting := summary.get("waiting_reason")) not in (None, "", WaitingReason.HELD):
         return f"it is waiting ({waiting})"
     progress = summary.get("last_progress")
     if progress is not None and progress > float(escalation.get("asked_at") or 0.0):

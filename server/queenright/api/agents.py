@@ -53,11 +53,12 @@ class AgentRow(Wire):
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")
     activity: str = Field(
-        description="What it does now: working, waiting for something, paused or idle; empty if it has ended."
+        description="What it does now: working, waiting, paused, held by its guard, idle; empty if it ended."
     )
     phase: Phase = Field(description="The phase of its step.")
     tool: str = Field(description="The running tool; empty: none.")
     waiting: Waiting = Field(description="Why it waits; empty if it does not.")
+    waiting_since: float | None = Field(description="Since when it waits; null if it does not.")
     question: str = Field(description="What it asks its user, in its own words; empty: nothing.")
     steps: int
     bad_steps: int = Field(description="Bad steps since the last accepted one.")
@@ -195,7 +196,7 @@ class AgentCounts(Wire):
     )
     activity: dict[str, int] = Field(
         description="Of sessions that run: `working`, `waiting`, `queued`, `paused` and `idle`.",
-        examples=[{"working": 9, "waiting": 2, "queued": 0, "paused": 0, "idle": 1}],
+        examples=[{"working": 9, "waiting": 2, "queued": 0, "paused": 0, "held": 0, "idle": 1}],
     )
     owner: dict[str, int] = Field(
         description="The 50 most frequent; sessions without a known owner are not counted.",

@@ -11,7 +11,7 @@ Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing
 """Health of a session that runs."""
 LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
 """What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
-Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "idle")]
+Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """What a session that runs does now."""
 AgentSort = Annotated[
     str,
@@ -57,7 +57,7 @@ Reading = Annotated[str, KnownValues("ok", "warning", "bad", "unknown")]
 """The status of a health signal; `unknown`: not reported."""
 Phase = Annotated[str, KnownValues("idle", "llm", "tool", "unknown")]
 """The phase of a worker's step."""
-Waiting = Annotated[str, KnownValues("", "user_input", "paused", "children", "backoff", "done")]
+Waiting = Annotated[str, KnownValues("", "user_input", "paused", "children", "backoff", "held", "done")]
 """Why a worker waits; empty if it does not."""
 LadderLevel = Annotated[
     str,

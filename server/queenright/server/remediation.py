@@ -146,7 +146,7 @@ class Remediation:
         if (reason := self.stop_switch.reason) is not None:
             return reason
         worker = self._monitor.get(*target.key)
-        return "it waits" if worker is not None and worker.vitals.waiting is not None else None
+        return "it waits" if worker is not None and worker.vitals.may_be_idle else None
 
     # -- lifecycle ----------------------------------------------------------------------------------
 

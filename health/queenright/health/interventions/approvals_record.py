@@ -78,7 +78,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
         return "the worker was restarted in the meantime"
     if v.ended:
         return f"it has ended ({v.status.value})"
-    if v.waiting is not None:
+    if v.may_be_idle:
         return f"it waits ({v.waiting.value}) and may be idle"
     before, now = approval.progress_before, v.last_progress
     findings = reasons(worker)

@@ -112,7 +112,7 @@ class LadderInputs:
             ended=v.ended,
             # A stall found before the service was away is certain; it is critical.
             unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
-            waiting=v.waiting is not None,
+            waiting=v.may_be_idle,
             # An open breaker makes it failing; if it still makes progress, it needs no action.
             state=HealthState.DEGRADED if progresses_despite_breaker(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,

@@ -70,6 +70,6 @@ def _objection(
         return f"it has ended ({v.status.value}), so there is nothing to recover"
     if v.ended:
         return f"it has ended ({v.status.value})"
-    if kind is not ActionKind.ANSWER and v.waiting is not None:
+    if kind is not ActionKind.ANSWER and v.may_be_idle:
         return f"it waits ({v.waiting.value}); answer it, resume it, or stop its process yourself"
     return None

@@ -184,7 +184,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
         settings: When a process counts as dead.
     """
     v = worker.vitals
-    if not is_stopping and v.waiting is not None:
+    if not is_stopping and v.waiting is not None and v.may_be_idle:
         return f"it waits ({v.waiting.value}); answer it, or resume it if its process was killed"
     if not is_stopping:
         which = shlex.join([v.agent_id, "--session", v.session_id])

@@ -447,7 +447,10 @@ class EventLoopNode:
         """
         try:
             if finding.hold_seconds > 0:
-                await within(finding.hold_seconds, self._wait_for_input(), self._sleep)
+                async with self._reporter.waiting(
+                    WaitingReason.HELD, node_id=self._spec.id, finding=finding.kind
+                ):
+                    await within(finding.hold_seconds, self._wait_for_input(), self._sleep)
                 await self._visit.release()
                 return
         except TimeoutError:

@@ -10,7 +10,7 @@ import { SearchInput } from '../ui/filters'
 
 const PAGE = 60
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
-const ACTIVITY = ['working', 'waiting', 'paused', 'queued', 'idle'] as const
+const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
 
 /** Filters of the fleet, as the address has them. */
 interface Filters {

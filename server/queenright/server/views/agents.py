@@ -19,17 +19,20 @@ _WAITS: Final = {
     WaitingReason.CHILDREN: "waiting for its sub-agents",
     WaitingReason.BACKOFF: "waiting to try again",
     WaitingReason.PAUSED: "paused",
+    WaitingReason.HELD: "held by its guard",
     WaitingReason.DONE: "idle",
 }
 
 
 def activity_of(vitals: VitalSigns) -> str:
-    """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
+    """Return what a worker does now: working, waiting, paused, held or idle; "" if it has ended."""
     if vitals.ended:
         return ""
     if vitals.limited_until is not None:
         again = datetime.fromtimestamp(vitals.limited_until, UTC)
         return f"waiting to try again at {again:%H:%M:%S} UTC"
+    if vitals.held_by:
+        return f"held by its guard: {vitals.held_by}"
     if vitals.waiting is not None:
         return _WAITS[vitals.waiting]
     if vitals.tool:
@@ -75,6 +78,7 @@ def agent_row(health: WorkerHealth) -> api.AgentRow:
         phase=vitals.phase,
         tool=vitals.tool or "",
         waiting=vitals.waiting or "",
+        waiting_since=vitals.waiting_since,
         question=vitals.question,
         steps=vitals.steps_total,
         bad_steps=vitals.steps_since_last_accept,

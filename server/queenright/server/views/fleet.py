@@ -24,7 +24,7 @@ WORST_FIRST: Final = (
 )
 _ENDED: Final = "ended"
 _HEALTH: Final = ("failing", "stuck", "degraded", "healthy", _ENDED)
-_ACTIVITY: Final = ("working", "waiting", "queued", "paused", "idle")
+_ACTIVITY: Final = ("working", "waiting", "queued", "paused", "held", "idle")
 _HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
 _ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
 _NAMES_COUNTED: Final = 50

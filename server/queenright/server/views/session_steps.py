@@ -298,9 +298,8 @@ def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentE
         begun = next((one for one in starts if _KINDS.get(one.type) == "wait"), None)
         # Only the wait for a rate limit has an end that is known.
         limits = {} if clock is None else _limit(clock)
-        found.append(
-            _open_step("wait", begun, v.waiting.value, v.waiting_since, text=_text(v.question), **limits)
-        )
+        text = _text(v.question or v.held_by)
+        found.append(_open_step("wait", begun, v.waiting.value, v.waiting_since, text=text, **limits))
     elif not found and clock is not None and clock.phase is Phase.LLM:
         begun = next((one for one in starts if one.type is EventType.LLM_CALL_STARTED), None)
         since = clock.since if begun is None else begun.time
@@ -425,7 +424,9 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
             values["name"] = WaitingReason.USER_INPUT.value
         case _:
             values["name"] = str(data.get("reason") or "")
-    values["text"] = _text(data.get("error") or data.get("question") or data.get("text"))
+    values["text"] = _text(
+        data.get("error") or data.get("question") or data.get("finding") or data.get("text")
+    )
     values["phase"] = "open" if end is None else "failed" if failed else "done"
     return values
 
