@@ -7,10 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from queenright.api.agents import AgentRow
-from queenright.api.alerts import Notification, Outbox
-from queenright.api.shared import Incident, Provider
+from queenright.api.alerts import Outbox
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
-from queenright.api.tickets import Ticket
 from queenright.api.wire import RelativeToNow, Wire
 
 
@@ -154,7 +152,7 @@ class StandInMessage(Wire):
 
 
 class Status(Wire):
-    """The content of the console."""
+    """What the service and its fleet are doing now."""
 
     at: Annotated[float, RelativeToNow()] = Field(
         default=0.0, description="The time of the response, in seconds since the epoch."
@@ -166,18 +164,9 @@ class Status(Wire):
         "as failing; the worst 200. `/api/agents` has all."
     )
     agents_left_out: int = Field(description="Running sessions that are not shown.")
-    ended: list[AgentRow] = Field(description="Ended sessions, ten at most.")
-    tickets: list[Ticket] = Field(
-        description="The worst 100 open tickets, newest first; `/api/tickets` has all."
-    )
-    tickets_left_out: int = Field(description="Open tickets that are not shown.")
-    silences_unknown: str
+    tickets: list[str] = Field(description="Ids of the newest 100 open tickets; `/api/tickets` has all.")
     outbox: Outbox
-    handed_over: list[Notification]
     feed: list[FeedLine] = Field(description="Newest first.")
     not_ready: list[str] = Field(description="Why the service is not ready; empty: it is.")
-    incidents: list[Incident] = Field(description="Open ones, newest first; `/api/incidents` has all.")
-    providers: list[Provider] = Field(description="As in `/api/providers`.")
     acting: Acting
-    stand_in: bool = Field(description="Whether a stand-in receives messages to Slack and PagerDuty.")
     paged: list[StandInMessage] = Field(description="Messages that the stand-in received, newest first.")
