@@ -86,6 +86,7 @@ class StatusBreaker(Wire):
 
     name: str
     state: BreakerState
+    session_id: str
     colour: str
     failures: int
     threshold: int

@@ -64,7 +64,7 @@ function Item({ item }: { item: AttentionItem }) {
               {item.agent_id}
             </Link>
           ) : (
-            <Link to="/incidents">{counted(item.workers, 'worker')}</Link>
+            <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>{counted(item.workers, 'worker')}</Link>
           )}
           <span className="kind">
             {item.severity ? `${item.severity} ` : ''}
@@ -77,7 +77,11 @@ function Item({ item }: { item: AttentionItem }) {
         </h3>
         {lead && (
           <p>
-            {item.ticket_id ? (
+            {item.kind === 'incident' ? (
+              <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>
+                {lead[1]}
+              </Link>
+            ) : item.ticket_id ? (
               <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
                 {lead[1]}
               </Link>
@@ -154,18 +158,20 @@ function Answers({ item }: { item: AttentionItem }) {
         ))}
       {item.kind === 'ticket' && (
         <>
-          {!item.acknowledged && (
+          {item.options.includes('acknowledge') && (
             <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
               Acknowledge
             </Button>
           )}
-          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
-            Stop…
-          </Button>
+          {item.options.includes('terminate') && (
+            <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
+              Stop…
+            </Button>
+          )}
         </>
       )}
       {item.kind === 'incident' && (
-        <Link to="/incidents" className="button small">
+        <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
           Open
         </Link>
       )}

@@ -1,3 +1,4 @@
+import { useTitle } from '../shell/title'
 import './talk.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
@@ -18,6 +19,7 @@ export function TalkPage() {
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
   const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
+  useTitle(agent ? `Talk with ${agent}` : 'Talk')
   return (
     <>
       <div className="page-head">
@@ -302,12 +304,13 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
                 </small>
               )}
             </span>
-            <Button small onPress={() => setStarting(entry)}>
+            <Button small isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
               Start…
             </Button>
           </li>
         ))}
       </ul>
+      {starting && node.error && <ReadError error={node.error} retry={() => void node.refetch()} />}
       {starting && node.data && (
         <Ask
           title={`Start ${starting.entry_point_id}`}

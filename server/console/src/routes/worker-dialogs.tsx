@@ -40,13 +40,13 @@ const DURATIONS = [
   { value: '86400', label: '24 hours' },
 ]
 
-/** Ask for how long a ticket is silenced, and why. */
-export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose: () => void }) {
+/** Ask for how long tickets are silenced, and why. */
+export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClose: () => void }) {
   const queries = useQueryClient()
   return (
     <Ask
-      title="Silence this ticket"
-      lead="No notification is sent of it, nor of other tickets of its worker with this cause. It stays open; if you work on it, acknowledge it instead."
+      title={ids.length === 1 ? 'Silence this ticket' : `Silence ${ids.length} tickets`}
+      lead="No notification is sent, nor of other tickets of the worker with this cause. Silenced tickets stay open; if you work on them, acknowledge them instead."
       fields={[
         { name: 'seconds', label: 'For', value: '7200', options: DURATIONS },
         { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
@@ -55,7 +55,7 @@ export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose
       confirm="Silence"
       run={async ({ seconds: chosen, other, comment = '' }) => {
         const seconds = other ? secondsOf(other) : Number(chosen)
-        await data(POST('/api/silences', { body: { ticket_id: ticketId, seconds, comment, ...by() } }))
+        for (const ticket_id of ids) await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
         // A silence has no event.
         void queries.invalidateQueries({ queryKey: ['tickets'] })
         say(`Silenced for ${duration(seconds)}.`)

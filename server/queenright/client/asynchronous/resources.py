@@ -371,9 +371,13 @@ class AsyncService(AsyncResource):
         """Return the content of the console."""
         return await self._transport.get_model(api.Status, "/api/status")
 
-    async def attention(self) -> api.AttentionList:
+    async def attention(
+        self, *, agent_id: str | None = None, session_id: str | None = None
+    ) -> api.AttentionList:
         """Return what needs a person now, most urgent first."""
-        return await self._transport.get_model(api.AttentionList, "/api/attention")
+        return await self._transport.get_model(
+            api.AttentionList, "/api/attention", agent_id=agent_id, session_id=session_id
+        )
 
     async def version(self) -> api.Version:
         """Return the version of the service."""

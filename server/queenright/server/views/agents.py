@@ -12,6 +12,7 @@ from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.service import AgentHealth
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 _WAITS: Final = {
@@ -87,6 +88,7 @@ def agent_row(health: WorkerHealth) -> api.AgentRow:
         tokens=vitals.tokens,
         cost_usd=vitals.cost_usd,
         unpriced_tokens=vitals.unpriced_tokens,
+        actions=worker_actions(health),
         verdicts=list(vitals.recent_verdicts[-12:]),
         last_activity=vitals.last_activity,
         last_progress=vitals.last_progress,

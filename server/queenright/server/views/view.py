@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -42,6 +42,7 @@ def ticket_row(
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
     trace_url: str = "",
+    actions: Sequence[str] = (),
 ) -> api.Ticket:
     """
     Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
@@ -51,6 +52,7 @@ def ticket_row(
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
         trace_url: The link to its trace.
+        actions: What a person can do.
     """
     values = ticket.model_dump(mode="json")
     if ticket.live:
@@ -65,6 +67,7 @@ def ticket_row(
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
+            "actions": actions,
         }
     )
 
@@ -232,7 +235,7 @@ def _acting(service: Service, now: float) -> api.Acting:
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),
-        breakers=service.breakers.all(),
+        breakers=service.health.all_circuit_breakers(),
         recoveries=service.recoveries.latest,
         now=now,
         notices=service.judging.replacements(),
