@@ -74,6 +74,7 @@ class Hive:
         self.told: list[tuple[TicketStatus, Severity]] = []
         self.silenced: dict[str, float] = {}
         self.group: Callable[[WorkerHealth, Finding], str] = lambda health, finding: ""
+        self.workers: dict[tuple[str, str], WorkerHealth] = {}
         self._open()
 
     def _open(self) -> None:
@@ -89,6 +90,7 @@ class Hive:
             on_change=self._tell,
             silenced_until=lambda ticket_id: self.silenced.get(ticket_id),
             group=lambda health, finding: self.group(health, finding),
+            find_worker=lambda agent_id, session_id: self.workers.get((agent_id, session_id)),
         )
 
     def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:

@@ -201,9 +201,9 @@ async def test_new_findings_are_judged_before_standing_ones(
     reported: list[str] = []
     report = hive.tickets._report
 
-    def noting(given: Report) -> Any:
+    def noting(given: Report, causes: set[str]) -> Any:
         reported.append(given.health.vitals.agent_id)
-        return report(given)
+        return report(given, causes)
 
     monkeypatch.setattr(hive.tickets, "_report", noting)
     await hive.worker(EventType.EXECUTION_STARTED, "new", start_records=True)

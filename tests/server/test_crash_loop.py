@@ -266,7 +266,7 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 async def test_crash_loop_with_default_settings_pages_three_times(
     tmp_path: Path, clock: Clock, end: str
 ) -> None:
-    """B123, B41, B100: the first two lives, and that run after run fails, of which people are reminded."""
+    """B123, B41: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
     health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
     service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
@@ -326,7 +326,7 @@ async def failed_runs(service: Service) -> EscalationTicket:
 async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_their_own(
     service: Service, clock: Clock
 ) -> None:
-    """B100, B122: a session that is over loops no more; that runs fail holds until one completes."""
+    """B122: a session that is over loops no more; that runs fail holds until one completes."""
     for number in range(4):
         looping = await live(service, clock, number)
         clock.now += MINUTE
@@ -466,7 +466,7 @@ def is_clear(service: Service) -> bool:
 async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
     service: Service, clock: Clock
 ) -> None:
-    """B100: the loop is notified; its failed run opens no second ticket, which nothing would close."""
+    """The loop is notified; its failed run opens no second ticket, which nothing would close."""
     ladders = service.interventions.ledger.ladders
 
     for number in range(3):

@@ -300,7 +300,7 @@ class Tickets(_Block):
     incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
     """Workers whose calls of one tool fail alike that make an incident."""
     incident_window_seconds: Seconds = 600
-    """Seconds since their last activity within which workers count for an incident."""
+    """Seconds for which a worker counts for an incident: since its last activity, or after its end."""
 
 
 class Nudge(_Block):

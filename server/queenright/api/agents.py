@@ -18,6 +18,7 @@ from queenright.api.terms import (
     Severity,
     State,
     Waiting,
+    WorkerAction,
 )
 from queenright.api.wire import Age, RelativeToNow, Wire
 
@@ -70,6 +71,9 @@ class AgentRow(Wire):
         description="US dollars of its model calls; null if no call has a known price."
     )
     unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
+    actions: list[WorkerAction] = Field(
+        description="What can be done with it now, unless the emergency stop is on."
+    )
     verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None

@@ -94,6 +94,7 @@ class StatusBreaker(Wire):
 
     name: str
     state: BreakerState
+    session_id: str
     colour: str
     failures: int
     threshold: int

@@ -10,6 +10,7 @@ from queenright.api.terms import (
     ChatRole,
     FindingKind,
     Severity,
+    TicketAction,
     TicketStatus,
     Triage,
 )
@@ -121,6 +122,9 @@ class Ticket(Wire):
 
     trace_url: str = Field(
         default="", description="Link to the trace, by `alerting.trace_url`; empty: none, or in `Status`."
+    )
+    actions: list[TicketAction] = Field(
+        description="What can be done now; `terminate`: stop its worker. Others are refused with 409."
     )
     age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")

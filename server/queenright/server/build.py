@@ -195,6 +195,7 @@ def _build(
         on_change=ticket_notifications.write,
         silenced_until=silences.silenced_until,
         group=find_group,
+        find_worker=monitor.get,
         dead_from=monitor.dead_from,
         find_joined=ticket_notifications.find_joined,
     )

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
+from queenright.health.incidents import ended_in_incident
 from queenright.health.interventions.approvals_record import Approval
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
@@ -45,7 +46,10 @@ class TicketNotifications:
             self.clock(),
             requests=find_requests(connection, ticket, health.intervention),
             earlier_tickets=earlier.tickets,
-            hold_seconds=_RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
+            hold_seconds=max(
+                _RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
+                health.tickets.incident_window_seconds if ended_in_incident(ticket) else 0.0,
+            ),
         )
         self.loop.call_soon_threadsafe(self.outbox.wake)
 

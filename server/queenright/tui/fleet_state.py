@@ -61,7 +61,7 @@ _EVENTS_BY_LIST: Final = {
     },
     "workers": frozenset({*WORK_TYPES, "health_state_changed", "agent_terminated"}),
     "tickets": _TICKET_EVENTS,
-    "breakers": frozenset({"circuit_breaker_state_changed"}),
+    "breakers": frozenset({"breaker_reported", "circuit_breaker_state_changed"}),
     "loaded": frozenset({"agent_operated"}),
 }
 LISTS: Final = frozenset(_EVENTS_BY_LIST)

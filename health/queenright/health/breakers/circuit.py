@@ -68,6 +68,8 @@ class BreakerStatus:
     """When it opened; None while it is closed."""
     half_open_at: float | None
     """When it becomes, or became, half open; None while it is closed."""
+    session_id: str = ""
+    """The session in whose own process it is; empty: it is in the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   recovery_completed: ['acting', 'status'],
   recovery_failed: ['acting', 'status', 'attention'],
   circuit_breaker_state_changed: ['acting', 'status'],
+  breaker_reported: ['acting', 'status'],
   intervention_recorded: ['acting', 'attention', 'agents', 'status'],
   emergency_stop_changed: ['acting', 'status'],
 }

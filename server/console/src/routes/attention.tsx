@@ -158,14 +158,16 @@ function Answers({ item }: { item: AttentionItem }) {
         ))}
       {item.kind === 'ticket' && (
         <>
-          {!item.acknowledged && (
+          {item.options.includes('acknowledge') && (
             <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
               Acknowledge
             </Button>
           )}
-          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
-            Stop…
-          </Button>
+          {item.options.includes('terminate') && (
+            <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
+              Stop…
+            </Button>
+          )}
         </>
       )}
       {item.kind === 'incident' && (

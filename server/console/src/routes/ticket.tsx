@@ -141,12 +141,12 @@ function Actions({ ticket }: { ticket: Ticket }) {
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
-        {ticket.status === 'acknowledged' ? (
+        {ticket.actions.includes('unacknowledge') ? (
           <Button onPress={() => unacknowledge.mutate()} isDisabled={unacknowledge.isPending}>
             Withdraw acknowledgement
           </Button>
         ) : (
-          ticket.status !== 'dismissed' && (
+          ticket.actions.includes('acknowledge') && (
             <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
               Acknowledge
             </Button>
@@ -159,11 +159,13 @@ function Actions({ ticket }: { ticket: Ticket }) {
         ) : (
           ticket.notified_severity && <Button onPress={() => setAsking('silence')}>Silence…</Button>
         )}
-        <Button onPress={() => setAsking('resolve')}>Resolve…</Button>
-        {ticket.status !== 'dismissed' && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
-        <Button look="danger" onPress={() => setAsking('stop')}>
-          Stop the worker…
-        </Button>
+        {ticket.actions.includes('resolve') && <Button onPress={() => setAsking('resolve')}>Resolve…</Button>}
+        {ticket.actions.includes('dismiss') && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
+        {ticket.actions.includes('terminate') && (
+          <Button look="danger" onPress={() => setAsking('stop')}>
+            Stop the worker…
+          </Button>
+        )}
       </div>
       {asking === 'silence' && <SilenceTickets ids={[ticket.ticket_id]} onClose={close} />}
       {asking === 'resolve' && (

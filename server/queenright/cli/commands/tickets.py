@@ -11,7 +11,7 @@ import typer
 from queenright.cli.completion_names import complete_tickets
 from queenright.cli.options import CURRENT_USER, By, Json, Reason
 from queenright.cli.output.printing import json_values, print_list, print_result
-from queenright.cli.output.text import fit, local_time, single_line
+from queenright.cli.output.text import local_time, single_line, worker_cells
 from queenright.cli.service import listing_group, with_service
 from queenright.cli.short_ids import NEWEST, find_ticket, find_ticket_id
 from queenright.instrumentation.durations import format_duration
@@ -69,8 +69,9 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
 def ticket_row(ticket: Ticket, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
+    worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
     return (
-        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {kind:<18} "
+        f"{ticket.severity:<8} {ticket.status:<12} {worker} {kind:<18} "
         f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     )
 

@@ -19,6 +19,7 @@ from queenright.server.service import Service
 from queenright.server.views.acting import breaker_row, recovery_row
 from queenright.server.views.agents import agent_row
 from queenright.server.views.formatting import ago, clock_time
+from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.view import event_line, ticket_row
 
 _A_DAY: Final = 86_400.0
@@ -68,7 +69,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
         "acts": acts,
         "sessions": [_session(one, now) for one in sessions[:_SESSIONS]],
         "sessions_more": max(0, len(sessions) - _SESSIONS),
-        "tickets": [ticket_row(one, now) for one in tickets],
+        "tickets": [ticket_row(one, now, actions=ticket_actions(service, one)) for one in tickets],
         "permissions": [one for one in service.permissions.open_requests() if one.agent_id == agent_id],
         "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
         "breakers_more": max(0, len(breakers) - _SESSIONS),
@@ -82,7 +83,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
 
 def breakers_values(service: Service, name: str) -> dict[str, Any]:
     """Return the values of the breakers' page: all, or those with ``name`` in their name."""
-    known: Sequence[BreakerStatus] = service.breakers.all()
+    known: Sequence[BreakerStatus] = service.health.all_circuit_breakers()
     wanted = [one for one in known if one.name == name] or [
         one for one in known if name.casefold() in one.name.casefold()
     ]

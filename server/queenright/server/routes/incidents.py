@@ -7,11 +7,10 @@ from typing import Final
 from fastapi import APIRouter, Response
 
 from queenright import api
-from queenright.health.incidents import incidents_of
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.params import AgentQuery, SessionQuery
-from queenright.server.views.attention import attention
+from queenright.server.views.attention import attention, incidents_of_tickets
 from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
@@ -33,7 +32,7 @@ async def list_attention(
 async def list_incidents(service: ServiceDep) -> api.Incidents:
     """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
     tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
-    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of(tickets)])
+    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of_tickets(service, tickets)])
 
 
 @router.get("/providers", tags=["health"])

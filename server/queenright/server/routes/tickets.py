@@ -21,6 +21,7 @@ from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, Seen
 from queenright.server.routes.seen import require_seen_ticket
 from queenright.server.service import Service
+from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.ticket_timeline import timeline
 from queenright.server.views.view import ticket_row
 
@@ -86,6 +87,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
             silenced=service.silences.of_ticket(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
+            actions=ticket_actions(service, ticket),
         )
         for ticket in tickets
     ]

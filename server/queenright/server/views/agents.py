@@ -13,6 +13,7 @@ from queenright.health.service import AgentHealth
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.views.formatting import ago
+from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 _WAITS: Final = {
@@ -90,6 +91,7 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
         tokens=vitals.tokens,
         cost_usd=vitals.cost_usd,
         unpriced_tokens=vitals.unpriced_tokens,
+        actions=worker_actions(health),
         verdicts=list(vitals.recent_verdicts[-12:]),
         last_activity=activity,
         last_progress=progress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -28,6 +28,7 @@ from queenright.server.views.agents import agent_row
 from queenright.server.views.attention import open_incidents
 from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
 from queenright.server.views.formatting import ago, clock_time
+from queenright.server.views.possible_actions import ticket_actions
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""
@@ -45,6 +46,7 @@ def ticket_row(
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
     trace_url: str = "",
+    actions: Sequence[str] = (),
 ) -> api.Ticket:
     """
     Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
@@ -55,6 +57,7 @@ def ticket_row(
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
         trace_url: The link to its trace.
+        actions: What a person can do.
     """
     values = ticket.model_dump(mode="json")
     if ticket.live:
@@ -70,6 +73,7 @@ def ticket_row(
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
+            "actions": actions,
         }
     )
 
@@ -200,6 +204,7 @@ def status(service: Service) -> api.Status:
                 now,
                 silenced=service.silences.of_ticket(ticket.ticket_id),
                 notified=service.recent_notifications.of(ticket.ticket_id),
+                actions=ticket_actions(service, ticket),
             )
             for ticket in tickets
         ],
@@ -245,7 +250,7 @@ def _acting(service: Service, now: float) -> api.Acting:
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),
-        breakers=service.breakers.all(),
+        breakers=service.health.all_circuit_breakers(),
         recoveries=service.recoveries.latest,
         now=now,
         notices=service.judging.replacements(),

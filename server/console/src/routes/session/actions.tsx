@@ -38,15 +38,11 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   const canRecover = worker.ended && worker.outcome !== 'completed'
   return (
     <div className="row wraps" role="group" aria-label="Actions">
-      {!worker.ended && (
-        <>
-          <Button onPress={() => ask('nudge')}>Nudge…</Button>
-          <Button onPress={() => ask('escalate')}>Escalate…</Button>
-        </>
-      )}
+      {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
+      {worker.actions.includes('escalate') && <Button onPress={() => ask('escalate')}>Escalate…</Button>}
       {ticket && <Button onPress={() => ask('silence')}>Silence…</Button>}
       {canRecover && <Button onPress={() => ask('recover')}>Recover…</Button>}
-      {!worker.ended && (
+      {worker.actions.includes('terminate') && (
         <Button look="danger" onPress={() => ask('stop')}>
           Stop…
         </Button>
