@@ -85,6 +85,7 @@ class Cable:
     port: int
     url: str = ""
     is_in: bool = True
+    _silenced: set[asyncio.StreamWriter] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,8 +98,8 @@ class Cable:
         self._writers |= pair
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_copy(reader, far_writer))
-                group.create_task(_copy(far_reader, writer))
+                group.create_task(self._copy(reader, far_writer))
+                group.create_task(self._copy(far_reader, writer))
         finally:
             self._writers -= pair
 
@@ -108,13 +109,19 @@ class Cable:
         for writer in self._writers:
             writer.transport.abort()
 
+    def silence(self) -> None:
+        """Carry nothing more on open connections, nor their ends; refuse new ones."""
+        self.is_in = False
+        self._silenced |= self._writers
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while piece := await reader.read(65_536):
-            writer.write(piece)
-            await writer.drain()
-    writer.close()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(65_536):
+                if writer not in self._silenced:
+                    writer.write(piece)
+                    await writer.drain()
+        if writer not in self._silenced:
+            writer.close()
 
 
 @pytest.fixture

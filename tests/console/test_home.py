@@ -98,6 +98,29 @@ async def test_lost_connection_stops_the_clocks_and_catches_up(
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
+async def test_network_that_goes_silent_is_noticed_and_left(
+    running: Running, cable: Cable, page: Page
+) -> None:
+    """B111: no connection ends, and yet nothing comes: not even the service's sign of life."""
+    await page.clock.install()
+    await page.goto(cable.url)
+    await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    await expect(page.get_by_text("No agent has reported yet")).to_be_visible()
+    await asyncio.sleep(6)  # idle connections are closed; only the stream is open
+
+    cable.silence()
+    await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
+    await page.clock.fast_forward(30_000)
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await page.clock.fast_forward(15_000)
+    await page.clock.fast_forward(3_000)
+    await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
+    cable.is_in = True
+
+    await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+
+
 async def test_idle_page_requests_nothing(running: Running, page: Page, watched: Watched) -> None:
     """B113"""
     await ticket_on(running)
@@ -124,14 +147,67 @@ async def test_text_of_agents_is_text(running: Running, page: Page, watched: Wat
     assert [url for url in watched.requests if not url.startswith((running.url, "data:"))] == []
 
 
-async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, page: Page) -> None:
-    """B113"""
+async def fleet_of(running: Running, count: int) -> None:
     now = running.service.clock()
     events = [
         AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n:05}", session_id="s")
-        for n in range(10_000)
+        for n in range(count)
     ]
     await running.service.ingest(events)
+
+
+async def test_change_reads_four_pages_again_however_deep_the_list_is(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    """B113: and scrolling back reads what was left out."""
+    await fleet_of(running, 800)
+    await page.goto(f"{running.url}/console/?sort=agent")
+    rows = page.get_by_role("table", name="Sessions").get_by_role("row")
+    scroll = page.get_by_label("Sessions of the fleet")
+    await expect(rows.filter(has_text="agent-00000")).to_be_visible()
+    for _ in range(40):
+        await scroll.evaluate("list => list.scrollTop = list.scrollHeight")
+        await page.wait_for_timeout(100)
+        if await rows.filter(has_text="agent-00799").count():
+            break
+    await expect(rows.filter(has_text="agent-00799")).to_be_visible()
+    await page.wait_for_timeout(1_500)
+
+    watched.requests.clear()
+    now = running.service.clock()
+    await running.service.ingest(list(looping(now, agent="agent-00790", times=1)))
+    await page.wait_for_timeout(3_000)
+
+    read = [url for url in watched.requests if "/api/agents?" in url]
+    assert 1 <= len(read) <= 8, read  # four pages, and once more if the change came in two
+    for _ in range(40):
+        await scroll.evaluate("list => list.scrollTop = Math.max(0, list.scrollTop - 1500)")
+        await page.wait_for_timeout(100)
+    await expect(rows.filter(has_text="agent-00000")).to_be_visible()
+
+
+async def test_tokens_of_a_session_are_drawn_as_they_are_spent(running: Running, page: Page) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), agent="spender", times=1)))
+    await page.goto(running.url)
+    row = page.get_by_role("row").filter(has_text="spender")
+    await expect(row).to_be_visible()
+    now = running.service.clock()
+    call = AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=now,
+        agent_id="spender",
+        session_id="spender-session",
+        data={"model": "m", "input_tokens": 1200, "output_tokens": 34},
+    )
+
+    await running.service.ingest([call])
+
+    await expect(row.get_by_role("img", name="1,234 tokens in the last 2 min")).to_be_visible()
+
+
+async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, page: Page) -> None:
+    """B113"""
+    await fleet_of(running, 10_000)
     await page.goto(f"{running.url}/console/?sort=agent")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -18,6 +20,7 @@ from tests.console.conftest import Watched
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
+from tests.server.test_shared_api import failing
 
 PAGES = (
     "/console/",
@@ -115,6 +118,64 @@ async def test_recorder_says_what_fired_and_exports_the_run(running: Running, pa
     exported = await asyncio.to_thread(Path(await (await download.value).path()).read_text)
 
     assert json.loads(exported.splitlines()[0])
+
+
+async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
+    ticket_id = await ticket_on(running)
+    titles = {
+        "/console/": "Queenright",
+        "/console/agents/looper?session=looper-session": "looper · Queenright",
+        f"/console/tickets/{ticket_id}": "looper: doom loop · Queenright",
+        "/console/operate/audit": "Audit trail · Queenright",
+    }
+    for address, title in titles.items():
+        await page.goto(running.url + address)
+        await expect(page).to_have_title(re.compile(rf"^(\(\d+\) )?{title}$"))
+
+
+async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    await ticket_on(running)
+    beat = AgentEvent(
+        type=EventType.AGENT_HEARTBEAT,
+        time=running.service.clock(),
+        agent_id="looper",
+        session_id="looper-session",
+        data={"interval": 30.0, "token_count": 7},
+    )
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await is_shown(page)
+    await running.service.ingest([beat])
+    for _ in range(20):  # until what the first one set off has been read
+        watched.requests.clear()
+        await page.wait_for_timeout(2_000)
+        if not watched.requests:
+            break
+
+    await running.service.ingest([replace(beat, time=running.service.clock(), id="another-beat")])
+    await page.wait_for_timeout(2_500)
+
+    assert watched.requests == []
+
+
+async def test_incident_has_its_own_page_from_the_first_one(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    await failing(running, "a", "b", "c")
+    [incident] = (await http.get("/api/incidents")).json()["incidents"]
+    await page.goto(f"{running.url}/console/incidents")
+    await page.get_by_role("link", name="Provider anthropic").click()
+
+    await is_shown(page)
+    await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
+    await expect(page.get_by_role("main").get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    await page.get_by_role("button", name="Acknowledge all").click()
+    await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
+    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
+    await page.goto(f"{running.url}/console/incidents/nothing")
+    await expect(page.get_by_text("There is no such incident")).to_be_visible()
 
 
 @pytest.mark.parametrize(("width", "theme"), SCREENS)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health import incidents
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.incidents import incidents_of
+from queenright.health.incidents import Incident
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.health.test_ticket_service import finding, worker
 
 ANTHROPIC = "provider:anthropic"
+WINDOW = 600.0
+
+
+def incidents_of(tickets: Iterable[EscalationTicket], *, now: float = 10_000.0) -> list[Incident]:
+    return incidents.incidents_of(tickets, now=now, window=WINDOW)
 
 
 def ticket(n: int, opened: float, closed: float | None = None, **more: Any) -> EscalationTicket:
@@ -50,6 +57,33 @@ def test_incident_closes_with_its_last_ticket_and_a_later_ticket_opens_another()
 
     assert (older.incident_id, older.closed_at, older.open_tickets) == ("t1", 60, 0)
     assert (newer.incident_id, newer.closed_at, newer.open_tickets) == ("t3", None, 1)
+
+
+GONE = {"status": TicketStatus.WORKER_GONE}
+
+
+def test_incident_whose_sessions_end_stays_open_until_nothing_fails_for_the_window() -> None:
+    """B104: the end of a run says nothing about its provider."""
+    ended = [ticket(1, 10, 60, **GONE), ticket(2, 20, 70, **GONE)]
+
+    for now, closed_at in ((71.0, None), (669.0, None), (670.0, 670.0)):
+        assert [one.closed_at for one in incidents_of(ended, now=now)] == [closed_at]
+    assert [one.ticket_ids for one in incidents_of([*ended, ticket(3, 300)])] == [("t1", "t2", "t3")]
+
+
+def test_incident_whose_sessions_end_closes_when_calls_of_another_succeed() -> None:
+    """B104"""
+    tickets = [ticket(1, 10, 60, **GONE), ticket(2, 20, 300, condition_cleared_at=180.0)]
+
+    [one] = incidents_of(tickets, now=301.0)
+
+    assert one.closed_at == 300
+
+
+def test_storm_closes_with_its_sessions() -> None:
+    ended = [ticket(n, 10, 60, group="018f", **GONE) for n in (1, 2)]
+
+    assert [one.closed_at for one in incidents_of(ended)] == [60]
 
 
 def test_dismissed_ticket_does_not_keep_an_incident_open() -> None:

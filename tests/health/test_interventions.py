@@ -313,7 +313,7 @@ async def test_unreachable_crashed_worker_is_left_to_its_launcher(acting: Acting
 async def test_unreachable_failed_run_is_left_to_its_launcher_after_a_nudge(
     acting: Acting,
 ) -> None:
-    """B100: what was done to a worker while it ran is no recovery that was given up; in no life of it."""
+    """What was done to a worker while it ran is no recovery that was given up; in no life of it."""
     acting.recovery.reached = False
     for number in range(3):
         await acting.start(incarnation=f"i{number}")
@@ -592,7 +592,7 @@ async def test_unreachable_worker_is_not_recorded_as_terminated(acting: Acting) 
     await acting.pass_time(24 * 3600)
 
     assert acting.done() == ["nudge unreachable"] * 3 + ["escalate done", "terminate unreachable"]
-    assert acting.service.ledger.ladders[("bee", "bee-1")].delivered is False
+    assert acting.service.ledger.ladders[("bee", "bee-1")].undelivered
     assert acting.of(EventType.AGENT_TERMINATED) == []
     assert acting.of(EventType.NUDGE_SENT) == []
     assert acting.recovery.asked == []
@@ -1264,7 +1264,7 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
 async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed(
     acting: Acting, restarted: bool
 ) -> None:
-    """B103: an ``on_terminate`` that returned is no proof; a person has to end the process."""
+    """An ``on_terminate`` that returned is no proof; a person has to end the process."""
     await acting.start()
     done = await acting.service.terminate("bee", "enough", by="ada")
     assert (done.outcome, acting.state()) == (Outcome.DONE, HealthState.TERMINATED)
@@ -1301,7 +1301,7 @@ async def test_worker_that_ends_after_its_termination_was_unconfirmed_is_termina
 
 
 async def test_ladder_stops_when_its_worker_outlives_the_termination(acting: Acting) -> None:
-    """B103: nothing is started beside a worker that works on; once it ends, it is brought back after all."""
+    """Nothing is started beside a worker that works on; once it ends, it is brought back after all."""
     acting.recovery.accepts = False
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)

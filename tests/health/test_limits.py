@@ -23,7 +23,7 @@ def report(script: WorkerScript, used: float, resource: str = "memory") -> None:
 
 
 def test_resource_near_its_limit_is_shown_and_beyond_it_has_a_ticket() -> None:
-    """B96: the report that finds it ends it, too."""
+    """The report that finds it ends it, too."""
     script = worker()
     report(script, 899)
     before = script.finding(LIMIT)
@@ -73,7 +73,7 @@ def answer(script: WorkerScript, tokens: int, *, truncated: bool = True) -> None
 
 
 def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> None:
-    """B96: before the provider refuses a call."""
+    """Before the provider refuses a call."""
     script = worker()
     answer(script, 1000)
     answer(script, 1400)
@@ -90,7 +90,7 @@ def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> Non
 
 
 def test_answers_cut_off_by_a_limit_of_their_own_are_no_exhausted_context() -> None:
-    """B96: the input does not grow."""
+    """The input does not grow."""
     script = worker()
 
     for _ in range(9):

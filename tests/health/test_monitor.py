@@ -469,7 +469,7 @@ def test_ended_sessions_are_bounded() -> None:
 
 
 def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
-    """B100: health is about what runs; one failed run makes no agent failing."""
+    """B103: health is about what runs; one failed run makes no agent failing."""
     failed, terminated = worker(), worker()
     failed.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
     terminated.event(EventType.AGENT_TERMINATED)
@@ -486,7 +486,7 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
 @pytest.mark.parametrize("number", ["", "one"])
 def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag: float, number: str) -> None:
     """
-    B103: the end is timed by our clock and the new start by the worker's.
+    The end is timed by our clock and the new start by the worker's.
 
     A start that seems older may have been on its way; what follows after the end shows that it was not.
     """
@@ -507,7 +507,7 @@ def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag:
 
 
 def test_late_first_start_does_not_revive_a_terminated_session() -> None:
-    """B103: it is older than what is known of that life."""
+    """It is older than what is known of that life."""
     script = WorkerScript()
     script.incarnation = ""
     script.call()
@@ -523,7 +523,7 @@ def test_late_first_start_does_not_revive_a_terminated_session() -> None:
 @pytest.mark.parametrize("kind", [EventType.STEP_COMPLETED, EventType.LLM_CALL_STARTED])
 @pytest.mark.parametrize("lag", [-50.0, 0.0, 50.0])
 def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: float) -> None:
-    """B103: work later than the termination by more than clocks may differ shows that it lives."""
+    """Work later than the termination by more than clocks may differ shows that it lives."""
     script = WorkerScript().start()
     for _ in range(12):
         script.call()
@@ -541,7 +541,7 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
 
 
 def test_late_telemetry_does_not_revive_a_terminated_worker() -> None:
-    """B103: an exporter may send for minutes what happened before the end."""
+    """B85: an exporter may send for minutes what happened before the end."""
     script = WorkerScript().start()
     script.call()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
@@ -555,7 +555,7 @@ def test_late_telemetry_does_not_revive_a_terminated_worker() -> None:
 
 @pytest.mark.parametrize("kind", [EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED])
 def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) -> None:
-    """B103: it began before the end, however long it took, and its thread may not have been stopped."""
+    """It began before the end, however long it took, and its thread may not have been stopped."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     script.event(kind, {"duration": 130.0}, after=120)
@@ -569,7 +569,7 @@ def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) ->
 
 @pytest.mark.parametrize("recalled", [False, True])
 def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled: bool) -> None:
-    """B103: it was stopped late, and its work is not done: it may be brought back."""
+    """It was stopped late, and its work is not done: it may be brought back."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     at = script.now + 120
@@ -581,7 +581,7 @@ def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled
 
 
 def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
-    """B99: that the agent's runs had failed before is no reason for it."""
+    """That the agent's runs had failed before is no reason for it."""
     script = WorkerScript()
     for number in range(4):
         script.session = f"session-{number}"
@@ -601,7 +601,7 @@ def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
     "kind", [EventType.AGENT_HEARTBEAT, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED]
 )
 def test_activity_without_work_does_not_revive_a_terminated_worker(kind: EventType) -> None:
-    """B103: the process of a worker that has stopped may end much later."""
+    """The process of a worker that has stopped may end much later."""
     script = WorkerScript().start(heartbeat_interval=30)
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     for _ in range(20):
@@ -734,7 +734,7 @@ def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSE
 
 
 def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
-    """B100: the fourth stands for all, so that people are told once; one that goes on is judged apart."""
+    """The fourth stands for all, so that people are told once; one that goes on is judged apart."""
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
     assert {one.state for one in runs} == {HealthState.HEALTHY}
@@ -940,7 +940,7 @@ def test_limit_leaves_the_rest_due() -> None:
 
 
 def test_host_sleep_during_a_long_tool_makes_no_checkpoint_stale() -> None:
-    """B98: the time that it declared, and took since the host is awake, is taken out."""
+    """B23: the time that it declared, and took since the host is awake, is taken out."""
     script = worker(heartbeat_interval=300)
     script.event(EventType.CHECKPOINT_SAVED)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})

@@ -506,7 +506,7 @@ def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
 def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     tool: str, arguments: dict[str, str]
 ) -> None:
-    """B97: a new read between is no change."""
+    """A new read between is no change."""
     script = worker()
     for n in range(5):
         script.call("read", args=f"part {n}", result=f"text {n}")

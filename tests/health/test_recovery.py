@@ -23,7 +23,7 @@ from queenright.health.recovery.attempt import Recovery, RecoveryResult, Recover
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.health.recovery.service import RecoveryService, TaskNotFoundError
 from queenright.health.settings import HealthSettings
-from queenright.health.settings import Recovery as Limits
+from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store
 from queenright.runtime.breakers import BreakerKind
 from queenright.runtime.events import AgentEvent, EventType
@@ -499,7 +499,7 @@ async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
 
 
 async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(hive: Hive) -> None:
-    """B100, B101: more at once than may be recovered in an hour; none is tried, so none is given up."""
+    """B100: more at once than may be recovered in an hour; none is tried, so none is given up."""
     hive.nursery.links = []
     for number in range(8):
         await hive.ask(await run_fails(hive, f"s{number}"))
@@ -1004,7 +1004,7 @@ class _Refusing(Store):
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_recovery_is_dropped_if_the_worker_still_runs(hive: Hive, ends: bool) -> None:
-    """B103: its recovery waited meanwhile; once it has really ended, it is brought back."""
+    """Its recovery waited meanwhile; once it has really ended, it is brought back."""
     hive.tell(EventType.EXECUTION_STARTED)
     hive.now += 1
     hive.tell(EventType.AGENT_TERMINATED)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.incidents import incidents_of
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -295,6 +296,46 @@ async def test_individual_condition_is_a_separate_ticket_while_the_provider_fail
     await groups.tickets.observe(service.worker(loop))
     groups.now += service.HOLD
     assert await groups.tickets.settle(groups.now) == []
+
+
+async def failing_workers(hive: Hive, count: int) -> list[EscalationTicket]:
+    """Report workers whose calls of one tool fail, one after the other, and return their tickets."""
+    hive.group = lambda health, found: shared_cause(health, found, hive.workers.values, SETTINGS, hive.now)
+    ids = []
+    for n in range(count):
+        script = WorkerScript(agent=f"bee-{n}", at=hive.now, settings=NO_GRACE).start()
+        for call in range(6):
+            script.call("search", args=f"{call}", outcome="error", error_type="gone")
+        hive.workers[script.health.key] = script.health
+        hive.now = script.now
+        ids.append((await hive.raise_(script.health)).ticket.ticket_id)
+    return [ticket for one in ids if (ticket := hive.tickets.get(one)) is not None]
+
+
+async def test_incident_adopts_the_tickets_that_were_opened_before_it(hive: Hive) -> None:
+    """B104: of the third worker the cause is known, and the tickets of the first two share it."""
+    first = await failing_workers(hive, 2)
+    assert [one.storm_id for one in first] == ["", ""]
+
+    tickets = await failing_workers(hive, 3)
+
+    assert {one.storm_id for one in tickets} == {"tool:search"}
+    [incident] = incidents_of(tickets, now=hive.now, window=600)
+    assert (incident.cause, incident.workers) == ("tool:search", 3)
+    await hive.restart()
+    assert {one.storm_id for one in hive.tickets.open_tickets()} == {"tool:search"}
+
+
+async def test_incident_adopts_no_ticket_about_something_else(hive: Hive) -> None:
+    """B104"""
+    other = service.worker(finding(FindingKind.DOOM_LOOP), agent="other")
+    hive.workers[other.key] = other
+    own = (await hive.raise_(other)).ticket
+    await failing_workers(hive, 3)
+
+    left = hive.tickets.get(own.ticket_id)
+    assert left is not None
+    assert left.storm_id == ""
 
 
 async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:

@@ -111,6 +111,8 @@ class Hive:
         self.list_interventions: ListInterventions | None = None
         self.workspaces: AgentWorkspaces | None = None
         self.read_tools: Sequence[Tool] = ()
+        self.cause = ""
+        """What all workers share."""
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -125,6 +127,8 @@ class Hive:
             settings=self.settings,
             clock=self.time,
             publish=self.bus.fan_out,
+            group=lambda health, finding: self.cause,
+            find_worker=self.monitor.get,
             on_change=lambda _, ticket: self.changes.append(ticket),
         )
         provider = TracerProvider()

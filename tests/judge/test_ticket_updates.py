@@ -48,6 +48,28 @@ async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
     assert [one.severity for one in hive.changes if one.notified_severity is not one.severity] == []
 
 
+async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(hive: Hive) -> None:
+    """B102, B104: neither joining nor the other tickets of the incident request anything for it."""
+    await hive.start()
+    await hive.begin()
+    await hive.begin("other")
+    await hive.bad_steps(11)
+    hive.cause = "tool:search"
+    await hive.bad_steps(11, "other")
+    joined = {one.worker_agent_id: one.storm_id for one in hive.tickets.open_tickets()}
+    before = requested(hive)
+    changes = len(hive.changes)
+
+    await hive.bad_steps(5)
+    await hive.update_tickets_of_worker()
+    await hive.settle()
+
+    assert joined == {AGENT: "tool:search", "other": "tool:search"}
+    assert before == [("medium", "medium")] * 2
+    assert requested(hive) == [*before, ("high", "high")]
+    assert {one.severity for one in hive.changes[changes:]} == {Severity.HIGH}
+
+
 async def stalled(hive: Hive) -> None:
     """Have a worker whose bad steps are over, and that says nothing any more."""
     await hive.bad_steps(16)

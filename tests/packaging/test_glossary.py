@@ -20,10 +20,10 @@ from tests.server.conftest import demo_settings
 
 GLOSSARY = ROOT / "docs" / "concepts.md"
 TERMS = (
-    *("worker", "session", "incarnation", "step", "verdict", "activity", "progress", "waiting", "health"),
-    *("outcome", "finding", "severity", "ticket", "triage", "intervention", "nudge", "escalate", "terminate"),
-    *("recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge", "checkpoint"),
-    *("circuit breaker", "judge", "queen", "orchestrator", "provider"),
+    *("worker", "session", "incarnation", "step", "verdict", "activity", "progress", "waiting", "held"),
+    *("health", "outcome", "finding", "severity", "ticket", "triage", "intervention", "nudge", "escalate"),
+    *("terminate", "recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge"),
+    *("checkpoint", "circuit breaker", "judge", "queen", "orchestrator", "provider"),
 )
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))

@@ -625,7 +625,7 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
 async def test_function_node_cancelled_from_outside_has_not_failed(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
-    """B103: a paused node is no failed one."""
+    """A paused node is no failed one."""
     bus = EventBus()
     visits: list[AgentEvent] = []
     kinds = {EventType.NODE_LOOP_STARTED, EventType.NODE_LOOP_COMPLETED}

@@ -12,7 +12,7 @@ from queenright.health.interventions.ladder import Ladder, Step
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
@@ -257,40 +257,17 @@ async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> 
     assert str(budget.most) in braked["brakes"][1]
     assert frozen["brakes"][0].startswith("The emergency stop")
     assert frozen["brakes"][0].endswith(" by ada: drill.")
-    assert before["escalations"][0]["when"].endswith(" left")
-    assert frozen["escalations"][0]["when"] == "frozen"
-    assert frozen["ladders"][0]["when"] == "frozen"
-
-
-async def test_overdue_step_waits_its_turn(running: Running) -> None:
-    service = running.service
-    await service.ingest(list(looping(service.clock(), times=3)))
-    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-    [question] = service.interventions.ledger.pending.values()
-    [ladder] = service.interventions.ledger.ladders.values()
-
-    pending_requests = acting_view(
-        stop=Switch(),
-        storm=service.remediation.storm,
-        budget=service.interventions.budget,
-        dry_run=False,
-        ladders=[(ladder, Step(ladder=ladder, action=ActionKind.TERMINATE, at=question.deadline))],
-        pending=[question],
-        approvals=[],
-        breakers=[],
-        recoveries=[],
-        now=question.deadline + 1,
-    )
-
-    assert pending_requests.escalations[0].when == "waits its turn"
-    assert pending_requests.ladders[0].when == "waits its turn"
 
 
 @pytest.mark.parametrize(
-    ("delivered", "dry_run", "what"),
-    [(True, False, "nudge 1 sent"), (False, False, "nudge 1 not done"), (True, True, "nudge 1 (dry run)")],
+    ("undelivered", "dry_run", "what"),
+    [
+        ("", False, "nudge 1 sent"),
+        ("it fetches none. Set a URL", False, "could not be nudged: it fetches none"),
+        ("", True, "nudge 1 (dry run)"),
+    ],
 )
-def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: bool, what: str) -> None:
+def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bool, what: str) -> None:
     ladder = Ladder(
         agent_id="bee",
         session_id="s",
@@ -298,7 +275,7 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: boo
         nudges=1,
         trouble_since=0.0,
         acted_at=5.0,
-        delivered=delivered,
+        undelivered=undelivered,
     )
     pending_requests = acting_view(
         stop=Switch(),

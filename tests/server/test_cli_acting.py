@@ -69,6 +69,7 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
         ["nudge", "queued"],
         ["nudge", "unreachable"],
     ]
+    assert {tuple(line.split()[4:6]) for line in listed.out.splitlines()} == {("looper", "looper-session")}
 
 
 async def test_json_output_is_the_response_of_the_service(running: Running) -> None:
@@ -216,7 +217,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     assert none.out == "No pending escalations.\n"
     assert listed.out.split()[0] == escalation
     assert bare.out == listed.out
-    assert "looper" in listed.out
+    assert "looper-session" in listed.out
     assert (decided.code, decided.out) == (0, "looper: more time.\n")
     assert again.code == 1
     assert "more_time" in again.err

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from queenright.alerting.notification import read_active
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.settings import Tickets
+from queenright.health.settings import TicketSettings
 from queenright.health.tables import OUTBOX
 from queenright.health.ticket_rules import has_new_trouble
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
@@ -46,7 +46,7 @@ def settings(tmp_path: Path, consecutive_failures: int) -> Settings:
     check = known.health_monitoring.health_check.model_copy(
         update={"consecutive_failures": consecutive_failures}
     )
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets(), "health_check": check})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings(), "health_check": check})
     return known.model_copy(update={"health_monitoring": health})
 
 
@@ -266,9 +266,9 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 async def test_crash_loop_with_default_settings_pages_three_times(
     tmp_path: Path, clock: Clock, end: str
 ) -> None:
-    """B123, B41, B100: the first two lives, and that run after run fails, of which people are reminded."""
+    """B123, B41: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings()})
     service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
@@ -326,7 +326,7 @@ async def failed_runs(service: Service) -> EscalationTicket:
 async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_their_own(
     service: Service, clock: Clock
 ) -> None:
-    """B100, B122: a session that is over loops no more; that runs fail holds until one completes."""
+    """B122: a session that is over loops no more; that runs fail holds until one completes."""
     for number in range(4):
         looping = await live(service, clock, number)
         clock.now += MINUTE
@@ -466,7 +466,7 @@ def is_clear(service: Service) -> bool:
 async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
     service: Service, clock: Clock
 ) -> None:
-    """B100: the loop is notified; its failed run opens no second ticket, which nothing would close."""
+    """The loop is notified; its failed run opens no second ticket, which nothing would close."""
     ladders = service.interventions.ledger.ladders
 
     for number in range(3):
@@ -480,3 +480,80 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
         await service.bus.drain()
         assert service.tickets.open_tickets() == []
     assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []
+
+
+@pytest.fixture
+async def demo(tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
+    """A service with the short hold of the demo."""
+    found = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def deliver(clock: Clock, number: int) -> list[AgentEvent]:
+    """A session of a courier whose provider refuses every request after a while."""
+
+    def event(kind: EventType, **data: object) -> AgentEvent:
+        clock.now += 1
+        return AgentEvent(
+            type=kind,
+            time=clock.now,
+            agent_id="courier",
+            session_id=f"courier-{number}",
+            incarnation_id=f"i{number}",
+            node_id="deliver",
+            data=data,
+        )
+
+    model = {"provider": "demo", "model": "scripted"}
+    events = [event(EventType.EXECUTION_STARTED, framework="test", start_records=True)]
+    for turn in range(10):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="ACCEPT"))
+    error = {"error": "529 overloaded_error", "error_type": "ProviderError"}
+    for turn in range(10, 22):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model, **error))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="RETRY"))
+    return events
+
+
+def answer(clock: Clock, agent: str) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=clock.now,
+        agent_id=agent,
+        session_id="s",
+        incarnation_id="i",
+        data={"provider": "demo", "model": "scripted", "output_tokens": 8, "duration": 1.0},
+    )
+
+
+@pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])
+async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
+    demo: Service, clock: Clock, others: int, pages: int
+) -> None:
+    """B123: with a short hold too, the first two runs page, and that run after run fails."""
+    for number in range(12):
+        await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
+        await demo.ingest(deliver(clock, number))
+        await until(
+            lambda: (
+                any(
+                    one.notified_at and one.worker_session_id == f"courier-{number}"
+                    for one in demo.tickets.open_tickets()
+                )
+                or None
+            ),
+            f"a ticket of run {number}",
+        )
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+        if number < 3:
+            await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")
+        for _ in range(12):
+            clock.now += 10
+            await demo.tickets.settle(clock.now)
+    await demo.bus.drain()
+
+    titles = [title for _, title in await alerts(demo, "courier")]
+    assert len(titles) == pages, titles

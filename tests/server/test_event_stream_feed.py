@@ -154,7 +154,7 @@ async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
     time.now = 15.0
     feed.check_readers()
     (alive,) = await all_there(reader)
-    assert (alive.comment, alive.id, alive.data) == ("still here", unwanted.id, None)
+    assert (alive.event, alive.id, alive.data) == ("alive", unwanted.id, {})
 
 
 async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""B100: runs of an agent that fail one after the other, a night apart, over restarts of the service."""
+"""Runs of an agent that fail one after the other, a night apart, over restarts of the service."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_telemetry_only_agent_failing_four_times_is_notified_once(
 async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restart(
     settings: Settings, clock: Clock, told_first: EventType, gap: float, end: EventType
 ) -> None:
-    """B100: their last word is a failure, or that they are done; it was the service that stopped them."""
+    """Their last word is a failure, or that they are done; it was the service that stopped them."""
     async with ServiceRun(settings, clock) as service:
         for number in range(3):
             await service.ingest(job(clock, f"failed-{number}", EventType.EXECUTION_FAILED))
@@ -182,7 +182,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
 
 
 async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:
-    """B100: an export that was sent again, of sessions that run side by side, without execution ids."""
+    """An export that was sent again, of sessions that run side by side, without execution ids."""
     async with ServiceRun(settings, clock) as service:
         runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
         for turn in range(2):
@@ -198,7 +198,7 @@ async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings
 
 
 async def test_failures_repeated_after_a_completion_never_count(settings: Settings, clock: Clock) -> None:
-    """B100: neither when they are repeated nor after any restart; one real failure then pages nobody."""
+    """Neither when they are repeated nor after any restart; one real failure then pages nobody."""
     async with ServiceRun(settings, clock) as service:
         failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
         for run in failed:
@@ -218,7 +218,7 @@ async def test_failures_repeated_after_a_completion_never_count(settings: Settin
 
 
 async def test_repeated_completion_hides_no_failures(settings: Settings, clock: Clock) -> None:
-    """B100: it is that of a run before them."""
+    """It is that of a run before them."""
     async with ServiceRun(settings, clock) as service:
         good = job(clock, "good", EventType.EXECUTION_COMPLETED)
         await service.ingest(good)
@@ -269,7 +269,7 @@ ENDS = {
 def test_failed_runs_are_the_same_after_a_restart_as_before(
     steps: list[tuple[str, int, float]], with_incarnations: bool, away: float
 ) -> None:
-    """B100: for any ends, repeated reports and restart times."""
+    """For any ends, repeated reports and restart times."""
     now, log, lives = T, list[AgentEvent](), [1] * 5
     last_ends: list[AgentEvent | None] = [None] * 5
     terminated = set[int]()

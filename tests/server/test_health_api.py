@@ -303,6 +303,49 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
     assert "user_input" in response.json()["reason"]
 
 
+@pytest.mark.parametrize(
+    ("state", "possible"),
+    [
+        (None, {"nudge", "escalate", "terminate"}),
+        ((EventType.WORKER_WAITING, {"reason": "user_input"}), set()),
+        (
+            (EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"}),
+            {"nudge", "escalate", "terminate"},
+        ),
+        ((EventType.EXECUTION_PAUSED, {}), set()),
+        ((EventType.EXECUTION_COMPLETED, {}), set()),
+        ((EventType.EXECUTION_FAILED, {"error": "boom"}), {"recover"}),
+    ],
+)
+async def test_actions_that_are_offered_are_not_refused(
+    running: Running,
+    http: httpx.AsyncClient,
+    state: tuple[EventType, dict[str, Any]] | None,
+    possible: set[str],
+) -> None:
+    await looper(running, times=12)
+    await until(lambda: running.service.tickets.open_tickets(), "the ticket")
+    if state is not None:
+        await say(running, state[0], **state[1])
+
+    health = (await http.get("/api/agents/looper/health")).json()
+    [ticket] = (await http.get("/api/tickets")).json()["tickets"]
+    items = (await http.get("/api/attention")).json()["items"]
+    path, wrong = f"/api/tickets/{ticket['ticket_id']}", []
+    for action in ("dismiss", "resolve", "acknowledge", "unacknowledge"):
+        offered = action in (await http.get(path)).json()["actions"]
+        reason = {"reason": "r"} if action in ("dismiss", "resolve") else {}
+        answer = await http.post(f"{path}/{action}", json=reason)
+        if offered != answer.is_success:
+            wrong.append((action, offered, answer.text))
+
+    can_stop = "terminate" in possible
+    assert set(health["actions"]) == possible
+    assert ("terminate" in ticket["actions"]) == can_stop
+    assert all(("terminate" in one["options"]) == can_stop for one in items if one["kind"] == "ticket")
+    assert wrong == []
+
+
 async def test_running_worker_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=1)
 
@@ -400,3 +443,27 @@ async def test_a_breaker_is_shown_and_closed_by_hand(running: Running, http: htt
     assert (listed["name"], listed["state"]) == ("tool_execution:looper:search", "open")
     assert [b["name"] for b in health["circuit_breakers"]] == [listed["name"]]
     assert (reset.status_code, reset.json()["state"]) == (200, "closed")
+
+
+async def test_breaker_of_a_workers_process_is_listed_with_its_session(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    running.service.breakers.get("tool_execution", "looper", "search")
+    await looper(running, times=1)
+    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="open")
+
+    pages = [(await http.get("/api/breakers", params={"limit": 1})).json()]
+    pages.append((await http.get("/api/breakers", params={"limit": 1, "cursor": pages[0]["next"]})).json())
+    [only] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
+    health = (await http.get("/api/agents/looper/health")).json()
+    page = (await http.get("/breakers")).text
+    reset = await http.post(f"/api/breakers/{only['name']}/reset")
+    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
+
+    name = f"process:looper:{WORKER['session_id']}:external_api::maps"
+    assert [row["name"] for one in pages for row in one["breakers"]] == [name, "tool_execution:looper:search"]
+    assert (only["name"], only["state"], only["session_id"]) == (name, "open", WORKER["session_id"])
+    assert only["name"] in [b["name"] for b in health["circuit_breakers"]]
+    assert name in page
+    assert (reset.status_code, "when a probe there succeeds" in reset.text) == (409, True)
+    assert (await http.get("/api/breakers", params={"open": True})).json()["breakers"] == []

@@ -6,10 +6,11 @@ import asyncio
 from io import StringIO
 
 import httpx
+import pytest
 from rich.console import Console
 
 from queenright.alerting.recorder import Recorder
-from queenright.cli.output.up_screen import UpScreen
+from queenright.cli.output.up_screen import UpScreen, status_line
 from queenright.server.up import Running
 from tests.waiting import until
 
@@ -39,3 +40,12 @@ async def test_every_page_is_printed_once_also_after_the_recorder_is_full(runnin
         printing.cancel()
 
     assert printed() == list(range(310))
+
+
+@pytest.mark.parametrize(
+    ("needs", "text"), [(0, "Nothing needs you"), (1, "1 item needs you"), (2, "2 items need you")]
+)
+def test_status_line_points_to_the_console_and_the_terminal_interface(needs: int, text: str) -> None:
+    url = "http://127.0.0.1:8420"
+
+    assert status_line(url, needs).plain == f" {text}  {url}  queenright tui --url {url}"

@@ -83,7 +83,7 @@ async def test_terminated_agent_reports_its_checkpoint(running: Running, http: h
 async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B103: an ``on_terminate`` that stops nothing gives no false all-clear."""
+    """An ``on_terminate`` that stops nothing gives no false all-clear."""
     monkeypatch.setattr("queenright.health.monitor.CLOCK_TOLERANCE_SECONDS", 1)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},

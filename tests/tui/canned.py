@@ -12,11 +12,13 @@ from typing import Any, Final
 import httpx
 
 from queenright.api.agents import AgentRow, Finding, HistoryRow
+from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded import EntryPoint, ExecutionRow, GraphRow, MessageRow, NodeRow, SessionRow
 from queenright.api.slots import AgentSlot
 from queenright.api.status import Status
+from queenright.api.steps import Step
 from queenright.api.tickets import ChatMessage, Ticket
 from queenright.api.wire import Wire
 from queenright.client import AsyncQueenright
@@ -215,6 +217,136 @@ STREAM: Final = [
         event("step_completed", 7 * number, index=42 - number, verdict="RETRY", text="no new result"),
     )
 ]
+
+
+def step(kind: str, ago: float, name: str, took: float = 0.0, **fields: object) -> Row:
+    """A step that ended some seconds ago."""
+    at, id_ = NOW - ago, f"{kind}-{ago}"
+    usual = {"at": at, "started_at": at - took, "ended_at": at, "type": f"{kind}_completed"}
+    return row(Step, step_id=id_, kind=kind, name=name, **usual | fields)
+
+
+STEPS: Final = [
+    step("started", 610, "", type="execution_started"),
+    *(
+        one
+        for number in range(7, 1, -1)
+        for one in (
+            step(
+                "turn",
+                30 * number + 20,
+                "claude",
+                4.0,
+                type="llm_call_completed",
+                tokens_in=900 * number,
+                tokens_out=80,
+            ),
+            step("tool", 30 * number + 15, "search", 1.2),
+            step("turn", 30 * number, f"step {42 - number}", type="step_completed", detail="RETRY"),
+        )
+    ),
+    step(
+        "finding",
+        50,
+        "doom_loop",
+        severity="high",
+        detail="opened",
+        text="search was called 12 times with the same arguments and the same result",
+    ),
+    step("state", 50, "stuck", text="12 bad steps since the last good one"),
+    step("ticket", 45, "worker_escalation_ticket", severity="high", text="high ticket opened: doom loop"),
+    step("intervention", 40, "nudge_sent", text="nudged: Search for other words, or say what blocks you."),
+    step("tool", 35, "search", 1.2, phase="failed", detail="TimeoutError"),
+]
+OPEN_STEPS: Final = [
+    step(
+        "tool",
+        33,
+        "search",
+        phase="open",
+        ended_at=None,
+        fires_at=NOW + 27,
+        limit_seconds=60.0,
+        reason="learned from 41 durations",
+    )
+]
+ATTENTION: Final = [
+    row(
+        AttentionItem,
+        item_id="permission-1",
+        agent_id="refactor_auth",
+        session_id="refactor_auth-1",
+        title="Run a command in /srv/app?",
+        text="rm -rf build && make release",
+        tool="Bash",
+        since=NOW - 20,
+        deadline=NOW + 40,
+        options=["allow", "deny"],
+    ),
+    row(
+        AttentionItem,
+        item_id="approval-1",
+        kind="approval",
+        severity="critical",
+        agent_id="billing_export",
+        session_id="billing_export-1",
+        title="The queen asks to terminate it",
+        text="The database refuses every connection since 09:58.",
+        since=NOW - 60,
+        deadline=NOW + 240,
+        ticket_id="018f6f7e-0000-7000-8000-0000000000c2",
+        options=["approve", "deny"],
+    ),
+    row(
+        AttentionItem,
+        item_id="docs_checker/docs_checker-1",
+        kind="question",
+        agent_id="docs_checker",
+        session_id="docs_checker-1",
+        title="Which folder shall I check?",
+        since=NOW - 180,
+        can_answer=True,
+        node_id="ask",
+    ),
+    row(
+        AttentionItem,
+        item_id="escalation-1",
+        kind="escalation",
+        severity="high",
+        agent_id="deep_research_agent",
+        session_id="deep_research_agent-1",
+        title="Decide how to go on with it",
+        text="Two nudges changed nothing.",
+        since=NOW - 85,
+        deadline=NOW + 515,
+        options=["more_time", "hand_off", "terminate"],
+    ),
+    row(
+        AttentionItem,
+        item_id="ticket-1",
+        kind="ticket",
+        severity="high",
+        agent_id="inbox_triage",
+        session_id="inbox_triage-1",
+        title="The mail server answers 429",
+        since=NOW - 400,
+        ticket_id="018f6f7e-0000-7000-8000-0000000000c3",
+    ),
+    row(
+        AttentionItem,
+        item_id="incident-1",
+        kind="incident",
+        severity="high",
+        agent_id="",
+        session_id="",
+        incarnation_id="",
+        title="Model provider anthropic",
+        since=NOW - 700,
+        ticket_id="018f6f7e-0000-7000-8000-0000000000c4",
+        workers=4,
+        acknowledged=True,
+    ),
+]
 HAPPENED: Final = [
     *work("price_watch", 4, 11),
     *work("nightly_report", 9, 5),
@@ -285,6 +417,7 @@ class Canned:
         asked: Method, path and body of everything that was done.
         away: Whether it answers nothing.
         refuses: The status with which it refuses everything; 0 for nothing.
+        attention: What needs a person.
         feed: What happened lately, the newest first.
     """
 
@@ -294,6 +427,7 @@ class Canned:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
         self.away = False
+        self.attention = ATTENTION
         self.feed: list[Row] = []
         self.told = 0
         """Streams that have told all that they have to tell."""
@@ -317,6 +451,10 @@ class Canned:
             self.asked.append((request.method, path, json.loads(request.content or b"null")))
         if path == "/api/status":
             return httpx.Response(200, json=row(Status, feed=self.feed))
+        if path == "/api/attention":
+            return httpx.Response(200, json={"items": self.attention, "total": len(self.attention)})
+        if path.endswith("/steps"):
+            return httpx.Response(200, json=_steps(request.url.params.get("after")))
         return httpx.Response(200, json=_found(path))
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
@@ -332,6 +470,21 @@ class Canned:
             yield f"event: {one['type']}\n{named}data: {json.dumps(one)}\n\n".encode()
         self.told += 1
         await asyncio.Event().wait()
+
+
+def _steps(after: str | None) -> Row:
+    """The page of the newest steps; after it, an empty one."""
+    items = STEPS if after is None else []
+    return {
+        "session_id": "deep_research_agent-1",
+        "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
+        "items": items,
+        "first": "step-1",
+        "last": "step-9",
+        "more": False,
+        "open": OPEN_STEPS,
+        "clocks": [],
+    }
 
 
 def _found(path: str) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ class Picture:
 
     name: str
     keys: tuple[str, ...] = ()
-    back: tuple[str, ...] = ("1",)
+    back: tuple[str, ...] = ("2",)
     streams: int = 0
     shown: bool = False
     """Whether it is in the documents, and large then."""
@@ -38,9 +38,11 @@ class Picture:
 
 PICTURES: Final = (
     Picture("fleet", shown=True),
-    Picture("tickets", ("2",)),
-    Picture("breakers", ("3",)),
-    Picture("feed", ("4",)),
+    Picture("needs-you", ("1", "down"), ("up", "2"), shown=True),
+    Picture("filter", ("slash", *"filter working nightly", "enter"), ("escape",)),
+    Picture("tickets", ("3",)),
+    Picture("breakers", ("4",)),
+    Picture("feed", ("5",)),
     Picture("keys", ("question_mark",), ("escape",)),
     Picture("worker", ("down", "enter"), ("escape", "up"), streams=1, shown=True),
     Picture("queen", ("down", "ctrl+q"), ("ctrl+q", "up"), streams=1, shown=True),
@@ -85,6 +87,7 @@ async def begun(
     app = QueenrightApp(ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW)
     async with app.run_test(size=SMALL) as pilot:
         await settled(app, pilot, lambda: canned.told >= 1 and not app.app_state.fleet.stale)
+        await pilot.press("2")
         yield app, pilot, canned
 
 

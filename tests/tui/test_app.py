@@ -24,7 +24,18 @@ from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.widgets.row_table import RowTable
-from tests.tui.canned import BACKGROUND_FAILURE, NOW, PAGED, TICKETS, Canned, event, row, worker
+from tests.tui.canned import (
+    BACKGROUND_FAILURE,
+    EXAMPLES,
+    NOW,
+    PAGED,
+    STEPS,
+    TICKETS,
+    Canned,
+    event,
+    row,
+    worker,
+)
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
 
@@ -173,7 +184,7 @@ async def test_unexpected_error_is_a_notice_and_a_log_line(
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.breakers, "the breakers")
         monkeypatch.setattr(app.app_state.gateway, "reset_breaker", broken)
-        await pilot.press("3")
+        await pilot.press("4")
         await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
@@ -204,8 +215,9 @@ async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
         app.app_state.fleet.stale.clear()
         await app.redraw()
 
+        await pilot.press("2")
         assert f"Fleet {2 * MAX_WORKERS + 1}, worst {MAX_WORKERS}" in text_of(app)
-        assert app.screen.query_one(RowTable).row_count == MAX_WORKERS
+        assert app.screen.query_one("#fleet", RowTable).row_count == MAX_WORKERS
         await pilot.press("slash")
         await written(app, pilot, "/worker agent_399")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
@@ -255,11 +267,11 @@ def paste(app: QueenrightApp, keys: str) -> None:
 
 
 BURSTS = [
-    *((burst, (tab,), keys) for tab in "123" for keys in ("/talk", "ay", "ry", "nhello\r", "tbecause\ry")),
-    (burst, ("1", "enter"), "aaay"),
-    (burst, ("1", "enter"), "tbecause\ry"),
-    (paste, ("2",), "ay"),
-    (paste, ("1", "enter"), "tbecause\ry"),
+    *((burst, (tab,), keys) for tab in "1234" for keys in ("/talk", "ay", "ry", "nhello\r", "tbecause\ry")),
+    (burst, ("2", "enter"), "aaay"),
+    (burst, ("2", "enter"), "tbecause\ry"),
+    (paste, ("3",), "ay"),
+    (paste, ("2", "enter"), "tbecause\ry"),
 ]
 
 
@@ -302,3 +314,79 @@ async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
         assert not app.check_action("queen", ())
         await pilot.press("ctrl+q")
         assert isinstance(app.screen, FleetScreen)
+
+
+@pytest.mark.parametrize(
+    ("down", "keys", "path", "body"),
+    [
+        (0, ("a", "y"), "/api/permissions/permission-1/answer", {"decision": "allow"}),
+        (0, ("d", "y"), "/api/permissions/permission-1/answer", {"decision": "deny"}),
+        (1, ("t", "y"), "/api/approvals/approval-1/approve", {}),
+        (2, ("r", "docs", "enter"), "/api/agents/docs_checker/inject", {"content": "docs", "node_id": "ask"}),
+        (3, ("h", "y"), "/api/escalations/escalation-1/decision", {"decision": "hand_off"}),
+        (4, ("a", "y"), f"/api/tickets/{TICKETS[2]['ticket_id']}/acknowledge", {}),
+        (4, ("t", "it loops", "enter", "y"), "/api/agents/inbox_triage/terminate", {"reason": "it loops"}),
+    ],
+)
+async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
+    down: int, keys: tuple[str, ...], path: str, body: dict[str, str]
+) -> None:
+    """Needs-you is first; an answer names the incarnation that the operator saw."""
+    canned = Canned([])
+    async with terminal(canned) as (app, pilot):
+        await until(lambda: app.app_state.fleet.attention_items, "what needs a person")
+        table = app.screen.query_one("#need-list", RowTable)
+        await until(lambda: table.row_count == len(canned.attention), "the list")
+        await pilot.press(*["down"] * down)
+        for key in keys[:-1]:
+            await pilot.press(*([key] if key == "enter" else key))
+        assert canned.asked == []
+        await pilot.press(keys[-1])
+        await until(lambda: canned.asked, "the answer")
+
+    [(method, where, sent)] = canned.asked
+    assert (method, where) == ("POST", path)
+    assert body.items() <= sent.items()
+    if "acknowledge" not in path:
+        assert sent["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
+
+
+async def test_nothing_that_needs_a_person_is_one_calm_line() -> None:
+    canned = Canned([])
+    canned.attention = []
+    async with terminal(canned) as (app, _):
+        await until(seldom(lambda: "Nothing needs you." in text_of(app)), "it is said")
+
+
+async def test_esc_shows_all_workers_again() -> None:
+    async with terminal(Canned([])) as (app, pilot):
+        await until(lambda: app.app_state.fleet.workers, "the workers")
+        await pilot.press("slash")
+        await written(app, pilot, "/filter stuck")
+        table = app.screen.query_one("#fleet", RowTable)
+        await until(lambda: table.row_count == 1, "one worker")
+        await pilot.press("escape")
+        await until(lambda: table.row_count == len(app.app_state.fleet.workers), "all")
+
+
+async def test_timeline_begins_again_if_the_log_has_lost_its_place() -> None:
+    class Forgetful(Canned):
+        """Its log no longer has the last known step."""
+
+        async def _answer(self, request: httpx.Request) -> httpx.Response:
+            if request.url.params.get("after") == "step-9":
+                return httpx.Response(
+                    404, headers={"content-type": "application/problem+json"}, json={"title": "no such step"}
+                )
+            return await super()._answer(request)
+
+    async with terminal(Forgetful([])) as (app, pilot):
+        await until(lambda: app.app_state.fleet.workers, "the workers")
+        await pilot.press("2", "enter")
+        await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")
+        screen = app.screen
+        assert isinstance(screen, WorkerScreen)
+        await until(lambda: screen.timeline.lines, "its steps")
+        screen._has_news.set()
+        await until(lambda: not screen._has_news.is_set(), "it looks again")
+        await until(lambda: len(screen.timeline.lines) == len(STEPS), "no step twice")

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.loaded import MessageRow, NodeRow
+from queenright.api.steps import Step, Steps
 from queenright.api.tickets import Ticket
 from queenright.tui import styles
 from queenright.tui.app_state import add_notice_for
+from queenright.tui.attention import ANSWERS, answers_to
 from queenright.tui.commands import (
     COMMANDS,
     Command,
@@ -23,25 +26,32 @@ from queenright.tui.commands import (
     parse_command,
 )
 from queenright.tui.conversation import Conversation, background_notice
-from queenright.tui.event_lines import feed_line, work_line
+from queenright.tui.event_lines import feed_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
 from queenright.tui.models import ChatEntry, FleetEvent, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
+from queenright.tui.session_timeline import SessionTimeline, describe_open
 from queenright.tui.transcript import build_transcript
+from queenright.tui.worker_filter import WorkerFilter
 from queenright.tui.worker_history import WorkerHistory, count_bad_steps
 from tests.tui.canned import (
+    ATTENTION,
     BREAKERS,
     CHAT_EVENTS,
     HAPPENED,
     HISTORY,
     NODES,
     NOW,
+    OPEN_STEPS,
+    STEPS,
     STREAM,
     TICKETS,
     WORKERS,
     event,
+    row,
+    step,
 )
 
 
@@ -113,7 +123,7 @@ def test_state_change_moves_a_worker_before_the_next_request() -> None:
     found = known.worker("deep_research_agent")
     assert found is not None
     assert found.state == "healthy"
-    assert known.stale == {"workers"}
+    assert known.stale == {"attention", "workers"}
     assert known.counts["stuck"] == 0
     assert "terminated" not in known.counts
 
@@ -140,18 +150,16 @@ def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
 # -- one worker -------------------------------------------------------------------------------------
 
 
-def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
+def test_history_has_states_bad_steps_and_tokens_of_its_own_worker_only() -> None:
     history = WorkerHistory("deep_research_agent")
     history.load_history(HistoryRow.model_validate(one) for one in HISTORY)
     for one in STREAM:
         history.handle_event(FleetEvent.of(one))
 
-    assert history.handle_event(moment("step_completed", "somebody else")) is None
+    assert not history.handle_event(moment("step_completed", "somebody else"))
     assert [state for _, state in history.states][-1] == "stuck"
     assert list(history.bad_steps) == [1, 2, 3, 4, 5, 6]
     assert history.tokens[-1] == 980
-    assert len(history.lines) == len(STREAM) + len(HISTORY)
-    assert history.lines[-1].text == "step 41 RETRY. no new result"
 
 
 @pytest.mark.parametrize(
@@ -174,12 +182,72 @@ def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
     assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
 
 
-def test_node_is_named_when_it_changes() -> None:
-    step = moment("step_completed", node_id="search", data={"verdict": "ACCEPT"})
+def page(*items: dict[str, Any], **fields: object) -> Steps:
+    known = {"session_id": "bee-1", "incarnation_id": "", "first": None, "last": None, "more": False}
+    return Steps.model_validate(known | {"items": items, "open": [], "clocks": []} | fields)
 
-    assert work_line(step) is not None
-    assert getattr(work_line(step), "text", "") == "search: step ACCEPT."
-    assert getattr(work_line(step, "search"), "text", "") == "step ACCEPT."
+
+def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:
+    known = SessionTimeline()
+
+    known.add(page(*STEPS, last="step-9", open=OPEN_STEPS))
+    known.add(page(OPEN_STEPS[0], open=OPEN_STEPS))
+    known.add(page(step("tool", 1, "search", 33.0)))
+
+    assert [line.text for line in known.lines][-2:] == ["search TimeoutError in 1.2 s", "search in 33 s"]
+    assert (known.last, known.open) == ("step-9", [])
+    assert [line.kind for line in known.lines if line.text.startswith("doom loop")] == ["high"]
+
+
+@pytest.mark.parametrize(
+    ("ago", "text"),
+    [(0.0, "search, 33 s of 60 s, stalls in 27 s"), (60.0, "search, 2 min of 60 s, stalled")],
+)
+def test_open_work_has_a_clock(ago: float, text: str) -> None:
+    assert describe_open(Step.model_validate(OPEN_STEPS[0]), NOW + ago) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "answers"),
+    [
+        ("permission", {"options": ["allow", "deny"]}, ("allow", "deny")),
+        ("question", {"can_answer": True}, ("reply",)),
+        ("question", {"can_answer": False}, ()),
+        ("ticket", {"acknowledged": False}, ("acknowledge", "terminate")),
+        ("ticket", {"acknowledged": True}, ("terminate",)),
+        ("escalation", {"options": ["more_time", "later"]}, ("more_time",)),
+        ("incident", {}, ()),
+    ],
+)
+def test_item_that_needs_a_person_has_its_answers(
+    kind: str, fields: dict[str, Any], answers: tuple[str, ...]
+) -> None:
+    assert answers_to(AttentionItem.model_validate(row(AttentionItem, kind=kind, **fields))) == answers
+
+
+def test_answers_of_one_item_have_different_keys() -> None:
+    for one in ATTENTION:
+        keys = [ANSWERS[name].key for name in answers_to(AttentionItem.model_validate(one))]
+        assert len(keys) == len(set(keys)), one["kind"]
+
+
+@pytest.mark.parametrize(
+    ("line", "agents"),
+    [
+        ("stuck failing", ["billing_export", "deep_research_agent"]),
+        ("waiting", ["docs_checker"]),
+        ("ended", ["schema_migrator"]),
+        ("healthy NIGHTLY", ["nightly_report"]),
+        ("same arguments", ["deep_research_agent"]),
+        ("nobody", []),
+    ],
+)
+def test_workers_are_filtered_by_health_activity_and_text(line: str, agents: list[str]) -> None:
+    known = fleet()
+
+    known.filter = WorkerFilter.parse(line)
+
+    assert [one.agent_id for one in known.filtered_workers] == agents
 
 
 # -- a talk -----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
         happened = await happens(url, range(4))
         app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
-            await pilot.press("4")
+            await pilot.press("5")
             await until(lambda: feed_lines(app) == happened, "what happened before")
             happened += await happens(url, range(4, 20))
             os.kill(process.pid, signal.SIGKILL)

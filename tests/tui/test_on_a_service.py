@@ -51,6 +51,7 @@ async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[Queenrig
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(app, "looper")
         await until(lambda: app.app_state.fleet.tickets, "the tickets are known")
+        await pilot.press("2")
         yield app, pilot
 
 
@@ -160,7 +161,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
 
 async def test_ticket_is_acknowledged(home: House) -> None:
     async with terminal(home, by="taker") as (app, pilot):
-        await pilot.press("2")
+        await pilot.press("3")
         await shows(app, "Cause")
         await pilot.press("a")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
@@ -176,7 +177,7 @@ async def test_breaker_is_reset(home: House) -> None:
         with contextlib.suppress(ZeroDivisionError):
             breaker.call(lambda: 1 // 0)
     async with terminal(home) as (app, pilot):
-        await pilot.press("3")
+        await pilot.press("4")
         await shows(app, "✖ open")
         await pilot.press("r")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")

@@ -99,7 +99,7 @@ def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str
         ALERT_LABEL_TICKET_ID: ticket.ticket_id,
     }
     if ticket.storm_id:
-        # Alertmanager groups a storm into one message by this label. It never changes for a ticket.
+        # Alertmanager groups a storm into one message by this label.
         labels[LABEL_STORM] = ticket.storm_id
     return labels
 

@@ -62,6 +62,9 @@ KEEP_UNDELIVERED_SECONDS: Final = 7 * 86_400
 KEEP_SECONDS: Final = 30 * 86_400
 """Retention of delivered notifications."""
 
+_COLLECTED_SECONDS: Final = 8.0
+"""Alertmanager collects a group for 10 s, so people have not received an alert that is newer than this."""
+
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _NOTIFIED_STATUSES: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
@@ -244,7 +247,8 @@ def enqueue(
             latest first. A new ticket joins the first of their alerts that still fires, without a new
             notification: an agent that crashes repeatedly is one incident.
         hold_seconds: How long the alert keeps firing after the end of the worker, or of a series of failed
-            runs, so that the next ticket can join it. Not applied if a person resolved the ticket.
+            runs, so that the next ticket can join it. Not applied if a person resolved the ticket. If it
+            shares a cause, the first ticket with that cause that resolves ends it.
     """
     if ticket.status is TicketStatus.OPEN:
         return
@@ -261,6 +265,9 @@ def enqueue(
             _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
         elif _is_more_severe(ticket, current):
             _replace_for_all(conn, current, _raise_severity(current, ticket), annotations, now)
+        elif _joins_storm(ticket, current, now):
+            _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
+            _end(conn, current, now, now, silent=True)
         elif _is_reminder(ticket, current):
             _remind(conn, current, ticket, annotations, now)
         else:
@@ -313,15 +320,25 @@ def _may_be_joined(ticket: EscalationTicket) -> bool:
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
     """End the alerts that are held open for the next ticket, because the incident is resolved."""
     which = OUTBOX.c.alert_key == key
+    if ticket.shares_cause:
+        which |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id
     if ticket.kind is FindingKind.RUNS_FAILED:
         of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
         which |= OUTBOX.c.ticket_id.in_(of_agent)
-    for row in conn.execute(select(OUTBOX).where(which, OUTBOX.c.active, OUTBOX.c.ends_at > now)).all():
+    for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, which)).all():
         _end(conn, _notification(row._mapping), now, now, silent=True)
 
 
 def _is_more_severe(ticket: EscalationTicket, current: Notification) -> bool:
     return _RANK[alert_severity(ticket.severity)] > _RANK[current.labels["severity"]]
+
+
+def _joins_storm(ticket: EscalationTicket, current: Notification, now: float) -> bool:
+    """Return whether an alert that nobody has received yet becomes part of an incident."""
+    # A ticket that joined an earlier one shares its alert.
+    notified_at = None if ticket.incident_id else ticket.notified_at
+    is_new = notified_at is not None and 0 <= now - notified_at < _COLLECTED_SECONDS
+    return is_new and bool(ticket.storm_id) and LABEL_STORM not in current.labels
 
 
 def _is_reminder(ticket: EscalationTicket, current: Notification) -> bool:

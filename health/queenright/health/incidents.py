@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, TicketStatus
 
 STORM: Final = "storm"
 """The cause of an incident of which only the storm is known."""
@@ -30,27 +31,36 @@ class Incident:
     """The worst severity of its open tickets, or of all once none is open."""
     opened_at: float
     closed_at: float | None
-    """When its last ticket closed; None while one is open."""
+    """When its last ticket closed, or an ended session stopped counting; None while it is open."""
     workers: int
     open_tickets: int
     ticket_ids: tuple[str, ...]
     """Oldest first."""
 
 
-def incidents_of(tickets: Iterable[EscalationTicket]) -> list[Incident]:
+def ended_in_incident(ticket: EscalationTicket) -> bool:
+    """Return whether the session of a ticket ended while its shared cause held."""
+    is_gone = ticket.status is TicketStatus.WORKER_GONE
+    return is_gone and ticket.shares_cause and ticket.condition_cleared_at is None
+
+
+def incidents_of(tickets: Iterable[EscalationTicket], *, now: float, window: float) -> list[Incident]:
     """
     Group tickets into incidents, newest first. A ticket without a shared cause belongs to none.
 
-    A cause that returns after all its tickets had closed is another incident.
+    The end of a session says nothing about the cause: its ticket keeps the incident open until calls of
+    another one succeed, for ``window`` seconds at most. A cause that returns after all its tickets had closed
+    is another incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
     for ticket in sorted(tickets, key=lambda one: (one.first_seen, one.ticket_id)):
         if ticket.storm_id:
             by_group[ticket.storm_id].append(ticket)
     incidents = [
-        _incident(one)
+        _incident(one, ends, now)
         for group in by_group.values()
-        for one in _split(group)
+        for ends in [_ends(group, window)]
+        for one in _split(group, ends)
         if len({_worker(ticket) for ticket in one}) > 1
     ]
     return sorted(incidents, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
@@ -62,7 +72,9 @@ def _worker(ticket: EscalationTicket) -> tuple[str, str]:
     return ticket.worker_agent_id, "" if of_runs else ticket.worker_session_id
 
 
-def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
+def _split(
+    tickets: Sequence[EscalationTicket], ends: Mapping[str, float | None]
+) -> list[list[EscalationTicket]]:
     """Split tickets of one cause where all earlier ones had closed."""
     parts: list[list[EscalationTicket]] = []
     until: float | None = 0.0
@@ -71,26 +83,33 @@ def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
             parts.append([])
             until = 0.0
         parts[-1].append(ticket)
-        end = _end(ticket)
+        end = ends[ticket.ticket_id]
         until = None if until is None or end is None else max(until, end)
     return parts
 
 
-def _end(ticket: EscalationTicket) -> float | None:
-    """Return when a ticket stopped being open, or None."""
-    if ticket.is_open:
-        return None
-    return ticket.updated_at if ticket.closed_at is None else ticket.closed_at
+def _ends(tickets: Sequence[EscalationTicket], window: float) -> dict[str, float | None]:
+    """Return when each ticket of one cause stops keeping its incident open; None if that is not known."""
+    successes = sorted(one.condition_cleared_at for one in tickets if one.condition_cleared_at is not None)
+    ends: dict[str, float | None] = {}
+    for ticket in tickets:
+        end = ticket.updated_at if ticket.closed_at is None else ticket.closed_at
+        if ended_in_incident(ticket):
+            later = bisect_left(successes, end)
+            end = min([end + window, *successes[later : later + 1]])
+        ends[ticket.ticket_id] = None if ticket.is_open else end
+    return ends
 
 
-def _incident(tickets: Sequence[EscalationTicket]) -> Incident:
+def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | None], now: float) -> Incident:
     still_open = [one for one in tickets if one.is_open]
+    end = max(ends[one.ticket_id] or 0.0 for one in tickets)
     return Incident(
         incident_id=tickets[0].ticket_id,
         cause=tickets[0].storm_id if tickets[0].shares_cause else STORM,
         severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
         opened_at=tickets[0].first_seen,
-        closed_at=None if still_open else max(_end(one) or 0.0 for one in tickets),
+        closed_at=None if still_open or end > now else end,
         workers=len({_worker(one) for one in tickets}),
         open_tickets=len(still_open),
         ticket_ids=tuple(one.ticket_id for one in tickets),

@@ -36,8 +36,9 @@ from queenright.health.interventions.service import (
     InterventionService,
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
-from queenright.health.interventions.target import ActionKind
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.process_breakers import ProcessBreakerError, process_breakers
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.service import (
     RecoveryResult,
@@ -160,7 +161,7 @@ class HealthMonitoringService:
     def health_of(self, worker: WorkerHealth) -> AgentHealth:
         """Return the health of a worker of the monitor."""
         breakers = self._breakers.registry.of_agent(worker.vitals.agent_id)
-        return self._health(worker, breakers, self._clock())
+        return self._health(worker, [*breakers, *process_breakers(worker)], self._clock())
 
     async def get_all_agent_health(
         self, *, limit: int | None = None, after: WorkerKey | None = None
@@ -470,17 +471,23 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        return self._breakers.registry.status(name)
+        reported = next((one for one in self._process_breakers() if one.name == name), None)
+        return reported or self._breakers.registry.status(name)
 
-    async def get_all_circuit_breakers(self) -> list[BreakerStatus]:
-        """Return every circuit breaker, by name."""
-        return self._breakers.registry.all()
+    def all_circuit_breakers(self) -> list[BreakerStatus]:
+        """Return every circuit breaker, with those that workers report of their own processes."""
+        return [*self._process_breakers(), *self._breakers.registry.all()]
+
+    def _process_breakers(self) -> list[BreakerStatus]:
+        return [one for worker in self._monitor.workers() for one in process_breakers(worker)]
 
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
         """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
-        return self._breakers.registry.page(limit, after=after, only_open=only_open)
+        reported = (one for one in self._process_breakers() if one.name > after)
+        own = self._breakers.registry.page(limit, after=after, only_open=only_open)
+        return sorted((*own, *reported), key=lambda one: one.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
@@ -488,7 +495,11 @@ class HealthMonitoringService:
 
         Raises:
             BreakerNotFoundError: No breaker has this name.
+            ProcessBreakerError: It is in a worker's own process.
         """
+        breaker = await self.get_circuit_breaker_status(name)
+        if breaker.session_id:
+            raise ProcessBreakerError(breaker)
         self._breakers.registry.reset(name, redact(by, 100))
         await asyncio.sleep(0)  # the event loop queues the change
         await self._breakers.flush()
@@ -512,6 +523,15 @@ class HealthMonitoringService:
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
         )
+
+    async def target_of_task(self, task_id: str) -> Target:
+        """
+        Return the worker of a task: the current one, or that of its last recovery.
+
+        Raises:
+            TaskNotFoundError: The task is unknown.
+        """
+        return await self._recovery.target_of(task_id)
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """

@@ -199,6 +199,15 @@ def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | 
     return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
+def can_be_dismissed(ticket: EscalationTicket) -> bool:
+    """Return whether a person can dismiss the ticket."""
+    try:
+        dismiss(ticket, reason="", by="", now=0.0)
+    except (TicketClosedError, TicketStatusError):
+        return False
+    return True
+
+
 def is_about_work(ticket: EscalationTicket) -> bool:
     """Return whether the ticket is about a task that could not be recovered, or about failed runs."""
     return not KINDS_AFTER_END.isdisjoint((ticket.kind, *ticket.active_kinds))

@@ -114,7 +114,8 @@ class TicketService:
         settings: Hold after recovery, and when unacknowledged tickets are escalated again.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         group: Returns what a worker's trouble has in common with that of others, its cause or the id of a
-            storm, or an empty string. A ticket keeps the value it is opened with.
+            storm, or an empty string. A ticket keeps it; one without takes the cause of a later report.
+        find_worker: Returns the worker of a ticket, or None.
         on_change: Is called inside the transaction of every change that must be notified: the outbox. It may
             only use the connection it is given.
         silenced_until: Returns until when a ticket is silenced, in seconds since the epoch, or None. It is
@@ -133,6 +134,7 @@ class TicketService:
         ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
         group: Callable[[WorkerHealth, Finding], str] = lambda health, finding: "",
+        find_worker: Callable[[str, str], WorkerHealth | None] = lambda agent_id, session_id: None,
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
         dead_from: Callable[[WorkerKey], float | None] = lambda key: None,
@@ -143,6 +145,7 @@ class TicketService:
         self._ids = ids
         self._publish = publish
         self._group = group
+        self._find_worker = find_worker
         self._on_change = on_change
         self._silenced_until = silenced_until
         self._dead_from = dead_from
@@ -275,7 +278,11 @@ class TicketService:
                 another worker.
             StoreError: The ticket could not be stored; nothing has changed.
         """
-        return await self._commit(self._report(Report(health, draft, trace_id, span_id, model)))
+        causes: set[str] = set()
+        work = self._report(Report(health, draft, trace_id, span_id, model), causes)
+        [raised] = await self._commit(self._with_children([work], causes))
+        assert raised is not None
+        return raised
 
     async def raise_tickets(self, reports: Sequence[Report]) -> list[Raised | None]:
         """
@@ -287,27 +294,63 @@ class TicketService:
         Raises:
             StoreError: The tickets could not be stored; nothing has changed.
         """
-        works = [self._report_or_none(report) for report in reports]
+        causes: set[str] = set()
+        works = [self._report_or_none(report, causes) for report in reports]
+        return await self._commit(self._with_children(works, causes))
 
-        def work(conn: Connection, changes: _Changes) -> list[Raised | None]:
-            return [None if one is None else one(conn, changes) for one in works]
-
-        return await self._commit(work)
-
-    def _report_or_none(self, report: Report) -> _Work[Raised] | None:
+    def _report_or_none(self, report: Report, causes: set[str]) -> _Work[Raised] | None:
         try:
-            return self._report(report)
+            return self._report(report, causes)
         except TicketRejectedError:
             return None
 
-    def _report(self, report: Report) -> _Work[Raised]:
-        """Return the work that writes a report into a transaction."""
+    def _with_children(
+        self, works: Sequence[_Work[Raised] | None], causes: Collection[str]
+    ) -> _Work[list[Raised | None]]:
+        """Return the work of reports, after which the open tickets with their causes join the incidents."""
+        children = self._find_children(causes)
+        now = self._clock()
+
+        def work(conn: Connection, changes: _Changes) -> list[Raised | None]:
+            raised = [None if one is None else one(conn, changes) for one in works]
+            for ticket_id, cause in children.items():
+                ticket = table.find_ticket(conn, ticket_id)
+                if ticket is None or not ticket.is_open or ticket.storm_id:
+                    continue
+                child = ticket.model_copy(update={"storm_id": cause, "updated_at": now})
+                table.update_ticket(conn, child)
+                changes.tickets.append(child)
+                self._notify(conn, child)
+            return raised
+
+        return work
+
+    def _find_children(self, causes: Collection[str]) -> dict[str, str]:
+        """Return the open tickets without a group whose workers share one of these causes by now."""
+        children = {}
+        for ticket in self._live.values() if causes else ():
+            if not ticket.is_open or ticket.storm_id:
+                continue
+            health = self._find_worker(ticket.worker_agent_id, ticket.worker_session_id)
+            findings = [] if health is None else rules.reasons(health)
+            finding = next((one for one in findings if one.kind is ticket.kind), None)
+            if health is None or finding is None:
+                continue
+            cause = self._group(health, finding)
+            child = ticket.model_copy(update={"storm_id": cause})
+            if cause in causes and not rules.has_separate_trouble(child, findings):
+                children[ticket.ticket_id] = cause
+        return children
+
+    def _report(self, report: Report, causes: set[str]) -> _Work[Raised]:
+        """Return the work that writes a report into a transaction; add the causes that it shares."""
         now, draft = self._clock(), report.draft
         facts = rules.worker_facts(report.health, now)
         findings = rules.reasons(report.health)
         if errors := rules.objections(report.health, findings) or mismatches(draft, facts):
             raise TicketRejectedError(*errors)
         groups = {finding.kind: self._group(report.health, finding) for finding in findings}
+        causes.update(group for group in groups.values() if ":" in group)
         texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
             "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),

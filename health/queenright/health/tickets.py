@@ -220,9 +220,9 @@ class EscalationTicket(WorkerFacts):
     span_id: str = ""
     storm_id: str = ""
     """
-    What it shared with other tickets when it was opened, or empty; it never changes.
+    What it shares with other tickets, or empty; once set, it never changes.
 
-    The id of a storm, or a cause: ``provider:anthropic``.
+    The id of a storm, or a cause: ``provider:anthropic``. A cause may become known after the opening.
     """
 
     @property

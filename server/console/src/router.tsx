@@ -55,6 +55,12 @@ export const incidentsRoute = createRoute({
   component: lazyRouteComponent(() => import('./routes/incidents'), 'IncidentsPage'),
 })
 
+export const incidentRoute = createRoute({
+  getParentRoute: () => root,
+  path: '/incidents/$incidentId',
+  component: lazyRouteComponent(() => import('./routes/incident'), 'IncidentPage'),
+})
+
 export const talkRoute = createRoute({
   getParentRoute: () => root,
   path: '/talk',
@@ -82,6 +88,7 @@ const tree = root.addChildren([
   ticketsRoute,
   ticketRoute,
   incidentsRoute,
+  incidentRoute,
   talkRoute,
   operateRoute,
   connectRoute,

@@ -12,15 +12,18 @@ class Breaker(Wire):
     """A circuit breaker."""
 
     name: str
-    kind: str = Field(description="What it protects: `tool` or `provider`.")
+    kind: str = Field(description="What it protects; `process`: reported by a worker.")
     agent_id: str = Field(description="The worker whose calls it guards; empty: all workers.")
+    session_id: str = Field(
+        description="The session in whose own process it is, where it cannot be reset; empty: in the service."
+    )
     target: str = Field(description="The tool or the provider.")
     state: BreakerState
-    failures: int = Field(description="Consecutive failures.")
-    threshold: int = Field(description="Failures that open it.")
+    failures: int = Field(description="Consecutive failures; 0 in a worker's process.")
+    threshold: int = Field(description="Failures that open it; 0 in a worker's process.")
     reason: str = Field(description="Why it is in this state; empty if it never changed.")
-    opened_at: float | None = Field(description="Seconds since the epoch; null while it is closed.")
-    half_open_at: float | None = Field(description="When it allows a probe; null while it is closed.")
+    opened_at: float | None = Field(description="Seconds since the epoch; null: closed, or not known.")
+    half_open_at: float | None = Field(description="When it allows a probe; null: closed, or not known.")
 
 
 class BreakersPage(Wire):

@@ -18,8 +18,10 @@ class Incident(Wire):
     )
     severity: Severity = Field(description="The worst of its open tickets; if closed, of all its tickets.")
     opened_at: float = Field(description="Seconds since the epoch.")
-    closed_at: float | None = Field(description="When its last ticket closed; null while one is open.")
-    workers: int = Field(description="Sessions with a ticket in it.")
+    closed_at: float | None = Field(
+        description="When calls succeeded again, or nothing failed any more; null while it is open."
+    )
+    workers: int = Field(description="Sessions with a ticket in it; failed runs of one agent count once.")
     open_tickets: int
     ticket_ids: list[str] = Field(description="Oldest first.")
 

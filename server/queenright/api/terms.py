@@ -57,6 +57,10 @@ Reading = Annotated[str, KnownValues("ok", "warning", "bad", "unknown")]
 """The status of a health signal; `unknown`: not reported."""
 Phase = Annotated[str, KnownValues("idle", "llm", "tool", "unknown")]
 """The phase of a worker's step."""
+WorkerAction = Annotated[str, KnownValues("nudge", "escalate", "terminate", "recover")]
+"""What can be done with a worker."""
+TicketAction = Annotated[str, KnownValues("acknowledge", "unacknowledge", "resolve", "dismiss", "terminate")]
+"""What can be done with a ticket or its worker."""
 Waiting = Annotated[str, KnownValues("", "user_input", "paused", "children", "backoff", "held", "done")]
 """Why a worker waits; empty if it does not."""
 LadderLevel = Annotated[

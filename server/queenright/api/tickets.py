@@ -10,10 +10,11 @@ from queenright.api.terms import (
     ChatRole,
     FindingKind,
     Severity,
+    TicketAction,
     TicketStatus,
     Triage,
 )
-from queenright.api.wire import Age, Deprecated, Wire
+from queenright.api.wire import Deprecated, Wire
 
 
 class ReceiverDelivery(Wire):
@@ -122,7 +123,9 @@ class Ticket(Wire):
     trace_url: str = Field(
         default="", description="Link to the trace, by `alerting.trace_url`; empty: none, or in `Status`."
     )
-    age: Age = Field(description="Time since it opened, in words.")
+    actions: list[TicketAction] = Field(
+        description="What can be done now; `terminate`: stop its worker. Others are refused with 409."
+    )
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
     notified: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import Connection
 
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
+from queenright.health.incidents import ended_in_incident
 from queenright.health.interventions.approvals_record import Approval
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import Clock
-from queenright.server.earlier_sessions import RECENT_SECONDS, EarlierSessions, find_earlier_sessions
+from queenright.server.earlier_sessions import (
+    RECENT_SECONDS,
+    SHORT_SECONDS,
+    EarlierSessions,
+    find_earlier_sessions,
+)
 from queenright.server.operator_requests import find_requests
 from queenright.server.settings import Settings
-
-_RECURRING_HOLDS: Final = 5
-"""The alert of a crash-looping agent lasts this many times ``tickets.hold_seconds``."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,7 +47,10 @@ class TicketNotifications:
             self.clock(),
             requests=find_requests(connection, ticket, health.intervention),
             earlier_tickets=earlier.tickets,
-            hold_seconds=_RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
+            hold_seconds=max(
+                SHORT_SECONDS if earlier.is_recurring else 0.0,
+                health.tickets.incident_window_seconds if ended_in_incident(ticket) else 0.0,
+            ),
         )
         self.loop.call_soon_threadsafe(self.outbox.wake)
 

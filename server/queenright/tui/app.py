@@ -285,6 +285,7 @@ class QueenrightApp(App[None]):
     async def _refresh_lists(self) -> None:
         fleet, gateway = self.app_state.fleet, self.app_state.gateway
         refreshers: dict[str, Callable[[], Awaitable[None]]] = {
+            "attention": lambda: _refresh(gateway.attention, fleet.set_attention),
             "workers": lambda: _refresh(gateway.workers, fleet.set_workers),
             "tickets": lambda: _refresh(gateway.tickets, fleet.set_tickets),
             "breakers": lambda: _refresh(gateway.breakers, fleet.set_breakers),

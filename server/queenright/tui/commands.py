@@ -14,6 +14,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "data": ("", "show the session memory of the active graph"),
     "load": ("<path>", "load an agent; in a conversation, add a graph to it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
+    "filter": ("[words]", "list workers by health, activity or text"),
     "worker": ("<name>", "open a worker, even if it is not in the list"),
     "talk": ("<agent>", "chat with a loaded agent"),
     "help": ("", "show this list"),
@@ -50,7 +51,7 @@ def parse_command(line: str) -> Command | None:
         known = ", ".join(f"/{one}" for one in COMMANDS)
         raise InvalidCommandError(f"unknown command /{name}; commands: {known}")
     parameter, description = COMMANDS[name]
-    if parameter and not argument:
+    if parameter.startswith("<") and not argument:
         raise InvalidCommandError(f"/{name} needs {parameter}: {description}")
     if argument and not parameter:
         raise InvalidCommandError(f"/{name} takes no argument, got {argument!r}")

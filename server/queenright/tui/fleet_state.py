@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from queenright.api.agents import AgentRow
+from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
 from queenright.api.slots import AgentSlot
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import FleetEvent, is_open, worker_key
+from queenright.tui.worker_filter import WorkerFilter
 
 WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
 """Health states."""
@@ -25,20 +27,41 @@ _MAX_KNOWN: Final = 5_000
 _SEVERITIES: Final = ("low", "medium", "high", "critical")
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
+_TICKET_EVENTS: Final = frozenset(
+    {
+        "worker_escalation_ticket",
+        "queen_intervention_requested",
+        "ticket_triaged",
+        "ticket_acknowledged",
+        "ticket_unacknowledged",
+        "ticket_reescalated",
+        "ticket_resolved",
+    }
+)
 _EVENTS_BY_LIST: Final = {
+    "attention": _TICKET_EVENTS
+    | {
+        "agent_renamed",
+        "agent_terminated",
+        "client_input_received",
+        "client_input_requested",
+        "escalation_decided",
+        "escalation_triggered",
+        "execution_completed",
+        "execution_failed",
+        "execution_paused",
+        "execution_resumed",
+        "execution_started",
+        "health_state_changed",
+        "intervention_recorded",
+        "recovery_failed",
+        "termination_decided",
+        "termination_requested",
+        "worker_waiting",
+    },
     "workers": frozenset({*WORK_TYPES, "health_state_changed", "agent_terminated"}),
-    "tickets": frozenset(
-        {
-            "worker_escalation_ticket",
-            "queen_intervention_requested",
-            "ticket_triaged",
-            "ticket_acknowledged",
-            "ticket_unacknowledged",
-            "ticket_reescalated",
-            "ticket_resolved",
-        }
-    ),
-    "breakers": frozenset({"circuit_breaker_state_changed"}),
+    "tickets": _TICKET_EVENTS,
+    "breakers": frozenset({"breaker_reported", "circuit_breaker_state_changed"}),
     "loaded": frozenset({"agent_operated"}),
 }
 LISTS: Final = frozenset(_EVENTS_BY_LIST)
@@ -55,6 +78,9 @@ class FleetState:
     """
 
     def __init__(self) -> None:
+        self.attention_items: list[AttentionItem] = []
+        self.attention_total = 0
+        self.filter = WorkerFilter()
         self.workers: list[AgentRow] = []
         self.tickets: list[Ticket] = []
         self.breakers: list[Breaker] = []
@@ -64,6 +90,10 @@ class FleetState:
         self._failed: set[tuple[str, str]] = set()
         self._activity: dict[str, deque[tuple[int, int]]] = {}
         self._known: dict[str, None] = {}
+
+    def set_attention(self, found: AttentionList) -> None:
+        """Replace what needs a person."""
+        self.attention_items, self.attention_total = found.items, found.total
 
     def set_workers(self, rows: Iterable[AgentRow]) -> None:
         """Replace the workers, worst first."""
@@ -145,6 +175,15 @@ class FleetState:
     def open_tickets(self) -> list[Ticket]:
         """The open tickets, most severe first."""
         return [one for one in self.tickets if is_open(one)]
+
+    @property
+    def filtered_workers(self) -> list[AgentRow]:
+        """The workers that match the filter, worst first."""
+        return [one for one in self.workers if self.filter.matches(one)]
+
+    def attention_item(self, item_id: str) -> AttentionItem | None:
+        """Return an item that needs a person, or None."""
+        return next((one for one in self.attention_items if one.item_id == item_id), None)
 
     def worker(self, key: str) -> AgentRow | None:
         """Return the worker with a row key or a name; for a name, its newest session."""

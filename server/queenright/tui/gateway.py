@@ -12,6 +12,7 @@ from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
+from queenright.tui.formatting import clock_time
 from queenright.tui.models import (
     ChatEntry,
     FleetEvent,
@@ -58,6 +59,10 @@ class ServiceGateway:
 
     # -- lists ---------------------------------------------------------------------------------
 
+    async def attention(self) -> api.AttentionList:
+        """Return what needs a person, most urgent first."""
+        return await self._client.service.attention()
+
     async def workers(self) -> list[api.AgentRow]:
         """Return all sessions of all workers."""
         return [one async for one in self._client.agents.list()]
@@ -73,12 +78,16 @@ class ServiceGateway:
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
         lines = (await self._client.service.status()).feed[::-1]
-        return [EventLine(one.time, one.kind, one.text) for one in lines], [one.id for one in lines]
+        return [EventLine(clock_time(one.at), one.kind, one.text) for one in lines], [one.id for one in lines]
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
         found = [one async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
         return sorted(found, key=lambda one: one.seq)
+
+    async def steps(self, agent_id: str, session_id: str, after: str | None) -> api.Steps:
+        """Return the steps of a session after a place in its log; by default the newest."""
+        return await self._client.agents.steps(agent_id, session_id=session_id or None, after=after)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class ServiceGateway:
         )
         return _outcome_text(result.outcome, result.detail)
 
-    async def terminate(self, worker: api.AgentRow, reason: str) -> str:
+    async def terminate(self, worker: api.AgentRow | api.AttentionItem, reason: str) -> str:
         """Terminate this incarnation of a worker; return the outcome."""
         result = await self._client.agents.terminate(
             worker.agent_id,
@@ -129,6 +138,41 @@ class ServiceGateway:
             by=self.by,
         )
         return _outcome_text(result.outcome, result.detail)
+
+    async def answer(self, item: api.AttentionItem, answer: str, text: str = "") -> str:
+        """
+        Give an answer to something that waits for a person; return the outcome.
+
+        Args:
+            item: The item, as the operator saw it.
+            answer: A name of ``attention.ANSWERS``.
+            text: The reply, or the reason of a termination.
+        """
+        client, seen = self._client, item.incarnation_id or None
+        match item.kind, answer:
+            case "question", _:
+                await client.agents.inject(
+                    item.agent_id,
+                    item.node_id,
+                    text,
+                    session_id=item.session_id or None,
+                    incarnation_id=seen,
+                )
+            case "permission", _:
+                await client.permissions.answer(item.item_id, answer, by=self.by, incarnation_id=seen)
+            case "approval", "approve":
+                await client.approvals.approve(item.item_id, by=self.by, incarnation_id=seen)
+            case "approval", _:
+                await client.approvals.deny(item.item_id, by=self.by, incarnation_id=seen)
+            case "escalation", _:
+                await client.escalations.decide(
+                    item.item_id, answer, reason=text or None, by=self.by, incarnation_id=seen
+                )
+            case _, "acknowledge":
+                await self.acknowledge(item.ticket_id)
+            case _:
+                return await self.terminate(item, text)
+        return "done"
 
     async def acknowledge(self, ticket_id: str) -> None:
         """Acknowledge a ticket."""

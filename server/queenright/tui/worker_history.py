@@ -1,17 +1,14 @@
-"""History of one worker, without widgets: its event lines, states, and numbers over time."""
+"""History of one worker, without widgets: its states, and numbers over time."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from queenright.api.agents import AgentRow, HistoryRow
-from queenright.tui.event_lines import EventLine, feed_line, work_line
 from queenright.tui.models import FleetEvent, Row
 
-_LINES: Final = 1_000
 _NUMBERS: Final = 200
 _GOOD: Final = "ACCEPT"
 _NEUTRAL: Final = frozenset({"CONTINUE"})
@@ -22,7 +19,6 @@ class WorkerHistory:
     History of one worker.
 
     Attributes:
-        lines: Its event lines, oldest first.
         states: Start time of each state, in seconds since the epoch, oldest first.
         bad_steps: Consecutive bad steps after each step.
         tokens: Tokens of each model call.
@@ -30,30 +26,15 @@ class WorkerHistory:
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
-        self.lines: deque[EventLine] = deque(maxlen=_LINES)
         self.states: list[tuple[float, str]] = []
         self.bad_steps: deque[int] = deque(maxlen=_NUMBERS)
         self.tokens: deque[int] = deque(maxlen=_NUMBERS)
-        self._node = ""
-        """Node of the last line."""
 
-    def load_history(self, rows: Iterable[HistoryRow]) -> list[EventLine]:
-        """Insert earlier events, oldest first; return their lines."""
-        earlier = []
+    def load_history(self, rows: Iterable[HistoryRow]) -> None:
+        """Insert earlier states, oldest first."""
         for row in rows:
             if row.state and (not self.states or self.states[-1][1] != row.state):
                 self.states.append((row.time, row.state))
-            event = FleetEvent(
-                type=row.type,
-                time=row.time,
-                agent_id=self.agent_id,
-                session_id=row.session_id,
-                data=row.data,
-            )
-            if (line := feed_line(event)) is not None:
-                earlier.append(self._without_name(line))
-        self.lines.extendleft(reversed(earlier))
-        return earlier
 
     def load_worker(self, worker: AgentRow) -> None:
         """Fill in bad steps and state from the list of workers, where events have given none."""
@@ -62,10 +43,10 @@ class WorkerHistory:
         if not self.states:
             self.states.append((worker.state_since, worker.state))
 
-    def handle_event(self, event: FleetEvent) -> EventLine | None:
-        """Add an event; return its line, None if it has none or is from another worker."""
+    def handle_event(self, event: FleetEvent) -> bool:
+        """Add an event; return whether it is from this worker."""
         if event.agent_id != self.agent_id:
-            return None
+            return False
         if event.type == "health_state_changed":
             self.states.append((event.time, str(event.data["to"])))
         elif event.type == "step_completed":
@@ -74,15 +55,7 @@ class WorkerHistory:
         elif event.type == "llm_call_completed":
             tokens = (event.data.get("input_tokens") or 0) + (event.data.get("output_tokens") or 0)
             self.tokens.append(tokens)
-        line = work_line(event, self._node)
-        if line is not None:
-            line = self._without_name(line)
-            self._node = event.node_id or self._node
-            self.lines.append(line)
-        return line
-
-    def _without_name(self, line: EventLine) -> EventLine:
-        return replace(line, text=line.text.removeprefix(f"{self.agent_id}: "))
+        return True
 
 
 def count_bad_steps(verdicts: Sequence[str], now: int) -> list[int]:

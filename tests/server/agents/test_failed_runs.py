@@ -1,4 +1,4 @@
-"""B99, B100: runs of a loaded agent that fail one after the other."""
+"""Runs of a loaded agent that fail one after the other."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def begin(home: House) -> tuple[str, list[AgentEvent]]:
 
 @pytest.mark.parametrize("what", REPLIES)
 async def test_fast_loop_is_held_until_nudged(tmp_path: Path, what: str) -> None:
-    """B101: it has made its twenty bad steps before anybody may write a ticket, and is not given up."""
+    """It has made its twenty bad steps before anybody may write a ticket, and is not given up."""
     written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
     settings = GRACE | {"intervention": {"quiet_seconds": 4}}
     async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:

@@ -8,6 +8,13 @@ export const attentionQuery = queryOptions({
   queryFn: () => data(GET('/api/attention')),
 })
 
+/** What needs a person in one session. */
+export const attentionOfQuery = (agentId: string, sessionId: string) =>
+  queryOptions({
+    queryKey: ['attention', agentId, sessionId],
+    queryFn: () => data(GET('/api/attention', { params: { query: { agent_id: agentId, session_id: sessionId } } })),
+  })
+
 export const statusQuery = queryOptions({
   queryKey: ['status'],
   queryFn: () => data(GET('/api/status')),

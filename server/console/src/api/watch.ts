@@ -58,6 +58,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   recovery_completed: ['acting', 'status'],
   recovery_failed: ['acting', 'status', 'attention'],
   circuit_breaker_state_changed: ['acting', 'status'],
+  breaker_reported: ['acting', 'status'],
   intervention_recorded: ['acting', 'attention', 'agents', 'status'],
   emergency_stop_changed: ['acting', 'status'],
 }
@@ -68,6 +69,12 @@ const BUSY: ReadonlySet<unknown> = new Set(['agent', 'agents', 'providers', 'ses
 
 /** Seconds without a connection after which it is said to be lost. */
 const PATIENCE = 2
+
+/** Seconds without an event after which the connection is dead: the service says `alive` after 15 seconds of silence. */
+const SILENT = 40
+
+/** Sessions whose last heartbeat is known. */
+const MOST_BEATS = 20_000
 
 /** Seconds after which a tab that nobody sees lets go of its connection. */
 const HIDDEN = 60
@@ -102,6 +109,7 @@ export function subscribe(listener: () => void): () => void {
 /** An event of the stream. */
 export interface WatchedEvent {
   type: string
+  time: string
   agent_id: string
   session_id: string
   data: Record<string, unknown>
@@ -143,15 +151,47 @@ export function watch(queries: QueryClient): void {
   }
 
   function receive(message: MessageEvent<string>): void {
+    alive()
     lastId = message.lastEventId
     for (const topic of TOPICS[message.type] ?? []) mark([topic])
     const event = JSON.parse(message.data) as WatchedEvent
-    if (event.agent_id) mark(['agent', event.agent_id])
-    if (event.session_id) mark(['session', event.session_id])
+    if (message.type !== 'agent_heartbeat' || isNews(event)) {
+      if (event.agent_id) mark(['agent', event.agent_id])
+      if (event.session_id) mark(['session', event.session_id])
+    }
     for (const listener of eventListeners) listener(event)
   }
 
+  // Most heartbeats repeat the one before; what a page shows of them has not changed.
+  const beats = new Map<string, string>()
+
+  function isNews({ agent_id, session_id, data }: WatchedEvent): boolean {
+    const key = `${agent_id}\n${session_id}`
+    const beat = JSON.stringify(data)
+    const known = beats.get(key)
+    if (beats.size > MOST_BEATS) beats.clear()
+    beats.set(key, beat)
+    return known !== beat
+  }
+
   let source: EventSource | undefined
+  let silence: ReturnType<typeof setTimeout> | undefined
+
+  /** Something was heard. A network that goes away without a word ends no connection: then nothing is. */
+  function alive(): void {
+    clearTimeout(silence)
+    silence = setTimeout(() => {
+      lose()
+      // What is under way waits for the same network.
+      void queries.cancelQueries()
+      open()
+    }, SILENT * 1000)
+  }
+
+  function close(): void {
+    clearTimeout(silence)
+    source?.close()
+  }
 
   function lose(): void {
     const at = Date.now() / 1000
@@ -159,13 +199,19 @@ export function watch(queries: QueryClient): void {
   }
 
   function open(): void {
-    source?.close()
+    close()
+    alive()
     const types = Object.keys(TOPICS)
     const after = lastId && `&after=${encodeURIComponent(lastId)}`
     source = new EventSource(`/api/events?types=${types.join(',')}${after}`)
     for (const type of types) source.addEventListener(type, receive)
+    source.addEventListener('alive', (message: MessageEvent<string>) => {
+      lastId = message.lastEventId
+      alive()
+    })
     source.addEventListener('reset', () => void queries.invalidateQueries())
     source.onopen = () => {
+      alive()
       clearTimeout(lost)
       lost = undefined
       setConnection({ state: 'live', lostAt: null })
@@ -179,9 +225,8 @@ export function watch(queries: QueryClient): void {
     }
   }
 
-  // A network that goes away without a word ends no connection.
   addEventListener('offline', () => {
-    source?.close()
+    close()
     lose()
   })
   addEventListener('online', open)
@@ -190,7 +235,7 @@ export function watch(queries: QueryClient): void {
   let hidden: ReturnType<typeof setTimeout> | undefined
   document.addEventListener('visibilitychange', () => {
     clearTimeout(hidden)
-    if (document.hidden) hidden = setTimeout(() => source?.close(), HIDDEN * 1000)
+    if (document.hidden) hidden = setTimeout(close, HIDDEN * 1000)
     else if (source?.readyState === EventSource.CLOSED) open()
   })
 

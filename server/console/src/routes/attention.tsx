@@ -64,7 +64,7 @@ function Item({ item }: { item: AttentionItem }) {
               {item.agent_id}
             </Link>
           ) : (
-            <Link to="/incidents">{counted(item.workers, 'worker')}</Link>
+            <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>{counted(item.workers, 'worker')}</Link>
           )}
           <span className="kind">
             {item.severity ? `${item.severity} ` : ''}
@@ -77,7 +77,11 @@ function Item({ item }: { item: AttentionItem }) {
         </h3>
         {lead && (
           <p>
-            {item.ticket_id ? (
+            {item.kind === 'incident' ? (
+              <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>
+                {lead[1]}
+              </Link>
+            ) : item.ticket_id ? (
               <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
                 {lead[1]}
               </Link>
@@ -122,7 +126,7 @@ function Answers({ item }: { item: AttentionItem }) {
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
-  if (item.kind === 'question') return <Reply item={item} />
+  if (item.kind === 'question') return <Reply key={item.incarnation_id} item={item} />
   const busy = permission.isPending || approval.isPending || decision.isPending || acknowledge.isPending
   return (
     <div className="acts">
@@ -154,18 +158,20 @@ function Answers({ item }: { item: AttentionItem }) {
         ))}
       {item.kind === 'ticket' && (
         <>
-          {!item.acknowledged && (
+          {item.options.includes('acknowledge') && (
             <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
               Acknowledge
             </Button>
           )}
-          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
-            Stop…
-          </Button>
+          {item.options.includes('terminate') && (
+            <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
+              Stop…
+            </Button>
+          )}
         </>
       )}
       {item.kind === 'incident' && (
-        <Link to="/incidents" className="button small">
+        <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
           Open
         </Link>
       )}
@@ -186,7 +192,7 @@ function Reply({ item }: { item: AttentionItem }) {
   const [text, setText] = useState('')
   const reply = useAct(async (content: string) => {
     setText('')
-    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id } })).catch((error: unknown) => {
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
       setText((newer) => newer || content)
       throw error
     })

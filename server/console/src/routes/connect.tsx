@@ -1,4 +1,5 @@
 import './operate.css'
+import { useTitle } from '../shell/title'
 import './connect.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useSearch } from '@tanstack/react-router'
@@ -20,6 +21,7 @@ const GROUPS = ['Coding agents', 'Frameworks', 'Your own code'] as const
 export function ConnectPage() {
   const { client = 'claude-code' } = useSearch({ from: '/connect' })
   const guide = GUIDES.find((one) => one.id === client) ?? GUIDES[0]!
+  useTitle(`Connect ${guide.label}`)
   const nav = useCurrentInView(guide.id)
   const caller = useQuery(callerQuery).data
   const settings = useQuery({ ...settingsQuery, enabled: caller?.may_manage === true })

@@ -4,11 +4,24 @@ import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
 import type { AgentRow, operations } from '../api/schema'
-import { count, money, words } from '../format'
+import { BAR_SECONDS, burnOf } from '../api/burn'
+import { useNow } from '../clock'
+import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { SearchInput } from '../ui/filters'
 
 const PAGE = 60
+/** Pages that are kept, and read again when something changes. */
+const KEPT = 4
+
+/** A page of the list: its place, and how to read the one before it. */
+interface Place {
+  cursor: string
+  index: number
+  before?: Place
+}
+const FIRST: Place = { cursor: '', index: 0 }
+
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
 const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
 
@@ -31,13 +44,16 @@ export function Fleet() {
   }
   const fleet = useInfiniteQuery({
     queryKey: ['agents', filters],
-    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam ? { cursor: pageParam } : {}) } } })),
-    initialPageParam: '',
-    getNextPageParam: (last) => last.next ?? undefined,
+    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
+    initialPageParam: FIRST,
+    getNextPageParam: (last, _, place) => (last.next ? { cursor: last.next, index: place.index + 1, before: place } : undefined),
+    getPreviousPageParam: (_, __, place) => place.before,
+    maxPages: KEPT,
     placeholderData: (before) => before,
   })
   const first = fleet.data?.pages[0]
   const rows = fleet.data?.pages.flatMap((page) => page.agents) ?? []
+  const above = ((fleet.data?.pageParams[0] as Place | undefined)?.index ?? 0) * PAGE
   const chosen = new Set(filters.health?.split(',').filter(Boolean))
   const isFiltered = Object.entries(filters).some(([name, value]) => name !== 'sort' && value)
 
@@ -87,7 +103,7 @@ export function Fleet() {
           </Empty>
         )
       ) : (
-        <Rows rows={rows} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetchingNextPage && void fleet.fetchNextPage()} />
+        <Rows rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !fleet.isFetching && void fleet.fetchPreviousPage()} />
       )}
     </section>
   )
@@ -119,24 +135,30 @@ const COLUMNS: readonly { label: string; sort?: string; className?: string }[] =
   { label: 'Cost', sort: '-cost', className: 'number' },
 ]
 
-function Rows({ rows, total, sort, onSort, more }: { rows: readonly AgentRow[]; total: number; sort: string; onSort: (sort: string) => void; more: () => void }) {
+/** @param above Rows before the first one that is kept. */
+function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: readonly AgentRow[]; above: number; total: number; sort: string; onSort: (sort: string) => void; more: () => void; earlier: () => void }) {
   const scroll = useRef<HTMLDivElement>(null)
   const small = useMatches('(max-width: 640px)')
   const height = small ? 64 : 48
   const virtual = useVirtualizer({
-    count: rows.length,
+    count: above + rows.length,
     getScrollElement: () => scroll.current,
     estimateSize: () => height,
     overscan: 6,
-    getItemKey: (index) => `${rows[index]!.agent_id}\n${rows[index]!.session_id}`,
+    getItemKey: (index) => {
+      const row = rows[index - above]
+      return row ? `${row.agent_id}\n${row.session_id}` : index
+    },
   })
   useEffect(() => {
     virtual.measure()
   }, [height, virtual])
   const items = virtual.getVirtualItems()
+  const first = items[0]?.index ?? 0
   const last = items.at(-1)?.index ?? 0
   useEffect(() => {
-    if (last >= rows.length - 10) more()
+    if (first < above + 10) earlier()
+    else if (last >= above + rows.length - 10) more()
   })
   return (
     <div role="table" aria-label="Sessions" aria-rowcount={total}>
@@ -160,11 +182,11 @@ function Rows({ rows, total, sort, onSort, more }: { rows: readonly AgentRow[]; 
           })}
         </div>
       </div>
-      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${rows.length * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
+      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${(above + rows.length) * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
         <div style={{ height: virtual.getTotalSize(), position: 'relative' }} role="presentation">
           {items.map((item) => {
-            const row = rows[item.index]!
-            return <Row key={item.key} row={row} index={item.index} top={item.start} />
+            const row = rows[item.index - above]
+            return row && <Row key={item.key} row={row} index={item.index} top={item.start} />
           })}
         </div>
       </div>
@@ -204,12 +226,29 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         <Ago at={row.last_progress} />
       </span>
       <span role="cell" className="number hides hides-small">
+        <Burn row={row} />
         {count(row.tokens)}
       </span>
       <span role="cell" className="number hides-small">
         {money(row.cost_usd)}
       </span>
     </div>
+  )
+}
+
+/** Tokens of the last two minutes, as far as this page has watched them. */
+function Burn({ row }: { row: AgentRow }) {
+  const bars = burnOf(row.agent_id, row.session_id, useNow())
+  const total = bars.reduce((sum, tokens) => sum + tokens, 0)
+  if (row.ended || !total) return null
+  const most = Math.max(...bars)
+  const text = `${count(total)} tokens in the last ${duration(bars.length * BAR_SECONDS)}`
+  return (
+    <span className="burn" role="img" aria-label={text} title={text}>
+      {bars.map((tokens, at) => (
+        <i key={at} style={{ height: `${Math.round((tokens / most) * 100)}%` }} />
+      ))}
+    </span>
   )
 }
 

@@ -6,6 +6,7 @@ import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
 import { counted, duration, words } from '../format'
 import { by } from '../shell/name'
+import { useTitle } from '../shell/title'
 import { useAct } from '../ui/act'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { ProviderStatus } from './doing'
@@ -15,6 +16,7 @@ import './tickets.css'
 export function IncidentsPage() {
   const found = useQuery(incidentsQuery)
   const incidents = found.data?.incidents ?? []
+  useTitle('Incidents')
   return (
     <>
       <div className="page-head">
@@ -59,10 +61,9 @@ export function causeOf(incident: Incident): string {
   return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
-function One({ incident }: { incident: Incident }) {
-  const now = useNow()
-  const mayAct = useQuery(callerQuery).data?.may_act
-  const acknowledge = useAct(async () => {
+/** Acknowledge all open tickets of an incident. */
+export function useAcknowledgeAll(incident: Incident) {
+  return useAct(async () => {
     for (const ticketId of incident.ticket_ids) {
       const path = { params: { path: { ticket_id: ticketId } } }
       const ticket = await data(GET('/api/tickets/{ticket_id}', path))
@@ -74,9 +75,19 @@ function One({ incident }: { incident: Incident }) {
     }
     return `Acknowledged the tickets of ${causeOf(incident)}.`
   })
+}
+
+function One({ incident }: { incident: Incident }) {
+  const now = useNow()
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const acknowledge = useAcknowledgeAll(incident)
   return (
     <Panel
-      title={<span className="wrap">{causeOf(incident)}</span>}
+      title={
+        <Link className="wrap" to="/incidents/$incidentId" params={{ incidentId: incident.incident_id }}>
+          {causeOf(incident)}
+        </Link>
+      }
       aside={
         <>
           <Pill tone={incident.closed_at ? 'quiet' : toneOf(incident.severity)}>{incident.closed_at ? 'closed' : incident.severity}</Pill>
@@ -101,14 +112,18 @@ function One({ incident }: { incident: Incident }) {
 const SHOWN = 20
 
 /** Tickets by their ids, the first ones of many. */
-export function Children({ ids }: { ids: readonly string[] }) {
+export function useChildren(ids: readonly string[]) {
   const shown = ids.slice(0, SHOWN)
-  const found = useQuery({
+  return useQuery({
     queryKey: ['tickets', 'children', ...shown],
     queryFn: () => Promise.all(shown.map((id) => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } })))),
   })
+}
+
+export function Children({ ids }: { ids: readonly string[] }) {
+  const found = useChildren(ids)
   if (!found.data) return found.error ? <ReadError error={found.error} /> : <Loading rows={2} />
-  return <TicketList tickets={found.data} more={ids.length - shown.length} />
+  return <TicketList tickets={found.data} more={ids.length - found.data.length} />
 }
 
 export function TicketList({ tickets, more = 0 }: { tickets: readonly Ticket[]; more?: number }) {

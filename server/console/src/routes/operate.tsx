@@ -1,3 +1,4 @@
+import { useTitle } from '../shell/title'
 import './operate.css'
 import { Link, useParams } from '@tanstack/react-router'
 import { Empty } from '../ui/basics'
@@ -25,6 +26,7 @@ export function OperatePage() {
   const { section } = useParams({ from: '/operate/$section' })
   const nav = useCurrentInView(section)
   const shown = SECTIONS.find((one) => one.id === section)
+  useTitle(shown?.label ?? 'Operate')
   return (
     <div className="operate">
       <nav aria-label="Sections" className="sections" ref={nav}>

@@ -3,10 +3,11 @@ import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { lazy, Suspense, useEffect } from 'react'
 import { data, GET, RequestError } from '../api/client'
-import { attentionQuery } from '../api/queries'
+import { attentionOfQuery } from '../api/queries'
 import type { AgentHealth, AgentRow } from '../api/schema'
 import { useNow } from '../clock'
 import { ago, dateTime, duration, words } from '../format'
+import { useTitle } from '../shell/title'
 import { Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { AttentionList } from './attention'
 import { Actions } from './session/actions'
@@ -23,6 +24,7 @@ export function SessionPage() {
   const { agentId } = useParams({ from: '/agents/$agentId' })
   const { session = '', view } = useSearch({ from: '/agents/$agentId' })
   const navigate = useNavigate()
+  useTitle(agentId)
   const health = useQuery({
     queryKey: session ? ['session', session, 'health', agentId] : ['agent', agentId, 'health'],
     queryFn: () => data(GET('/api/agents/{agent_id}/health', { params: { path: { agent_id: agentId }, query: session ? { session_id: session } : {} } })),
@@ -159,11 +161,11 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
 
 /** What waits for a person in this session, with its answer. */
 function NeedsYou({ worker }: { worker: AgentHealth }) {
-  const items = useQuery(attentionQuery).data?.items.filter((item) => item.agent_id === worker.agent_id && item.session_id === worker.session_id) ?? []
-  if (!items.length) return null
+  const found = useQuery(attentionOfQuery(worker.agent_id, worker.session_id)).data
+  if (!found?.total) return null
   return (
-    <Panel title={`Needs you (${items.length})`}>
-      <AttentionList items={items} total={items.length} />
+    <Panel title={`Needs you (${found.total})`}>
+      <AttentionList {...found} />
     </Panel>
   )
 }

@@ -1,3 +1,4 @@
+import { useTitle } from '../shell/title'
 import './talk.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
@@ -18,6 +19,7 @@ export function TalkPage() {
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
   const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
+  useTitle(agent ? `Talk with ${agent}` : 'Talk')
   return (
     <>
       <div className="page-head">
@@ -223,19 +225,31 @@ function useTyping(agentId: string, session: string): string {
   return typing
 }
 
+/** The process that runs a session, as this page shows it; empty: the service does not watch it. */
+function useIncarnation(agentId: string, session: string): string {
+  return (
+    useQuery({
+      queryKey: ['session', session, 'health', agentId],
+      queryFn: () => data(GET('/api/agents/{agent_id}/health', { params: { path: { agent_id: agentId }, query: { session_id: session } } })),
+      retry: false,
+    }).data?.incarnation_id ?? ''
+  )
+}
+
 function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
   const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const seen = { session_id: session, incarnation_id: useIncarnation(slot.agent_id, session) }
   const detail = useQuery({
     queryKey: ['agent', slot.agent_id, 'session', session],
     queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}', { params: { path } })),
   })
   const pause = useAct(async () => {
-    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
     return `Paused ${counted(stopped.executions.length, 'run')} of ${slot.agent_id}.`
   })
   const resume = useAct(async () => {
-    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
     return started.status === 'queued' ? 'Queued: other runs come first.' : `Resumed ${slot.agent_id}.`
   })
   const status = detail.data?.status
@@ -302,12 +316,13 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
                 </small>
               )}
             </span>
-            <Button small onPress={() => setStarting(entry)}>
+            <Button small isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
               Start…
             </Button>
           </li>
         ))}
       </ul>
+      {starting && node.error && <ReadError error={node.error} retry={() => void node.refetch()} />}
       {starting && node.data && (
         <Ask
           title={`Start ${starting.entry_point_id}`}
@@ -382,7 +397,9 @@ function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
 function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
   const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
-  const [restoring, setRestoring] = useState<string | null>(null)
+  const incarnation_id = useIncarnation(slot.agent_id, session)
+  // What is asked about stays the process that was shown then.
+  const [restoring, setRestoring] = useState<{ checkpoint_id: string; incarnation_id: string } | null>(null)
   const found = useQuery({
     queryKey: ['agent', slot.agent_id, 'checkpoints', session],
     queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}/checkpoints', { params: { path, query: { limit: 30 } } })),
@@ -400,7 +417,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
               </small>
             </span>
             {mayAct && row.valid && (
-              <Button small onPress={() => setRestoring(row.checkpoint_id)}>
+              <Button small onPress={() => setRestoring({ checkpoint_id: row.checkpoint_id, incarnation_id })}>
                 Restore…
               </Button>
             )}
@@ -415,7 +432,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
           confirm="Restore"
           danger
           run={async () => {
-            const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring } } }))
+            const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring.checkpoint_id } }, body: { incarnation_id: restoring.incarnation_id } }))
             say(started.status === 'queued' ? 'Queued: other runs come first.' : 'Restored.')
           }}
           onClose={() => setRestoring(null)}

@@ -1,3 +1,4 @@
+import { useTitle } from '../shell/title'
 import './tickets.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
@@ -15,7 +16,7 @@ import { causeOf, Children, TicketList } from './incidents'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
-import { SilenceTicket, StopWorker } from './worker-dialogs'
+import { SilenceTickets, StopWorker } from './worker-dialogs'
 
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
@@ -24,6 +25,7 @@ export function TicketPage() {
     queryKey: ['tickets', 'one', ticketId],
     queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
   })
+  useTitle(found.data ? `${found.data.worker_agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
   if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading rows={8} />
   const ticket = found.data
@@ -139,12 +141,12 @@ function Actions({ ticket }: { ticket: Ticket }) {
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
-        {ticket.status === 'acknowledged' ? (
+        {ticket.actions.includes('unacknowledge') ? (
           <Button onPress={() => unacknowledge.mutate()} isDisabled={unacknowledge.isPending}>
             Withdraw acknowledgement
           </Button>
         ) : (
-          ticket.status !== 'dismissed' && (
+          ticket.actions.includes('acknowledge') && (
             <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
               Acknowledge
             </Button>
@@ -157,13 +159,15 @@ function Actions({ ticket }: { ticket: Ticket }) {
         ) : (
           ticket.notified_severity && <Button onPress={() => setAsking('silence')}>Silence…</Button>
         )}
-        <Button onPress={() => setAsking('resolve')}>Resolve…</Button>
-        {ticket.status !== 'dismissed' && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
-        <Button look="danger" onPress={() => setAsking('stop')}>
-          Stop the worker…
-        </Button>
+        {ticket.actions.includes('resolve') && <Button onPress={() => setAsking('resolve')}>Resolve…</Button>}
+        {ticket.actions.includes('dismiss') && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
+        {ticket.actions.includes('terminate') && (
+          <Button look="danger" onPress={() => setAsking('stop')}>
+            Stop the worker…
+          </Button>
+        )}
       </div>
-      {asking === 'silence' && <SilenceTicket ticketId={ticket.ticket_id} onClose={close} />}
+      {asking === 'silence' && <SilenceTickets ids={[ticket.ticket_id]} onClose={close} />}
       {asking === 'resolve' && (
         <Ask
           title="Resolve this ticket?"
@@ -227,20 +231,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
         <dd>{ticket.urgency || '—'}</dd>
         <dt>Session</dt>
         <dd className="mono">{ticket.worker_session_id}</dd>
-        {ticket.worker_trace_id && (
-          <>
-            <dt>Trace</dt>
-            <dd className="mono">
-              {ticket.trace_url ? (
-                <a className="link" href={ticket.trace_url} rel="noreferrer">
-                  {ticket.worker_trace_id}
-                </a>
-              ) : (
-                ticket.worker_trace_id
-              )}
-            </dd>
-          </>
-        )}
+        <Trace ticket={ticket} />
         <dt>Ticket</dt>
         <dd className="mono">{ticket.ticket_id}</dd>
       </dl>
@@ -248,7 +239,26 @@ function Facts({ ticket }: { ticket: Ticket }) {
   )
 }
 
-function Notified({ ticket }: { ticket: Ticket }) {
+/** The trace in which the trouble was seen. */
+export function Trace({ ticket }: { ticket: Ticket }) {
+  if (!ticket.worker_trace_id) return null
+  return (
+    <>
+      <dt>Trace</dt>
+      <dd className="mono">
+        {ticket.trace_url ? (
+          <a className="link" href={ticket.trace_url} rel="noreferrer">
+            {ticket.worker_trace_id}
+          </a>
+        ) : (
+          ticket.worker_trace_id
+        )}
+      </dd>
+    </>
+  )
+}
+
+export function Notified({ ticket }: { ticket: Ticket }) {
   const rows = [...ticket.notified].sort((one, other) => one.first_at - other.first_at)
   return (
     <Panel title="Notifications">
@@ -287,7 +297,7 @@ function Related({ ticket }: { ticket: Ticket }) {
   return (
     <>
       {incident && (
-        <Panel title={`Incident: ${causeOf(incident)}`} aside={<Link to="/incidents" className="link muted">{counted(incident.workers, 'worker')}</Link>}>
+        <Panel title={`Incident: ${causeOf(incident)}`} aside={<Link to="/incidents/$incidentId" params={{ incidentId: incident.incident_id }} className="link muted">{counted(incident.workers, 'worker')}</Link>}>
           <Children ids={incident.ticket_ids.filter((id) => id !== ticket.ticket_id)} />
         </Panel>
       )}

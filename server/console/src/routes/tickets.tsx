@@ -1,3 +1,4 @@
+import { useTitle } from '../shell/title'
 import './tickets.css'
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
@@ -20,6 +21,7 @@ const SEVERITIES: readonly Severity[] = ['critical', 'high', 'medium', 'low']
 /** Tickets, newest first, with filters in the address. */
 export function TicketsPage() {
   const { status = 'live', severity = '', agent = '' } = useSearch({ from: '/tickets' })
+  useTitle(agent ? `Tickets of ${agent}` : 'Tickets')
   const navigate = useNavigate()
   const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => Object.fromEntries(Object.entries({ ...before, ...next }).filter(([, value]) => value)), replace: true })
   const tickets = useInfiniteQuery({

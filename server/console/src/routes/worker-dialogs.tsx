@@ -40,13 +40,13 @@ const DURATIONS = [
   { value: '86400', label: '24 hours' },
 ]
 
-/** Ask for how long a ticket is silenced, and why. */
-export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose: () => void }) {
+/** Ask for how long tickets are silenced, and why. */
+export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClose: () => void }) {
   const queries = useQueryClient()
   return (
     <Ask
-      title="Silence this ticket"
-      lead="No notification is sent of it, nor of other tickets of its worker with this cause. It stays open; if you work on it, acknowledge it instead."
+      title={ids.length === 1 ? 'Silence this ticket' : `Silence ${ids.length} tickets`}
+      lead="No notification is sent, nor of other tickets of the worker with this cause. Silenced tickets stay open; if you work on them, acknowledge them instead."
       fields={[
         { name: 'seconds', label: 'For', value: '7200', options: DURATIONS },
         { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
@@ -55,7 +55,7 @@ export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose
       confirm="Silence"
       run={async ({ seconds: chosen, other, comment = '' }) => {
         const seconds = other ? secondsOf(other) : Number(chosen)
-        await data(POST('/api/silences', { body: { ticket_id: ticketId, seconds, comment, ...by() } }))
+        for (const ticket_id of ids) await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
         // A silence has no event.
         void queries.invalidateQueries({ queryKey: ['tickets'] })
         say(`Silenced for ${duration(seconds)}.`)
@@ -69,9 +69,10 @@ export function SilenceTicket({ ticketId, onClose }: { ticketId: string; onClose
  * Ask how a task is recovered.
  *
  * @param taskId The task; empty: it is asked for.
+ * @param seen Its worker, as the page shows it.
  * @param name What the result is said of; by default the task.
  */
-export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: string; onClose: () => void }) {
+export function RecoverTask({ taskId, seen, name, onClose }: { taskId: string; seen?: { session_id: string; incarnation_id: string }; name?: string; onClose: () => void }) {
   return (
     <Ask
       title={taskId ? `Recover ${name ?? taskId}?` : 'Recover a task'}
@@ -84,7 +85,7 @@ export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: 
       ]}
       confirm="Recover"
       run={async ({ task_id = taskId, start, reviewed }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...seen, ...by() } }))
         if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
         say(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
       }}

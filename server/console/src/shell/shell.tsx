@@ -7,6 +7,7 @@ import { useConnection } from '../api/watch'
 import { timeOfDay } from '../format'
 import { Toasts } from '../ui/act'
 import { Button } from '../ui/basics'
+import { useTitleCount } from './title'
 
 const Palette = lazy(() => import('./palette'))
 const Preferences = lazy(() => import('./preferences'))
@@ -98,9 +99,7 @@ export function Shell() {
 
 function NeedsYouCount() {
   const total = useQuery(attentionQuery).data?.total
-  useEffect(() => {
-    document.title = total ? `(${total}) Queenright` : 'Queenright'
-  }, [total])
+  useTitleCount(total ?? 0)
   if (!total) return null
   return (
     <span className="count" aria-label={`${total} need you`}>

@@ -11,7 +11,7 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import fit, local_time, outcome_name, truncate
+from queenright.cli.output.text import local_time, outcome_name, truncate, worker_cells
 from queenright.cli.service import require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
@@ -109,7 +109,7 @@ def recoveries(service: Queenright, as_json: Json = False, limit: Limit = 20) ->
     """List recoveries, newest first."""
     rows = list(service.recoveries.list(limit=limit))
     lines = (
-        f"{local_time(r.created_at)}  {r.state:<10} {fit(r.agent_id, 24)} {_attempt(r)}  "
+        f"{local_time(r.created_at)}  {r.state:<10} {worker_cells(r.agent_id, r.session_id)} {_attempt(r)}  "
         f"{r.task_id}  {truncate(r.outcome or r.reason)}"
         for r in rows
     )
@@ -130,7 +130,7 @@ def interventions(
         require_text(agent)
     rows = list(service.interventions.list(agent_id=agent, limit=limit))
     lines = (
-        f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {fit(i.agent_id, 24)} "
+        f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
         f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
         for i in rows
     )

@@ -9,7 +9,7 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import fit, outcome_name, truncate
+from queenright.cli.output.text import outcome_name, truncate, worker_cells
 from queenright.cli.service import listing_group, with_service
 from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
@@ -29,7 +29,9 @@ def list_approvals(service: Queenright, all_: All = False, as_json: Json = False
     """List the queen's requests to terminate a worker, newest first."""
     rows = list(service.approvals.list(only_open=None if all_ else True, limit=limit))
     lines = (
-        f"{one.approval_id}  {_state(one):<14} {fit(one.agent_id, 24)} {truncate(one.reason)}" for one in rows
+        f"{one.approval_id}  {_state(one):<14} {worker_cells(one.agent_id, one.session_id)} "
+        f"{truncate(one.reason)}"
+        for one in rows
     )
     print_list(rows, lines, "No approvals." if all_ else "No pending approvals.", as_json=as_json)
 

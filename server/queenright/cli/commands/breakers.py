@@ -31,8 +31,8 @@ def list_breakers(
     lines = []
     for b in rows:
         left = max(0.0, b.half_open_at - time.time()) if b.half_open_at else 0.0
-        when = f"half open in {left:.0f} s  " if b.state == "open" else ""
-        count = f"{b.failures} of {format_count(b.threshold, 'failure')}"
+        when = f"half open in {left:.0f} s  " if b.state == "open" and b.half_open_at else ""
+        count = f"{b.failures} of {format_count(b.threshold, 'failure')}" if b.threshold else ""
         lines.append(f"{b.state.replace('_', ' '):<10} {count:>14}  {b.name:<40} {when}{truncate(b.reason)}")
     empty = "No circuit breaker is open." if only_open else "No circuit breakers."
     print_list(rows, lines, empty, as_json=as_json)

@@ -10,7 +10,7 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, By, Json, Limit
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import fit, truncate
+from queenright.cli.output.text import truncate, worker_cells
 from queenright.cli.service import listing_group, warn_about_limits, with_service
 from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
@@ -40,7 +40,9 @@ def list_escalations(
     for e in rows:
         pending = _time_left(e.deadline - time.time(), frozen=frozen)
         state = pending if e.status == "pending" else e.decision or e.status
-        lines.append(f"{e.escalation_id}  {state:<14} {fit(e.agent_id, 24)} {truncate(e.reason)}")
+        lines.append(
+            f"{e.escalation_id}  {state:<14} {worker_cells(e.agent_id, e.session_id)} {truncate(e.reason)}"
+        )
     print_list(rows, lines, "No escalations." if all_ else "No pending escalations.", as_json=as_json)
 
 

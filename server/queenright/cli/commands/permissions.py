@@ -9,7 +9,7 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import single_line, worker_cells
 from queenright.cli.service import listing_group, require_text, with_service
 from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
@@ -30,7 +30,7 @@ def list_permissions(
     rows = list(service.permissions.list(agent_id=agent, limit=limit))
     lines = (
         f"{one.request_id}  {format_duration(max(0.0, one.expires_at - time.time()))} left  "
-        f"{single_line(one.agent_id)}\n  {single_line(one.question)}"
+        f"{worker_cells(one.agent_id, one.session_id)}\n  {single_line(one.question)}"
         for one in rows
     )
     print_list(rows, lines, "No pending permission requests.", as_json=as_json)

@@ -36,6 +36,11 @@ def truncate_start(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
 
 
+def worker_cells(agent_id: str, session_id: str, width: int = 24) -> str:
+    """Return agent and session as columns; commands accept the end of a session's id."""
+    return f"{fit(single_line(agent_id), width)} {truncate_start(single_line(session_id), 14):<14}"
+
+
 def truncate(text: str) -> str:
     """Return text on one line of at most 100 characters."""
     line = " ".join(text.split())

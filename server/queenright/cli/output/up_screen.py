@@ -13,7 +13,9 @@ from rich.text import Text
 
 from queenright.api.status import FeedLine, StandInMessage, Status
 from queenright.cli.output.text import single_line, truncate_start
+from queenright.instrumentation.counts import format_count
 from queenright.server.up import Running, UpOptions
+from queenright.server.views.attention import attention
 from queenright.server.views.formatting import clock_time
 from queenright.server.views.view import status
 
@@ -71,7 +73,9 @@ class UpScreen:
     async def _follow_live(self, running: Running) -> None:
         with Live(console=self.console, auto_refresh=False, transient=False) as live:
             while True:
-                live.update(_render(status(running.service), self.console.height), refresh=True)
+                needs = attention(running.service).total
+                shown = _render(status(running.service), running.url, needs, self.console.height)
+                live.update(shown, refresh=True)
                 await asyncio.sleep(_REFRESH_SECONDS)
 
     async def _follow_lines(self, running: Running) -> None:
@@ -82,7 +86,7 @@ class UpScreen:
             for event in reversed(now.feed):
                 if event.id not in shown:
                     shown.add(event.id)
-                    self._print_plain(f"{event.time} {event.text}")
+                    self._print_plain(f"{clock_time(event.at)} {event.text}")
             if (recorder := running.service.recorder) is not None:
                 for page in recorder.after(pages):
                     self._print_plain(f"{clock_time(page.time)} {page.channel} {page.status}: {page.title}")
@@ -93,7 +97,7 @@ class UpScreen:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def _render(now: Status, height: int) -> Group:
+def _render(now: Status, url: str, needs: int, height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
     for column in _COLUMNS:
         agents.add_column(
@@ -118,9 +122,9 @@ def _render(now: Status, height: int) -> Group:
         )
     if hidden := len(now.agents) - len(shown) + now.agents_left_out:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")
-    room = max(height - len(shown) - 13, 4)
-    entries = [(page.time, _page_line(page)) for page in now.paged[:room]]
-    entries += [(event.time, _event_line(event)) for event in now.feed[:room]]
+    room = max(height - len(shown) - 14, 4)
+    entries = [(page.at, _page_line(page)) for page in now.paged[:room]]
+    entries += [(event.at, _event_line(event)) for event in now.feed[:room]]
     lines = [line for _, line in sorted(entries, key=lambda entry: entry[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
@@ -129,15 +133,30 @@ def _render(now: Status, height: int) -> Group:
     return Group(
         Panel(agents, title="Agents", border_style="bright_black"),
         Panel(feed, title="Timeline", border_style="bright_black"),
+        status_line(url, needs),
     )
 
 
+def status_line(url: str, needs: int) -> Text:
+    """Return what needs a person, and where to answer it: in the console and in the terminal."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    if needs:
+        line.append(
+            f" {format_count(needs, 'item')} need{'s' if needs == 1 else ''} you", style="dark_orange"
+        )
+    else:
+        line.append(" Nothing needs you", style="green")
+    return line.append(f"  {url}  ", style="bold").append(f"queenright tui --url {url}", style="bright_black")
+
+
 def _event_line(event: FeedLine) -> Text:
-    return Text.assemble((event.time + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, "")))
+    return Text.assemble(
+        (clock_time(event.at) + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, ""))
+    )
 
 
 def _page_line(page: StandInMessage) -> Text:
     style = "bold green" if page.status == "resolved" else "bold red"
     return Text.assemble(
-        (page.time + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
+        (clock_time(page.at) + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
     )

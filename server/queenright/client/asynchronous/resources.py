@@ -136,6 +136,8 @@ class AsyncRecoveries(AsyncResource):
         by: str | None = None,
         reviewed: bool | None = None,
         from_start: bool | None = None,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.RecoveryResult:
         """
         Recover a task.
@@ -143,7 +145,14 @@ class AsyncRecoveries(AsyncResource):
         ``reviewed``: a person has reviewed the failure, which allows one attempt beyond the limit.
         ``from_start``: without a valid checkpoint, start over and repeat completed work.
         """
-        body = json_body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
+        body = json_body(
+            task_id=task_id,
+            by=by,
+            reviewed=reviewed,
+            from_start=from_start,
+            session_id=session_id,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(api.RecoveryResult, "/api/recoveries", body)
 
 
@@ -371,9 +380,13 @@ class AsyncService(AsyncResource):
         """Return the content of the console."""
         return await self._transport.get_model(api.Status, "/api/status")
 
-    async def attention(self) -> api.AttentionList:
+    async def attention(
+        self, *, agent_id: str | None = None, session_id: str | None = None
+    ) -> api.AttentionList:
         """Return what needs a person now, most urgent first."""
-        return await self._transport.get_model(api.AttentionList, "/api/attention")
+        return await self._transport.get_model(
+            api.AttentionList, "/api/attention", agent_id=agent_id, session_id=session_id
+        )
 
     async def version(self) -> api.Version:
         """Return the version of the service."""

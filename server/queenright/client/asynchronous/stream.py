@@ -162,7 +162,7 @@ class AsyncEventStream:
             kind: Any = message.event
             data = json.loads(message.data)
             self._on_notice(Notice(kind, data=data if isinstance(data, dict) else {}))
-        else:
+        elif message.event != "alive":
             self._events.append((parse_model(Event, json.loads(message.data)), message.id))
 
     async def _pause(self) -> None:

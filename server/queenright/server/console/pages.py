@@ -28,7 +28,7 @@ from queenright.server.console.actions import WORKER_ACTS
 from queenright.server.console.answers import ANSWER_ACTS
 from queenright.server.console.forms import Act, Given, IncompleteFormError, Question
 from queenright.server.console.templates import PAGES, render
-from queenright.server.console.tickets import TICKET_ACTS, can_be_acknowledged, can_be_silenced
+from queenright.server.console.tickets import TICKET_ACTS, can_be_silenced
 from queenright.server.console.view import agent_values, breakers_values, recoveries_values
 from queenright.server.problems import LONGEST_TEXT
 from queenright.server.routes.dependencies import ServiceDep
@@ -101,8 +101,10 @@ async def get_recoveries(request: Request, service: ServiceDep, cursor: str | No
 @router.get("/telemetry")
 async def get_telemetry(request: Request, service: ServiceDep) -> HTMLResponse:
     """Return the page of incoming telemetry."""
-    telemetry = telemetry_view(service.intake, service.monitor, service.clock())
-    return render(request, "telemetry.html", otlp_port=service.settings.otlp.port, **vars(telemetry))
+    telemetry = telemetry_view(service.intake, service.monitor)
+    return render(
+        request, "telemetry.html", otlp_port=service.settings.otlp.port, at=service.clock(), **vars(telemetry)
+    )
 
 
 @router.get("/tickets/{ticket_id}")
@@ -121,8 +123,6 @@ async def get_ticket(request: Request, service: ServiceDep, ticket_id: str) -> H
         "ticket.html",
         ticket=row,
         parts=parts,
-        may_acknowledge=can_be_acknowledged(ticket),
-        may_resolve=service.tickets.can_be_resolved(ticket),
         silences_unknown=service.silences.unknown,
         may_silence=can_be_silenced(ticket),
         known_agent=service.monitor.get(ticket.worker_agent_id) is not None,

@@ -48,7 +48,7 @@ async def get_breaker(health: HealthDep, name: BreakerName) -> api.Breaker:
     return api.Breaker.of(await health.get_circuit_breaker_status(name))
 
 
-@router.post("/{name:path}/reset", **operation(errors=(404,)))
+@router.post("/{name:path}/reset", **operation(errors=(404, 409)))
 async def reset_breaker(
     request: Request, health: HealthDep, name: BreakerName, body: Reset | None = None
 ) -> api.Breaker:

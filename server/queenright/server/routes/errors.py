@@ -29,6 +29,7 @@ from queenright.health.interventions.approvals import ApprovalClosedError, Appro
 from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
 from queenright.health.interventions.permissions import PermissionNotFoundError
 from queenright.health.interventions.permit import ActionRefusedError
+from queenright.health.process_breakers import ProcessBreakerError
 from queenright.health.service import (
     AgentNotFoundError,
     EscalationClosedError,
@@ -103,6 +104,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     NoPeerError: 409,
     NoSettingsFileError: 409,
     NothingToSilenceError: 409,
+    ProcessBreakerError: 409,
     SessionBusyError: 409,
     TicketClosedError: 409,
     TicketStatusError: 409,

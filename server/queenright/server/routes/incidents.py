@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from queenright import api
-from queenright.health.incidents import incidents_of
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.views.attention import attention
+from queenright.server.routes.params import AgentQuery, SessionQuery
+from queenright.server.views.attention import attention, incidents_of_tickets
 from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
@@ -21,16 +20,18 @@ _LARGEST: Final = 10_000
 
 # Not of the tag "tickets": most items have no ticket that another operation could take.
 @router.get("/attention", tags=["service"])
-async def list_attention(response: Response, service: ServiceDep) -> api.AttentionList:
+async def list_attention(
+    service: ServiceDep, agent_id: AgentQuery = None, session_id: SessionQuery = None
+) -> api.AttentionList:
     """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
-    return set_etag(response, attention(service))
+    return attention(service, agent_id=agent_id, session_id=session_id)
 
 
 @router.get("/incidents", tags=["tickets"])
 async def list_incidents(service: ServiceDep) -> api.Incidents:
     """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
     tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
-    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of(tickets)])
+    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of_tickets(service, tickets)])
 
 
 @router.get("/providers", tags=["health"])

@@ -67,7 +67,7 @@ class Feed:
         batch_seconds: Seconds in which events are collected before readers wake.
         clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
-        keep_alive: Seconds of silence before a keep-alive comment.
+        keep_alive: Seconds of silence before an `alive` event.
         send_timeout: Seconds that a client may take to receive data before it is disconnected.
     """
 
@@ -346,7 +346,7 @@ class Reader:
             self._waiting.set_result(None)
 
     def request_keep_alive(self) -> None:
-        """Make ``read`` return a keep-alive comment."""
+        """Make ``read`` return an `alive` event."""
         self._is_keep_alive_due = True
         self.wake()
 
@@ -430,7 +430,8 @@ class Reader:
         head = self._feed.head
         # All earlier events were scanned, so a client that resumes need not scan them again.
         resume_id = head.event_id if head.seq == self.place else ""
-        return b": still here\n" + id_line(resume_id) + b"\n"
+        # A named event with data: a browser hides comments from its program.
+        return b"event: alive\ndata: {}\n" + id_line(resume_id) + b"\n"
 
 
 def id_line(event_id: str) -> bytes:

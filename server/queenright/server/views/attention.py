@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from queenright import api
@@ -16,6 +16,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.server.service import Service
+from queenright.server.views.possible_actions import ticket_actions
 
 LISTED: Final = 200
 _APPROVED: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
@@ -25,9 +26,16 @@ _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "To
 """The causes of incidents that have a name."""
 
 
-def attention(service: Service) -> api.AttentionList:
-    """Return what needs a person now, most urgent first."""
-    items = sorted(_items(service), key=_urgency)
+def attention(
+    service: Service, *, agent_id: str | None = None, session_id: str | None = None
+) -> api.AttentionList:
+    """Return what needs a person now, most urgent first; by default of all workers."""
+    found = (
+        one
+        for one in _items(service)
+        if agent_id in (None, one.agent_id) and session_id in (None, one.session_id)
+    )
+    items = sorted(found, key=_urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
 
 
@@ -61,12 +69,19 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             continue
         is_left = ticket.severity is Severity.HIGH and ticket.ticket_id in unacknowledged
         if is_left or ticket.severity is Severity.CRITICAL:
-            yield _ticket(ticket, service.monitor.get(ticket.worker_agent_id, ticket.worker_session_id))
+            yield _ticket(service, ticket)
 
 
 def open_incidents(service: Service) -> list[Incident]:
     """Return the incidents that are not over, newest first."""
-    return [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
+    found = incidents_of_tickets(service, service.tickets.recent_tickets())
+    return [one for one in found if one.closed_at is None]
+
+
+def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
+    """Return the incidents of these tickets as of now, newest first."""
+    window = service.settings.health_monitoring.tickets.incident_window_seconds
+    return incidents_of(tickets, now=service.clock(), window=window)
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
@@ -162,9 +177,11 @@ def _escalation(one: Escalation, ticket: EscalationTicket | None) -> api.Attenti
     )
 
 
-def _ticket(one: EscalationTicket, worker: WorkerHealth | None) -> api.AttentionItem:
+def _ticket(service: Service, one: EscalationTicket) -> api.AttentionItem:
     # Of a worker that was restarted, actions are about the process that runs now.
+    worker = service.monitor.get(one.worker_agent_id, one.worker_session_id)
     current = one.incarnation_id if worker is None else worker.vitals.incarnation_id
+    actions = ticket_actions(service, one.model_copy(update={"incarnation_id": current}))
     return _item(
         Target(agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=current),
         one.ticket_id,
@@ -174,6 +191,7 @@ def _ticket(one: EscalationTicket, worker: WorkerHealth | None) -> api.Attention
         severity=one.severity,
         text=one.analysis,
         ticket_id=one.ticket_id,
+        options=[action for action in actions if action in ("acknowledge", "terminate")],
         acknowledged=one.acknowledged_at is not None,
     )
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from queenright.api.agents import AgentRow
+from queenright.api.attention import AttentionItem
 from queenright.api.tickets import Ticket
+from queenright.tui.attention import ANSWERS
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
@@ -28,10 +32,39 @@ def nudge(screen: AppScreen, worker: AgentRow) -> None:
 
 def terminate(screen: AppScreen, worker: AgentRow) -> None:
     """Ask for a reason and a confirmation, and terminate a worker."""
+    _ask_reason(screen, worker, lambda reason: _terminate(screen, worker, reason))
+
+
+def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
+    """Ask for a confirmation, and give an answer to something that waits for a person."""
+    known = ANSWERS[name]
+    title = known.question.format(agent=item.agent_id, tool=item.tool or "it")
+
+    def on_confirm(yes: bool | None) -> None:
+        if yes:
+            screen.run_in_background(lambda: _answer(screen, item, name))
+
+    def on_reply(text: str | None) -> None:
+        if text is not None:
+            screen.run_in_background(lambda: _answer(screen, item, name, text))
+
+    if name == "reply":
+        screen.app.push_screen(PromptDialog(title, item.title, "reply", is_required=True), on_reply)
+    elif name == "terminate":
+        _ask_reason(screen, item, lambda reason: _answer(screen, item, name, reason))
+    else:
+        text = f"{item.title}\n{known.effect}"
+        screen.app.push_screen(ConfirmDialog(title, text), on_confirm)
+
+
+def _ask_reason(
+    screen: AppScreen, worker: AgentRow | AttentionItem, act: Callable[[str], Awaitable[None]]
+) -> None:
+    """Ask for a reason and a confirmation of a termination, and act."""
 
     def on_confirm(yes: bool | None, reason: str) -> None:
         if yes:
-            screen.run_in_background(lambda: _terminate(screen, worker, reason))
+            screen.run_in_background(lambda: act(reason))
 
     def on_answer(reason: str | None) -> None:
         if reason is not None:
@@ -86,6 +119,17 @@ async def _reset(screen: AppScreen, breaker: str) -> None:
     await screen.app_state.gateway.reset_breaker(breaker)
     screen.app_state.fleet.stale.add("breakers")
     screen.app_state.set_status("healthy", f"breaker {breaker} is closed")
+
+
+async def _answer(screen: AppScreen, item: AttentionItem, name: str, text: str = "") -> None:
+    state = screen.app_state
+    label = f"{ANSWERS[name].label.lower()} {item.agent_id}"
+    state.set_status("act", f"{label} …")
+    try:
+        state.set_status("act", f"{label}: {await state.gateway.answer(item, name, text)}")
+    finally:
+        # Also if it was refused: somebody else has answered, or the worker was restarted.
+        state.fleet.stale |= {"attention", "tickets"}
 
 
 async def _nudge(screen: AppScreen, worker: AgentRow, message: str) -> None:

@@ -128,13 +128,13 @@ class AppScreen(Screen[None]):
 
     # -- command line ---------------------------------------------------------------------------------
 
-    def action_command(self) -> None:
+    def action_command(self, value: str = "/") -> None:
         """Open the command line."""
         line = self.query_one("#input", Input)
         line.remove_class("hidden")
         if not line.value:
-            line.value = "/"
-            line.cursor_position = 1
+            line.value = value
+            line.cursor_position = len(value)
         line.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

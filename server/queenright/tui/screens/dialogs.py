@@ -119,14 +119,13 @@ class ConfirmDialog(GuardedDialog, ModalScreen[bool]):
 
 
 _KEYS = (
-    ("1 2 3 4  Tab", "fleet, tickets, circuit breakers, timeline"),
+    ("1 2 3 4 5  Tab", "needs you, fleet, tickets, circuit breakers, timeline"),
     ("↑ ↓ j k  Enter", "move; open the selected row"),
     ("Ctrl+Q", "chat with the queen about the ticket; again: back"),
-    ("n  t", "nudge the worker; terminate it"),
-    ("a", "acknowledge the ticket: reminders stop"),
-    ("r", "reset the circuit breaker"),
-    ("/", "command line"),
-    ("Esc", "dismiss a notice; close the command line; back"),
+    ("a d m h r t", "answer what needs you; the keys are below it"),
+    ("n  t  f", "nudge the worker; terminate it; filter the fleet"),
+    ("a  r", "acknowledge the ticket; reset the circuit breaker"),
+    ("/  Esc", "command line; dismiss a notice, clear the filter, back"),
     ("q Ctrl+C", "quit"),
 )
 

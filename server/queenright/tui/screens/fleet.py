@@ -1,4 +1,4 @@
-"""The first screen, with tabs: fleet, tickets, circuit breakers, timeline."""
+"""The first screen, with tabs: what needs you, fleet, tickets, circuit breakers, timeline."""
 
 from __future__ import annotations
 
@@ -13,28 +13,43 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, DataTable, Static
 
 from queenright.api.agents import AgentRow
+from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.tickets import Ticket
+from queenright.instrumentation.counts import format_count
 from queenright.tui import styles
+from queenright.tui.app_state import AppState
+from queenright.tui.attention import ANSWERS, answers_to, label_of
+from queenright.tui.commands import Command
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
 from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import AppScreen, OpenQueen, OpenWorker
 from queenright.tui.widgets.event_log import EventLog
 from queenright.tui.widgets.row_table import Column, RowTable
+from queenright.tui.worker_filter import WorkerFilter
 
 _BARS: Final = 10
 _SESSION_WIDTH: Final = 15
 """Characters of a session id, from its end, which tells sessions apart."""
 _MIN_REASON_WIDTH: Final = 30
+_WIDE_COLUMNS: Final = 100
 _MANY_BAD_STEPS: Final = 5
 """Consecutive bad steps that are highlighted."""
 
 MAX_WORKERS: Final = 200
 """Maximum number of listed workers, worst first: drawing more would take too long."""
 
-_TITLES: Final = {"feed": "Timeline"}
-TABS: Final = ("fleet", "tickets", "breakers", "feed")
+_TITLES: Final = {"needs": "Needs you", "feed": "Timeline"}
+_LISTS: Final = {"needs": "need-list", "tickets": "ticket-list"}
+TABS: Final = ("needs", "fleet", "tickets", "breakers", "feed")
+_NEEDS: Final = (
+    Column("What", 12),
+    Column("Agent", 19),
+    Column("For", 6),
+    Column("Left", 6),
+    Column("Question"),
+)
 _WORKERS: Final = (
     Column("Health", 12),
     Column("For", 6, wide=True),
@@ -60,7 +75,7 @@ _BREAKERS: Final = (Column("State", 11), Column("Breaker", 40), Column("Failures
 
 
 class FleetScreen(AppScreen):
-    """The fleet, tickets, circuit breakers and the timeline."""
+    """What needs a person, the fleet, tickets, circuit breakers and the timeline."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -69,16 +84,26 @@ class FleetScreen(AppScreen):
         ),
         Binding("tab", "next_tab(1)", "Next", show=False, priority=True),
         Binding("shift+tab", "next_tab(-1)", "Previous", show=False, priority=True),
+        *(Binding(answer.key, f"answer('{name}')", answer.label) for name, answer in ANSWERS.items()),
         ("n", "nudge", "Nudge"),
+        ("f", "filter", "Filter"),
         ("t", "terminate", "Terminate"),
         ("a", "acknowledge", "Ack"),
         ("r", "reset", "Reset"),
     ]
 
+    def __init__(self, app_state: AppState) -> None:
+        super().__init__(app_state)
+        self._answers: tuple[str, ...] = ()
+        """Answers that the footer offers."""
+
     def compose_body(self) -> ComposeResult:
         """Compose the tabs."""
         yield Static(id="tabs")
-        with ContentSwitcher(initial="fleet"):
+        with ContentSwitcher(initial=TABS[0]):
+            with Vertical(id="needs"):
+                yield RowTable(_NEEDS, name="need-list")
+                yield Static(id="need-detail")
             yield RowTable(_WORKERS, name="fleet")
             with Vertical(id="tickets"):
                 yield RowTable(_TICKETS, name="ticket-list")
@@ -92,12 +117,12 @@ class FleetScreen(AppScreen):
         return self.query_one(ContentSwitcher).current or TABS[0]
 
     def on_mount(self) -> None:
-        """Focus the fleet."""
+        """Focus the first list."""
         self.focus_list()
 
     def focus_list(self) -> None:
         """Focus the list of the active tab."""
-        self.query_one("#ticket-list" if self.tab == "tickets" else f"#{self.tab}").focus()
+        self.query_one(f"#{_LISTS.get(self.tab, self.tab)}").focus()
 
     def action_tab(self, name: str) -> None:
         """Switch to a tab."""
@@ -114,9 +139,19 @@ class FleetScreen(AppScreen):
         """Enable only the actions of the active tab."""
         if not self.is_mounted or not self.query(ContentSwitcher):
             return True
-        tabs = {"nudge": "fleet", "terminate": "fleet", "acknowledge": "tickets", "reset": "breakers"}
+        if action == "answer":
+            item = self.attention_item
+            return item is not None and parameters[0] in answers_to(item)
+        tabs = {
+            "nudge": "fleet",
+            "terminate": "fleet",
+            "filter": "fleet",
+            "acknowledge": "tickets",
+            "reset": "breakers",
+        }
         if action == "back":
-            return bool(self.app_state.notices) or not self.query_one("#input").has_class("hidden")
+            is_typing = not self.query_one("#input").has_class("hidden")
+            return bool(self.app_state.notices) or is_typing or self._is_filtered
         return tabs.get(action, self.tab) == self.tab
 
     async def draw(self) -> None:
@@ -126,12 +161,16 @@ class FleetScreen(AppScreen):
         fleet, now = state.fleet, state.clock()
         self.query_one("#tabs", Static).update(self._tabs())
         match self.tab:
+            case "needs":
+                table = self.query_one("#need-list", RowTable)
+                table.show({one.item_id: _need(one, now, table.room) for one in fleet.attention_items})
+                self._show_need()
             case "fleet":
                 table = self.query_one("#fleet", RowTable)
                 table.show(
                     {
                         worker_key(one): self._worker(one, now, table.room)
-                        for one in fleet.workers[:MAX_WORKERS]
+                        for one in fleet.filtered_workers[:MAX_WORKERS]
                     }
                 )
             case "tickets":
@@ -148,6 +187,7 @@ class FleetScreen(AppScreen):
         fleet = self.app_state.fleet
         open_breakers = sum(one.state != "closed" for one in fleet.breakers)
         counts = {
+            "needs": fleet.attention_total,
             "fleet": sum(fleet.counts.values()),
             "tickets": len(fleet.open_tickets),
             "breakers": open_breakers,
@@ -157,6 +197,9 @@ class FleetScreen(AppScreen):
             count = f" {counts[name]}" if name in counts else ""
             if name == "fleet" and counts[name] > MAX_WORKERS:
                 count += f", worst {MAX_WORKERS}"
+            if name == "fleet" and fleet.filter != WorkerFilter():
+                words = clip(fleet.filter, 30 if self.size.width >= _WIDE_COLUMNS else 12)
+                count = f" {len(fleet.filtered_workers)}/{len(fleet.workers)}: {words}"
             chosen = name == self.tab
             label = f"{number} {_TITLES.get(name, name.title())}{count}"
             title = f"[{label}]" if chosen else f" {label} "
@@ -191,16 +234,55 @@ class FleetScreen(AppScreen):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open the selected row."""
         key = str(event.row_key.value or "")
-        if self.tab == "fleet":
+        if self.tab == "needs":
+            self._open_item()
+        elif self.tab == "fleet":
             self.post_message(OpenWorker(key))
         elif self.tab == "tickets":
             self.post_message(OpenQueen(key))
 
     async def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Show the details of the selected ticket."""
-        if self.tab == "tickets":
+        """Show the details of the selected item or ticket."""
+        if self.tab == "needs":
+            self._show_need()
+        elif self.tab == "tickets":
             ticket = self.app_state.fleet.ticket(str(event.row_key.value or ""))
             self.query_one("#ticket-detail", Static).update(_detail(ticket))
+
+    @property
+    def attention_item(self) -> AttentionItem | None:
+        """The selected item that needs a person."""
+        if self.tab != "needs":
+            return None
+        return self.app_state.fleet.attention_item(self.query_one("#need-list", RowTable).selected)
+
+    @property
+    def _is_filtered(self) -> bool:
+        return self.tab == "fleet" and self.app_state.fleet.filter != WorkerFilter()
+
+    def _show_need(self) -> None:
+        state, item = self.app_state, self.attention_item
+        if item is not None:
+            hidden = state.fleet.attention_total - len(state.fleet.attention_items)
+            shown: Group | Text = _need_detail(item, hidden)
+        else:
+            shown = styles.styled(
+                "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
+            )
+        self.query_one("#need-detail", Static).update(shown)
+        answers = answers_to(item) if item is not None else ()
+        if answers != self._answers:
+            self._answers = answers
+            self.refresh_bindings()
+
+    def _open_item(self) -> None:
+        """Open the worker of the selected item; of an incident, the chat about its first ticket."""
+        if (item := self.attention_item) is None:
+            return
+        if item.agent_id:
+            self.post_message(OpenWorker(f"{item.agent_id}\n{item.session_id}"))
+        else:
+            self.post_message(OpenQueen(item.ticket_id))
 
     @property
     def worker(self) -> AgentRow | None:
@@ -212,10 +294,38 @@ class FleetScreen(AppScreen):
         fleet = self.app_state.fleet
         if self.tab == "tickets":
             return fleet.ticket(self.query_one("#ticket-list", RowTable).selected)
+        if (item := self.attention_item) is not None and (ticket := fleet.ticket(item.ticket_id)):
+            return ticket
         of_worker = (
             fleet.worst_ticket_of(self.worker.agent_id) if self.tab == "fleet" and self.worker else None
         )
         return of_worker or super().ticket()
+
+    def action_answer(self, name: str) -> None:
+        """Answer the selected item after confirmation."""
+        if (item := self.attention_item) is not None:
+            actions.answer(self, item, name)
+
+    def action_filter(self) -> None:
+        """Open the command line with the filter of the fleet."""
+        self.action_command(f"/filter {self.app_state.fleet.filter}".rstrip() + " ")
+
+    def handle_command(self, command: Command) -> None:
+        """Execute a command."""
+        if command.name == "filter":
+            self.app_state.fleet.filter = WorkerFilter.parse(command.argument)
+            self.action_tab("fleet")
+        else:
+            super().handle_command(command)
+
+    def action_back(self) -> None:
+        """Show all workers again, or go back."""
+        line = self.query_one("#input")
+        if self._is_filtered and line.has_class("hidden") and not self.app_state.notices:
+            self.app_state.fleet.filter = WorkerFilter()
+            self.action_tab("fleet")
+        else:
+            super().action_back()
 
     def action_nudge(self) -> None:
         """Nudge the selected worker."""
@@ -237,6 +347,37 @@ class FleetScreen(AppScreen):
         name = self.query_one("#breakers", RowTable).selected
         if name:
             actions.reset(self, name)
+
+
+def _need(one: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
+    return (
+        styles.label(label_of(one), as_of=one.severity or "queen"),
+        Text(clip(one.agent_id or format_count(one.workers, "worker"), 19)),
+        Text(short_duration(now - one.since)),
+        Text("" if one.deadline is None else short_duration(one.deadline - now)),
+        Text(clip(one.title, room), style=styles.DIM if one.acknowledged else ""),
+    )
+
+
+def _need_detail(one: AttentionItem, hidden: int) -> Group:
+    head = Text.assemble(
+        styles.label(label_of(one), as_of=one.severity or "queen"),
+        "  ",
+        (one.agent_id or format_count(one.workers, "worker"), "bold"),
+        *(f"  {part}" for part in (one.severity, one.tool, one.session_id) if part),
+    )
+    rows = [head, Text(" ".join(strip_control(one.title).split()))]
+    if one.text:
+        rows.append(styles.styled(" ".join(strip_control(one.text).split()), styles.DIM))
+    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(one)]
+    keys = Text()
+    for key, label in (*labels, ("Enter", "Open")):
+        keys.append(f"{key} ", style=f"bold {styles.colour('act')}").append(f"{label}   ")
+    if one.kind == "question" and not one.can_answer:
+        keys.append("answer it where it runs   ", style=styles.DIM)
+    if hidden > 0:
+        keys.append(f"{hidden} more items", style=styles.DIM)
+    return Group(*rows, keys)
 
 
 def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:

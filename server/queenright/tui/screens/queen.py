@@ -1,4 +1,4 @@
-"""A chat with the queen about a ticket, beside the worker's event stream."""
+"""A chat with the queen about a ticket, beside the worker's timeline."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QueenScreen(WorkerStreamScreen):
         """Questions without an answer yet."""
 
     def compose_body(self) -> ComposeResult:
-        """Compose the chat and the event stream side by side."""
+        """Compose the chat and the timeline side by side."""
         with Horizontal(id="split"):
             with Vertical(id="left"):
                 yield Static(id="about")
@@ -86,7 +86,7 @@ class QueenScreen(WorkerStreamScreen):
         waiting = "the queen is thinking …" if self._pending else ""
         shown = self._entries or [ChatEntry(by="", text=ticket.cause, at=0, is_own=False)]
         await self.query_one(Chat).show(shown, waiting)
-        self.query_one(EventLog).show(self.history.lines)
+        self.query_one(EventLog).show(self.timeline.lines)
 
     def _worker_line(self) -> Text:
         worker = self.worker

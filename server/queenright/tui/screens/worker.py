@@ -1,4 +1,4 @@
-"""One worker: health, states over time, event stream."""
+"""One session of a worker: health, states over time, work that is open, timeline."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.widgets import Static
 
 from queenright.api.agents import AgentRow
+from queenright.api.steps import Step
 from queenright.api.tickets import Ticket
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
@@ -19,14 +20,17 @@ from queenright.tui.models import current_activity, health_or_outcome, is_open
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
+from queenright.tui.session_timeline import describe_open
 from queenright.tui.widgets.event_log import EventLog
 
 _HOUR: Final = 3_600.0
 _MAX_VERDICTS: Final = 24
+_MAX_OPEN: Final = 3
+"""Lines of work that is open."""
 
 
 class WorkerScreen(WorkerStreamScreen):
-    """Health and event stream of one worker."""
+    """Health and timeline of one session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n", "nudge", "Nudge"),
@@ -36,8 +40,9 @@ class WorkerScreen(WorkerStreamScreen):
     ]
 
     def compose_body(self) -> ComposeResult:
-        """Compose the health summary and the event stream."""
+        """Compose the health summary, the open work and the timeline."""
         yield Static(id="vitals")
+        yield Static(id="open-work")
         yield EventLog(name="stream")
 
     def on_mount(self) -> None:
@@ -46,7 +51,7 @@ class WorkerScreen(WorkerStreamScreen):
         self.focus_list()
 
     def focus_list(self) -> None:
-        """Focus the event stream."""
+        """Focus the timeline."""
         self.query_one("#stream").focus()
 
     def ticket(self) -> Ticket | None:
@@ -69,7 +74,11 @@ class WorkerScreen(WorkerStreamScreen):
             vitals.update(styles.styled(f"Unknown worker {self.agent_id!r}.", styles.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
-        self.query_one(EventLog).show(self.history.lines)
+        now = self.app_state.clock()
+        self.query_one("#open-work", Static).update(
+            Group(*(_open_line(one, now) for one in self.timeline.open[:_MAX_OPEN]))
+        )
+        self.query_one(EventLog).show(self.timeline.lines)
 
     def _vitals(self, one: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
@@ -152,6 +161,14 @@ class WorkerScreen(WorkerStreamScreen):
     def action_talk(self) -> None:
         """Open a talk with the agent."""
         self.post_message(OpenTalk(self.agent_id))
+
+
+def _open_line(one: Step, now: float) -> Text:
+    is_stalled = one.fires_at is not None and one.fires_at <= now
+    style = styles.colour("stuck" if is_stalled else "act")
+    line = styles.styled(f"▶ {clip(describe_open(one, now), 100)}", style)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def _since(now: float, at: float | None) -> str:

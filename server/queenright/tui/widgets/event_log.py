@@ -38,7 +38,7 @@ class EventLog(RichLog):
             new = list(lines)
         at_end = self._is_at_end() or not self._lines
         for one in new:
-            self.write(render_line(one), scroll_end=at_end)
+            self.write(render_line(one), self.scrollable_content_region.width, scroll_end=at_end)
         self._last, self._lines, self._drawn_width = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:

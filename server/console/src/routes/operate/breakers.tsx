@@ -88,7 +88,12 @@ function BreakerItem({ row }: { row: Breaker }) {
         </p>
         {row.reason && <p className="wrap">{row.reason}</p>}
         <p className="muted number">
-          {row.failures ? `${row.failures} of ${counted(row.threshold, 'failure')} in a row` : `Opens after ${counted(row.threshold, 'failure')} in a row`}
+          {row.session_id ? "In the worker's own process, session " : row.failures ? `${row.failures} of ${counted(row.threshold, 'failure')} in a row` : `Opens after ${counted(row.threshold, 'failure')} in a row`}
+          {row.session_id && (
+            <Link className="link" to="/agents/$agentId" params={{ agentId: row.agent_id }} search={{ session: row.session_id }}>
+              {row.session_id}
+            </Link>
+          )}
           {row.opened_at && (
             <>
               , opened <Ago at={row.opened_at} />
@@ -97,7 +102,7 @@ function BreakerItem({ row }: { row: Breaker }) {
           {row.state === 'open' && row.half_open_at && row.half_open_at > now && `, tries again in ${duration(row.half_open_at - now)}`}
         </p>
       </div>
-      {mayAct && (row.state !== 'closed' || row.failures > 0) && (
+      {mayAct && !row.session_id && (row.state !== 'closed' || row.failures > 0) && (
         <Button small onPress={() => setAsking(true)} aria-label={`Reset ${row.name}`}>
           Reset…
         </Button>

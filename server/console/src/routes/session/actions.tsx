@@ -10,7 +10,7 @@ import { Button } from '../../ui/basics'
 
 const Ask = lazy(() => import('../../ui/dialog').then((module) => ({ default: module.Ask })))
 const RecoverTask = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.RecoverTask })))
-const SilenceTicket = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.SilenceTicket })))
+const SilenceTickets = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.SilenceTickets })))
 const StopWorker = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.StopWorker })))
 
 /** Tickets of one session, newest first. */
@@ -38,15 +38,11 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   const canRecover = worker.ended && worker.outcome !== 'completed'
   return (
     <div className="row wraps" role="group" aria-label="Actions">
-      {!worker.ended && (
-        <>
-          <Button onPress={() => ask('nudge')}>Nudge…</Button>
-          <Button onPress={() => ask('escalate')}>Escalate…</Button>
-        </>
-      )}
+      {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
+      {worker.actions.includes('escalate') && <Button onPress={() => ask('escalate')}>Escalate…</Button>}
       {ticket && <Button onPress={() => ask('silence')}>Silence…</Button>}
       {canRecover && <Button onPress={() => ask('recover')}>Recover…</Button>}
-      {!worker.ended && (
+      {worker.actions.includes('terminate') && (
         <Button look="danger" onPress={() => ask('stop')}>
           Stop…
         </Button>
@@ -95,9 +91,9 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
         />
       )
     case 'silence':
-      return <SilenceTicket ticketId={ticket!.ticket_id} onClose={onClose} />
+      return <SilenceTickets ids={[ticket!.ticket_id]} onClose={onClose} />
     case 'recover':
-      return <RecoverTask taskId={worker.task_id} name={agentId} onClose={onClose} />
+      return <RecoverTask taskId={worker.task_id} seen={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
     case 'stop':
       return <StopWorker target={target} seen={seen} onClose={onClose} />
   }

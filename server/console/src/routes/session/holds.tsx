@@ -1,4 +1,5 @@
 import { useQuery } from '@tanstack/react-query'
+import { useEffect } from 'react'
 import type { AgentHealth, DetectorValue, Step } from '../../api/schema'
 import { evaluationQuery } from '../../api/steps'
 import { count, duration, words } from '../../format'
@@ -37,7 +38,12 @@ export const amount = (value: number): string => (Number.isInteger(value) ? coun
 
 /** What the detector of a finding held when it fired, against its limit. */
 export function FindingHeld({ step, worker }: { step: Step; worker: AgentHealth }) {
-  const { data, error } = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
+  const { data, error, refetch } = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
+  // What was read before the finding does not have its moment.
+  const isOlder = data !== undefined && (data.moments.at(-1)?.at ?? 0) < step.at
+  useEffect(() => {
+    if (isOlder) void refetch()
+  }, [isOlder, refetch])
   if (error) return <p className="muted">{error.message}</p>
   if (!data) return <Loading rows={1} />
   const moment = data.moments[momentOf(data.moments, step.step_id, step.at)]

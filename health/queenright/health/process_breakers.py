@@ -1,0 +1,48 @@
+"""Circuit breakers that run in a worker's own process, as the worker reports them."""
+
+from __future__ import annotations
+
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.breakers.registry import BreakerName
+from queenright.health.monitor import WorkerHealth
+from queenright.health.vital_facts import OWN
+from queenright.instrumentation.errors import QueenrightError
+
+_KIND = OWN.strip()
+
+
+class ProcessBreakerError(QueenrightError):
+    """Raised when a breaker is to be reset that is not in the service."""
+
+    def __init__(self, breaker: BreakerStatus) -> None:
+        super().__init__(
+            f"circuit breaker {breaker.name!r} is in the process of {breaker.agent_id!r}, session "
+            f"{breaker.session_id!r}; it closes when a probe there succeeds"
+        )
+
+
+def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
+    """Return the breakers of a worker's process that are not closed. Counts and probes are not reported."""
+    v = worker.vitals
+    if not v.breakers or v.ended:
+        return []
+    reported = [(name, BreakerState.OPEN) for name in v.breakers.open]
+    reported += [(name, BreakerState.HALF_OPEN) for name in v.breakers.on_trial]
+    return [
+        BreakerStatus(
+            name=str(BreakerName(_KIND, v.agent_id, f"{v.session_id}:{name.removeprefix(OWN)}")),
+            kind=_KIND,
+            agent_id=v.agent_id,
+            session_id=v.session_id,
+            target=name.removeprefix(OWN),
+            state=state,
+            failures=0,
+            threshold=0,
+            reason="reported by the worker's process",
+            opened_at=v.breakers_since if len(reported) == 1 else None,
+            half_open_at=None,
+        )
+        for name, state in reported
+        if name.startswith(OWN)
+    ]

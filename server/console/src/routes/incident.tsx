@@ -1,0 +1,107 @@
+import './tickets.css'
+import { useQuery } from '@tanstack/react-query'
+import { Link, useParams } from '@tanstack/react-router'
+import { useState } from 'react'
+import { callerQuery, incidentsQuery } from '../api/queries'
+import type { Incident, Ticket } from '../api/schema'
+import { useNow } from '../clock'
+import { counted, duration } from '../format'
+import { useTitle } from '../shell/title'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { causeOf, TicketList, useAcknowledgeAll, useChildren } from './incidents'
+import { QueenChat } from './queen'
+import { Runbook } from './runbook'
+import { Notified, Trace } from './ticket'
+import { SilenceTickets } from './worker-dialogs'
+
+/** One incident: its tickets, who was notified of it, and what a person does about all of them. */
+export function IncidentPage() {
+  const { incidentId } = useParams({ from: '/incidents/$incidentId' })
+  const found = useQuery(incidentsQuery)
+  const incident = found.data?.incidents.find((one) => one.incident_id === incidentId)
+  useTitle(incident ? `Incident: ${causeOf(incident)}` : 'Incident')
+  if (incident) return <Shown incident={incident} />
+  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
+  if (!found.data) return <Loading rows={8} />
+  return (
+    <Empty title="There is no such incident">
+      <p>Incidents are listed for seven days; the tickets stay.</p>
+      <Link to="/tickets/$ticketId" params={{ ticketId: incidentId }} className="link">
+        Open its first ticket
+      </Link>
+    </Empty>
+  )
+}
+
+function Shown({ incident }: { incident: Incident }) {
+  const now = useNow()
+  const tickets = useChildren(incident.ticket_ids)
+  const first = tickets.data?.[0]
+  const isOpen = !incident.closed_at
+  return (
+    <>
+      <div className="page-head">
+        <h1 className="wrap">{causeOf(incident)}</h1>
+        <Pill tone={isOpen ? toneOf(incident.severity) : 'quiet'}>{incident.severity}</Pill>
+        <Pill tone={isOpen ? 'queen' : 'quiet'}>{isOpen ? 'open' : 'closed'}</Pill>
+      </div>
+      {isOpen && <Actions incident={incident} tickets={tickets.data ?? []} />}
+      <div className="ticket-page">
+        <div className="stack">
+          <Panel title="Tickets" aside={<span className="muted number">{incident.open_tickets} of {incident.ticket_ids.length} open</span>}>
+            {tickets.data ? (
+              <TicketList tickets={tickets.data} more={incident.ticket_ids.length - tickets.data.length} />
+            ) : tickets.error ? (
+              <ReadError error={tickets.error} retry={() => void tickets.refetch()} />
+            ) : (
+              <Loading rows={3} />
+            )}
+          </Panel>
+          <Runbook name="QueenrightIntervention" />
+        </div>
+        <div className="stack">
+          <Panel title="Facts">
+            <dl className="facts body">
+              <dt>{isOpen ? 'Open for' : 'Was open for'}</dt>
+              <dd>{duration((incident.closed_at ?? now) - incident.opened_at)}</dd>
+              <dt>Began</dt>
+              <dd>
+                <Ago at={incident.opened_at} />
+              </dd>
+              <dt>Affects</dt>
+              <dd>{counted(incident.workers, 'worker')}</dd>
+              {first && <Trace ticket={first} />}
+              <dt>Incident</dt>
+              <dd className="mono">{incident.incident_id}</dd>
+            </dl>
+          </Panel>
+          {first && <Notified ticket={first} />}
+          <QueenChat ticketId={incident.incident_id} />
+        </div>
+      </div>
+    </>
+  )
+}
+
+function Actions({ incident, tickets }: { incident: Incident; tickets: readonly Ticket[] }) {
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const [silencing, setSilencing] = useState<readonly string[] | null>(null)
+  const acknowledge = useAcknowledgeAll(incident)
+  const open = tickets.filter((one) => !one.closed_at)
+  const silent = open.filter((one) => !one.silenced)
+  if (mayAct === undefined) return null
+  if (!mayAct) return <p className="muted ticket-actions">You may view this incident; acting on it needs the role operator.</p>
+  return (
+    <>
+      <div className="row wraps ticket-actions" role="group" aria-label="Actions">
+        <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || open.every((one) => one.acknowledged_by)}>
+          Acknowledge all
+        </Button>
+        <Button onPress={() => setSilencing(silent.map((one) => one.ticket_id))} isDisabled={silent.length === 0}>
+          {open.length && !silent.length ? 'Silenced' : 'Silence all…'}
+        </Button>
+      </div>
+      {silencing && <SilenceTickets ids={silencing} onClose={() => setSilencing(null)} />}
+    </>
+  )
+}

@@ -1,0 +1,45 @@
+"""What needs a person, and how it can be answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from queenright.api.attention import AttentionItem
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: its key, its label, the question that confirms it, and what it does."""
+
+    key: str
+    label: str
+    question: str
+    effect: str = ""
+
+
+ANSWERS: Final = {
+    "allow": Answer("a", "Allow", "Allow {tool} for {agent}?", "The agent runs the tool."),
+    "deny": Answer("d", "Deny", "Deny it for {agent}?", "The agent goes on without it."),
+    "approve": Answer("t", "Approve stop", "Terminate {agent}?", "The worker saves its state and stops."),
+    "more_time": Answer("m", "More time", "Give {agent} more time?", "It keeps running."),
+    "hand_off": Answer("h", "Hand over", "Hand {agent} over?", "The work is handed over."),
+    "terminate": Answer("t", "Terminate", "Terminate {agent}?", "The worker saves its state and stops."),
+    "acknowledge": Answer("a", "Ack", "Acknowledge the ticket on {agent}?", "Reminders stop."),
+    "reply": Answer("r", "Reply", "Reply to {agent}"),
+}
+"""All answers by name."""
+
+
+def label_of(item: AttentionItem) -> str:
+    """Return what kind of item it is."""
+    return "decision" if item.kind == "escalation" else item.kind
+
+
+def answers_to(item: AttentionItem) -> tuple[str, ...]:
+    """Return the names of the answers that an item has."""
+    if item.kind == "question":
+        return ("reply",) if item.can_answer else ()
+    if item.kind == "ticket":
+        return ("terminate",) if item.acknowledged else ("acknowledge", "terminate")
+    return tuple(one for one in item.options if one in ANSWERS)

@@ -1,0 +1,92 @@
+"""The timeline of one session, without widgets: its steps as lines, and the work that is open."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from queenright.api.steps import Step, Steps
+from queenright.tui.event_lines import EventLine
+from queenright.tui.formatting import clip, clock_time, short_duration, short_number
+
+_LINES: Final = 1_000
+_MAX_LENGTH: Final = 300
+_PRECISE_SECONDS: Final = 10.0
+_VERDICTS: Final = {"ACCEPT": "healthy", "CONTINUE": "info", "": "info"}
+
+
+class SessionTimeline:
+    """
+    The newest steps of a session.
+
+    Attributes:
+        lines: The steps, in the order in which they ended.
+        open: What the worker does now.
+        last: The place in the log after which later steps are; None: unknown.
+    """
+
+    def __init__(self) -> None:
+        self.lines: deque[EventLine] = deque(maxlen=_LINES)
+        self.open: list[Step] = []
+        self.last: str | None = None
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.lines.clear()
+        self.last = None
+
+    def add(self, page: Steps) -> None:
+        """Add the page after ``last``; the newest page if nothing is known yet."""
+        self.lines.extend(step_line(one) for one in page.items if one.phase != "open")
+        self.open, self.last = page.open, page.last or self.last
+
+
+def step_line(step: Step) -> EventLine:
+    """Return a step as a line of a timeline."""
+    kind, text = _describe(step)
+    if step.phase == "failed":
+        kind = "failing"
+    line = ". ".join(one for one in (text, step.text) if one)
+    return EventLine(clock_time(step.at), kind, clip(line, _MAX_LENGTH))
+
+
+def _describe(step: Step) -> tuple[str, str]:
+    took = "" if step.ended_at is None else f" in {_duration(step.ended_at - step.started_at)}"
+    detail = f" {step.detail}" if step.detail else ""
+    match step.kind:
+        case "turn" if step.type.startswith("step_"):
+            return _VERDICTS.get(step.detail, "degraded"), f"{step.name}{detail}"
+        case "turn":
+            tokens = short_number(step.tokens_in + step.tokens_out)
+            return "info", f"{step.name or 'model'}{detail}, {tokens} tokens{took}"
+        case "tool":
+            return "info", f"{step.name}{detail}{took}"
+        case "wait":
+            return "info", f"waited for {step.name.replace('_', ' ')}{took.replace(' in ', ' ')}"
+        case "finding":
+            return step.severity, f"{step.name.replace('_', ' ')}{detail}"
+        case "state":
+            return step.name, f"{step.name}{detail}"
+        case "started" | "ended":
+            return "act", f"session {step.name if step.kind == 'ended' else 'started'}{detail}"
+        case "checkpoint":
+            return "info", "checkpoint saved"
+        case "intervention":
+            return "act", "" if step.text else step.name.replace("_", " ")
+        case _:
+            return step.severity or "info", "" if step.text else step.name.replace("_", " ")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < _PRECISE_SECONDS else short_duration(seconds)
+
+
+def describe_open(step: Step, now: float) -> str:
+    """Return what a worker does now, since when, and when it counts as stalled: ``search, 40 s of 2 min``."""
+    limit = "" if step.limit_seconds is None else f" of {short_duration(step.limit_seconds)}"
+    stalls = "" if step.fires_at is None else f", stalls in {short_duration(step.fires_at - now)}"
+    if step.fires_at is not None and step.fires_at <= now:
+        stalls = ", stalled"
+    name = step.name.replace("_", " ") or "model"
+    doing = f"waiting for {name}" if step.kind == "wait" else name
+    return f"{doing}, {short_duration(now - step.started_at)}{limit}{stalls}"

@@ -1,0 +1,98 @@
+"""Alerts of tickets that share a cause: people are notified of each ticket once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from queenright.alerting.notification import enqueue, list_notifications, read_active
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import Severity
+from queenright.health.store import Store
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from tests.alerting.parts import ticket
+from tests.alerting.test_sessions_of_one_agent import Line, line
+
+__all__ = ["line"]
+
+SETTINGS = AlertingSettings()
+NOW, CAUSE = 1_800_000_000.0, "tool:search"
+
+
+async def write(store: Store, one: EscalationTicket, at: float, *, hold_seconds: float = 0.0) -> None:
+    await store.transact(lambda conn: enqueue(conn, one, SETTINGS, at, hold_seconds=hold_seconds))
+
+
+async def firing(store: Store, at: float) -> list[tuple[str, str]]:
+    """Return ticket and group of the firing alerts."""
+    found = await store.read(read_active)
+    return [(one.ticket_id, one.labels.get("storm", "")) for one in found if one.is_firing(at)]
+
+
+@pytest.mark.parametrize(("after", "group"), [(5.0, CAUSE), (60.0, "")])
+async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, after: float, group: str) -> None:
+    """B104: in the incident's message if Alertmanager still collects, otherwise alone as before."""
+    first = ticket(ticket_id="t1", notified_at=NOW)
+    await write(store, first, NOW)
+    await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + after)
+
+    assert await firing(store, NOW + after) == [("t1", group)]
+
+
+async def test_tickets_that_join_an_incident_at_once_are_one_page(line: Line) -> None:
+    """B104: Alertmanager drops an alert that ended while it collected."""
+    now = time.time()
+    for session in (1, 2):
+        await line.write(session, notified_at=now)
+    for session in (1, 2, 3):
+        await line.write(session, notified_at=now, storm_id=CAUSE)
+    await line.alertmanager.until(
+        lambda: line.messages_on("slack", "firing") and line.messages_on("pagerduty", "firing"), "the page"
+    )
+    await line.flush("marker")
+
+    [page] = line.messages_on("pagerduty", "firing")
+    assert "3 alerts" in page.title
+    assert not line.messages_on("pagerduty", "resolved")
+    assert not line.messages_on("slack", "resolved")
+
+
+async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(store: Store) -> None:
+    first = ticket(ticket_id="t1", notified_at=NOW)
+    await write(store, first, NOW)
+    child = first.model_copy(update={"storm_id": CAUSE, "reminders": 1})
+    await write(store, child, NOW + 3600)
+
+    assert await firing(store, NOW + 3600) == [("t1", "")]
+
+
+@pytest.mark.parametrize("group", [CAUSE, ""])
+async def test_rise_of_a_ticket_of_an_incident_is_one_alert_in_its_group(store: Store, group: str) -> None:
+    """B102, B104: whether the incident's cause was known when people were notified of it or not."""
+    first = ticket(ticket_id="t1", severity=Severity.MEDIUM, storm_id=group, notified_at=NOW)
+    await write(store, first, NOW)
+    await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + 60)
+    for severity in (Severity.HIGH, Severity.CRITICAL):
+        child = first.model_copy(update={"storm_id": CAUSE, "severity": severity})
+        await write(store, child, NOW + 120)
+
+    [(found, labels)] = [
+        (one.ticket_id, one.labels) for one in await store.read(read_active) if one.is_firing(NOW + 121)
+    ]
+    assert (found, labels.get("storm", ""), labels["severity"]) == ("t1", group, "critical")
+    assert len(await store.read(lambda conn: list_notifications(conn, now=NOW + 121))) == 2
+
+
+async def test_alert_of_an_ended_session_is_held_until_calls_succeed(store: Store) -> None:
+    """B104: the end of a run says nothing about the cause that it shares."""
+    for ticket_id in ("t1", "t2"):
+        await write(store, ticket(ticket_id=ticket_id, storm_id=CAUSE), NOW)
+    gone = ticket(ticket_id="t1", storm_id=CAUSE, status=TicketStatus.WORKER_GONE)
+    await write(store, gone, NOW + 60, hold_seconds=600)
+    assert await firing(store, NOW + 61) == [("t1", CAUSE), ("t2", CAUSE)]
+
+    cured = {"status": TicketStatus.RESOLVED, "condition_cleared_at": NOW + 100}
+    await write(store, ticket(ticket_id="t2", storm_id=CAUSE, **cured), NOW + 120)
+
+    assert await firing(store, NOW + 121) == []
