@@ -246,3 +246,14 @@ def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_
     known = {worker.vitals.agent_id: worker for worker in monitor.workers()}
     assert sorted(known) == ["front" if is_named_late else "lead", "scout"]
     assert "stall" not in {finding.kind for worker in known.values() for finding in worker.findings}
+
+
+@pytest.mark.parametrize("name", [".", "..", "\u3164"])
+def test_unusable_agent_name_is_no_name(name: str) -> None:
+    """Heartbeats refuse these names, and no address can contain them."""
+    assert workers(events_of([chat(2, 1, end=1)], [invoke(1, name, start=-1, end=3)])) == {
+        ("svc", TRACE.hex())
+    }
+    assert workers(decode(chat(2, 1, end=1), **{"service.name": name}).events) == {
+        ("unknown_service", TRACE.hex())
+    }

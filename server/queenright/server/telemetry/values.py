@@ -44,7 +44,7 @@ def text_of(value: AnyValue | None) -> str:
     text = value.string_value
     if text:
         # Fast path, taken six times per span: nearly every text is clean.
-        if len(text) <= NAME_LIMIT and text[0] != " " and text[-1] != " " and text.isprintable():
+        if len(text) <= NAME_LIMIT and "." < text[0] < "\x7f" and text[-1] != " " and text.isprintable():
             return mask_name(text)
         return clean_name(text[:_MAX_NAME])
     plain = plain_of(value, 16)
