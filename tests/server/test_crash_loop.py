@@ -480,3 +480,80 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
         await service.bus.drain()
         assert service.tickets.open_tickets() == []
     assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []
+
+
+@pytest.fixture
+async def demo(tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
+    """A service with the short hold of the demo."""
+    found = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def deliver(clock: Clock, number: int) -> list[AgentEvent]:
+    """A session of a courier whose provider refuses every request after a while."""
+
+    def event(kind: EventType, **data: object) -> AgentEvent:
+        clock.now += 1
+        return AgentEvent(
+            type=kind,
+            time=clock.now,
+            agent_id="courier",
+            session_id=f"courier-{number}",
+            incarnation_id=f"i{number}",
+            node_id="deliver",
+            data=data,
+        )
+
+    model = {"provider": "demo", "model": "scripted"}
+    events = [event(EventType.EXECUTION_STARTED, framework="test", start_records=True)]
+    for turn in range(10):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="ACCEPT"))
+    error = {"error": "529 overloaded_error", "error_type": "ProviderError"}
+    for turn in range(10, 22):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model, **error))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="RETRY"))
+    return events
+
+
+def answer(clock: Clock, agent: str) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=clock.now,
+        agent_id=agent,
+        session_id="s",
+        incarnation_id="i",
+        data={"provider": "demo", "model": "scripted", "output_tokens": 8, "duration": 1.0},
+    )
+
+
+@pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])
+async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
+    demo: Service, clock: Clock, others: int, pages: int
+) -> None:
+    """B123: with a short hold too, the first two runs page, and that run after run fails."""
+    for number in range(12):
+        await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
+        await demo.ingest(deliver(clock, number))
+        await until(
+            lambda: (
+                any(
+                    one.notified_at and one.worker_session_id == f"courier-{number}"
+                    for one in demo.tickets.open_tickets()
+                )
+                or None
+            ),
+            f"a ticket of run {number}",
+        )
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+        if number < 3:
+            await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")
+        for _ in range(12):
+            clock.now += 10
+            await demo.tickets.settle(clock.now)
+    await demo.bus.drain()
+
+    titles = [title for _, title in await alerts(demo, "courier")]
+    assert len(titles) == pages, titles

@@ -152,7 +152,11 @@ class ServiceGateway:
         match item.kind, answer:
             case "question", _:
                 await client.agents.inject(
-                    item.agent_id, item.node_id, text, session_id=item.session_id or None
+                    item.agent_id,
+                    item.node_id,
+                    text,
+                    session_id=item.session_id or None,
+                    incarnation_id=seen,
                 )
             case "permission", _:
                 await client.permissions.answer(item.item_id, answer, by=self.by, incarnation_id=seen)

@@ -126,7 +126,7 @@ function Answers({ item }: { item: AttentionItem }) {
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
-  if (item.kind === 'question') return <Reply item={item} />
+  if (item.kind === 'question') return <Reply key={item.incarnation_id} item={item} />
   const busy = permission.isPending || approval.isPending || decision.isPending || acknowledge.isPending
   return (
     <div className="acts">
@@ -192,7 +192,7 @@ function Reply({ item }: { item: AttentionItem }) {
   const [text, setText] = useState('')
   const reply = useAct(async (content: string) => {
     setText('')
-    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id } })).catch((error: unknown) => {
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
       setText((newer) => newer || content)
       throw error
     })

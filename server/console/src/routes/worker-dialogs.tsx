@@ -69,9 +69,10 @@ export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClo
  * Ask how a task is recovered.
  *
  * @param taskId The task; empty: it is asked for.
+ * @param seen Its worker, as the page shows it.
  * @param name What the result is said of; by default the task.
  */
-export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: string; onClose: () => void }) {
+export function RecoverTask({ taskId, seen, name, onClose }: { taskId: string; seen?: { session_id: string; incarnation_id: string }; name?: string; onClose: () => void }) {
   return (
     <Ask
       title={taskId ? `Recover ${name ?? taskId}?` : 'Recover a task'}
@@ -84,7 +85,7 @@ export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: 
       ]}
       confirm="Recover"
       run={async ({ task_id = taskId, start, reviewed }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...seen, ...by() } }))
         if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
         say(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
       }}

@@ -96,8 +96,9 @@ def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -
 def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     if not ladder.nudges:
         return "to be nudged"
-    became = "(dry run)" if dry_run else "sent" if ladder.delivered else "not done"
-    return f"nudge {ladder.nudges} {became}"
+    if ladder.undelivered:
+        return f"could not be nudged: {ladder.undelivered.partition('. ')[0]}"
+    return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
 
 
 def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api.StatusLadder:
