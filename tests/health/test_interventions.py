@@ -592,7 +592,7 @@ async def test_unreachable_worker_is_not_recorded_as_terminated(acting: Acting) 
     await acting.pass_time(24 * 3600)
 
     assert acting.done() == ["nudge unreachable"] * 3 + ["escalate done", "terminate unreachable"]
-    assert acting.service.ledger.ladders[("bee", "bee-1")].delivered is False
+    assert acting.service.ledger.ladders[("bee", "bee-1")].undelivered
     assert acting.of(EventType.AGENT_TERMINATED) == []
     assert acting.of(EventType.NUDGE_SENT) == []
     assert acting.recovery.asked == []

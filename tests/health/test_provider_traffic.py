@@ -58,6 +58,40 @@ def test_status_is_the_share_that_fails(good: int, bad: int, status: str) -> Non
     assert one.errors == ((("overloaded_error", bad),) if bad else ())
 
 
+def test_provider_whose_newest_calls_succeed_does_not_fail() -> None:
+    calls = Calls()
+    for _ in range(12):
+        for n in range(10):
+            calls.call(agent=f"bee{n}", after=0.3, error_type="overloaded_error")
+    failing = calls.found()
+    calls.now += 30
+    for _ in range(12):
+        for n in range(10):
+            calls.call(agent=f"bee{n}", after=0.5)
+
+    recovered = calls.found()
+    assert (failing.status, failing.agents_failing) == ("failing", 10)
+    assert (recovered.status, recovered.agents_failing) == ("ok", 0)
+    assert (recovered.calls, recovered.failed) == (240, 120)
+
+
+def test_provider_whose_newest_calls_fail_fails_after_many_successes() -> None:
+    calls = Calls()
+    calls.call(200, after=1.0)
+    calls.call(20, after=2.0, error_type="overloaded_error")
+
+    assert calls.found().status == "failing"
+
+
+def test_one_agent_that_fails_among_others_that_are_answered_leaves_its_provider_ok_or_degraded() -> None:
+    calls = Calls()
+    for _ in range(20):
+        calls.call(agent="courier", error_type="overloaded_error")
+        calls.call(4, agent="librarian")
+
+    assert calls.found().status == "degraded"
+
+
 def test_old_calls_do_not_count_and_idle_providers_disappear() -> None:
     calls = Calls()
     calls.call(5, error_type="overloaded")

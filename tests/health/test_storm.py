@@ -56,6 +56,46 @@ def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:
     assert seen.storm(2000.0) == "storm2"
 
 
+def test_storm_ends_although_single_workers_get_worse_again_and_again() -> None:
+    seen = watch()
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+    for n in range(10):
+        seen.worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
+
+    assert (seen.storm(1230.0), seen.struck(1230.0)) == ("", 0)
+
+
+def test_two_workers_that_get_worse_after_a_storm_are_not_part_of_it() -> None:
+    seen = watch()
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+    seen.worse(("courier", "s"), 1110.0)
+    seen.worse(("hanger", "s"), 1200.0)
+
+    assert (seen.storm_of(("hanger", "s")), seen.storm_of(("courier", "s"))) == ("", "storm1")
+
+
+def test_worker_that_got_worse_before_a_storm_is_not_part_of_it() -> None:
+    seen = watch()
+    seen.worse(("hanger", "s"), 900.0)
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+
+    assert seen.storm(1000.0) == "storm1"
+    assert seen.storm_of(("hanger", "s")) == ""
+
+
+def test_consecutive_lives_of_one_agent_count_once_in_a_storm() -> None:
+    seen = watch()
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+    for n in range(3):
+        seen.worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
+
+    assert seen.struck(1020.0) == 6
+
+
 def test_storm_has_a_start_time() -> None:
     seen = watch()
     for n in range(6):
@@ -63,7 +103,7 @@ def test_storm_has_a_start_time() -> None:
     assert seen.began_at(1010.0) == 1004.0
     seen.worse(("bee0", "s"), 1060.0)
     seen.worse(("bee9", "s"), 1061.0)
-    assert (seen.struck(1061.0), seen.workers) == (7, 2)
+    assert (seen.struck(1061.0), seen.workers) == (7, 7)
     assert (seen.began_at(1200.0), seen.struck(1200.0)) == (None, 0)
 
 

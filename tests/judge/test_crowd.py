@@ -126,7 +126,7 @@ def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
         watch.worse((f"agent-{number}", "s"), 100.0)
 
     assert watch.storm(1000.0) == ""
-    assert [watch.storm_of((f"agent-{number}", "s"), 1000.0) for number in range(5)] == ["storm-1"] * 4 + [""]
+    assert [watch.storm_of((f"agent-{number}", "s")) for number in range(5)] == ["storm-1"] * 4 + [""]
 
 
 def test_worker_degrading_alone_later_is_in_no_storm() -> None:
@@ -136,7 +136,7 @@ def test_worker_degrading_alone_later_is_in_no_storm() -> None:
 
     watch.worse(("agent-0", "s"), 1000.0)
 
-    assert watch.storm_of(("agent-0", "s"), 1000.0) == ""
+    assert watch.storm_of(("agent-0", "s")) == ""
 
 
 async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:

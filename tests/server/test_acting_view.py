@@ -287,10 +287,14 @@ async def test_overdue_step_waits_its_turn(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delivered", "dry_run", "what"),
-    [(True, False, "nudge 1 sent"), (False, False, "nudge 1 not done"), (True, True, "nudge 1 (dry run)")],
+    ("undelivered", "dry_run", "what"),
+    [
+        ("", False, "nudge 1 sent"),
+        ("it fetches none. Set a URL", False, "could not be nudged: it fetches none"),
+        ("", True, "nudge 1 (dry run)"),
+    ],
 )
-def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: bool, what: str) -> None:
+def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bool, what: str) -> None:
     ladder = Ladder(
         agent_id="bee",
         session_id="s",
@@ -298,7 +302,7 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(delivered: bool, dry_run: boo
         nudges=1,
         trouble_since=0.0,
         acted_at=5.0,
-        delivered=delivered,
+        undelivered=undelivered,
     )
     pending_requests = acting_view(
         stop=Switch(),

@@ -167,7 +167,7 @@ class Fleet:
             clock=self.clock,
             ids=lambda: self.new_id("t"),
             publish=self.publish,
-            group=lambda health, finding: self.storm.storm_of(health.key, self.now),
+            group=lambda health, finding: self.storm.storm_of(health.key),
         )
 
     def clock(self) -> float:

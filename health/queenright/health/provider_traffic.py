@@ -24,6 +24,8 @@ _DURATIONS: Final = 500
 """Durations of a model's calls that are kept: the last ones."""
 _FEWEST: Final = 4
 """The minimum number of calls for a share of failures."""
+_NEWEST: Final = 20
+"""A status is about so many calls: the newest of the window. Those of the oldest span all count."""
 _DEGRADED: Final = 0.1
 _FAILING: Final = 0.5
 
@@ -33,9 +35,9 @@ class ProviderStatus(StrEnum):
 
     OK = "ok"
     DEGRADED = "degraded"
-    """At least a tenth of the calls fail."""
+    """At least a tenth of the newest calls failed."""
     FAILING = "failing"
-    """At least half of the calls fail."""
+    """At least half of the newest calls failed, and the last call of some agent."""
     LIMITED = "limited"
     """It refused calls until a time that it gave."""
     UNKNOWN = "unknown"
@@ -171,17 +173,22 @@ class ProviderTraffic:
             since = now - WINDOW
             traffic.forget(since)
             calls, errors = 0, Counter[str]()
-            for count in traffic.counts.values():
+            newest_calls, newest_failed = 0, 0
+            for _, count in sorted(traffic.counts.items(), reverse=True):
+                if calls < _NEWEST:
+                    newest_calls += count.calls
+                    newest_failed += count.errors.total()
                 calls += count.calls
                 errors += count.errors
             failed = errors.total()
+            is_answered = not traffic.failing
             durations = sorted(duration for at, duration in traffic.durations if at > since)
             until = traffic.limited_until
             until = until if until is not None and until > now else None
             yield ProviderHealth(
                 provider=provider,
                 model=model,
-                status=_status(calls, failed, until),
+                status=_status(newest_calls, newest_failed, until, is_answered=is_answered),
                 calls=calls,
                 failed=failed,
                 errors=tuple(errors.most_common(3)),
@@ -194,7 +201,9 @@ class ProviderTraffic:
             )
 
 
-def _status(calls: int, failed: int, limited_until: float | None) -> ProviderStatus:
+def _status(
+    calls: int, failed: int, limited_until: float | None, *, is_answered: bool
+) -> ProviderStatus:
     if limited_until is not None:
         return ProviderStatus.LIMITED
     if not calls:
@@ -202,7 +211,7 @@ def _status(calls: int, failed: int, limited_until: float | None) -> ProviderSta
     share = failed / calls
     if calls < _FEWEST or share < _DEGRADED:
         return ProviderStatus.OK if failed < calls else ProviderStatus.DEGRADED
-    return ProviderStatus.FAILING if share >= _FAILING else ProviderStatus.DEGRADED
+    return ProviderStatus.FAILING if share >= _FAILING and not is_answered else ProviderStatus.DEGRADED
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

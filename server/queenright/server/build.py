@@ -185,7 +185,7 @@ def _build(
         """Return the cause that a worker shares with others, else the storm that it is part of."""
         now = clock()
         cause = shared_cause(worker, finding, monitor.workers, monitor.settings, now)
-        return cause or remediation.storm.storm_of(worker.key, now)
+        return cause or remediation.storm.storm_of(worker.key)
 
     tickets = TicketService(
         store,

@@ -110,7 +110,7 @@ class Actions:
         one = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(one, Outcome.DRY_RUN, ladder)
-        ladder = _delivered(ladder, True)
+        ladder = _undelivered(ladder, "")
         await self._begin(one, ladder)
         expires_at = one.created_at + _NUDGE_LIFETIME_SECONDS
         try:
@@ -119,8 +119,8 @@ class Actions:
                 grant.target, message, instruction_id=one.intervention_id, expires_at=expires_at
             )
         except Exception as error:
-            undelivered = _delivered(ladder, False)
-            return await self._end(one, _outcome(error), undelivered, detail=_described(error))
+            detail = _described(error)
+            return await self._end(one, _outcome(error), _undelivered(ladder, detail), detail=detail)
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         event = self._event(
             EventType.NUDGE_SENT,
@@ -445,8 +445,8 @@ class Actions:
         )
 
 
-def _delivered(ladder: Ladder | None, is_delivered: bool) -> Ladder | None:
-    return None if ladder is None else ladder.model_copy(update={"delivered": is_delivered})
+def _undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
+    return None if ladder is None else ladder.model_copy(update={"undelivered": why})
 
 
 def _outcome(error: Exception) -> Outcome:

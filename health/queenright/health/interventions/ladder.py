@@ -63,8 +63,8 @@ class Ladder(WorkerRecord):
     escalation_id: str = ""
     is_informed: bool = True
     """While handing off: whether the worker was informed."""
-    delivered: bool = True
-    """Whether the last nudge reached the worker, or is queued for it to fetch."""
+    undelivered: str = ""
+    """Why the last nudge did not reach the worker; empty if it did, or is queued for it to fetch."""
     is_recoverable: bool = True
     """Whether it is recovered after its termination; not if a person terminated it without recovery."""
     by: str = LADDER

@@ -12,7 +12,7 @@ from queenright.health.settings import Storm
 WINDOW_SECONDS: Final = 30.0
 """Shorter than ``group_wait`` of storms in Alertmanager, so that the first message has the whole storm."""
 QUIET_SECONDS: Final = 120.0
-"""A storm is over if no worker gets worse for so long: one judge interval."""
+"""A storm is over once fewer workers than it needs got worse within so long: one judge interval."""
 _BUDGET_SECONDS: Final = 60.0
 
 
@@ -28,7 +28,6 @@ class StormWatch:
         self._settings = settings
         self._ids = ids
         self._worse: dict[WorkerKey, float] = {}
-        self._last: float | None = None
         self._id = ""
         self._began: float | None = None
         self._struck: set[WorkerKey] = set()
@@ -50,13 +49,12 @@ class StormWatch:
                 the same time: an agent that crashes repeatedly counts once.
         """
         self._forget(now)
-        if not self._id:
-            for other in [other for other in self._worse if other[0] == key[0] and is_consecutive(other)]:
-                del self._worse[other]
+        for other in [other for other in self._worse if other[0] == key[0] and is_consecutive(other)]:
+            del self._worse[other]
+            self._struck.discard(other)
         self._worse.pop(key, None)
         self._worse[key] = now
         self._storm_of.pop(key, None)
-        self._last = now
         if self._id:
             self._struck.add(key)
             self._storm_of[key] = self._id
@@ -74,13 +72,13 @@ class StormWatch:
         self._forget(now)
         return self._id
 
-    def storm_of(self, key: WorkerKey, now: float) -> str:
+    def storm_of(self, key: WorkerKey) -> str:
         """
-        Return the id of the current storm, or of the last one in which a worker got worse; else empty.
+        Return the id of the last storm if a worker got worse in it; else empty.
 
         The last tickets of a storm may be written after it is over.
         """
-        return self.storm(now) or self._storm_of.get(key, "")
+        return self._storm_of.get(key, "")
 
     def began_at(self, now: float) -> float | None:
         """Return when the current storm began, in seconds since the epoch, or None."""
@@ -92,17 +90,21 @@ class StormWatch:
 
     @property
     def workers(self) -> int:
-        """How many workers got worse within the window, as of the last call."""
+        """How many workers got worse lately, as of the last call."""
         return len(self._worse)
 
     def _forget(self, now: float) -> None:
-        if self._last is not None and not 0 <= now - self._last < QUIET_SECONDS:
+        self._forget_older(now, QUIET_SECONDS if self._id else WINDOW_SECONDS)
+        if self._id and len(self._worse) < self._settings.workers:
             self._id, self._began = "", None
             self._struck.clear()
+            self._forget_older(now, WINDOW_SECONDS)
+
+    def _forget_older(self, now: float, window: float) -> None:
         # In the order in which they got worse, so the first recent one ends the search.
         while self._worse:
             key, at = next(iter(self._worse.items()))
-            if 0 <= now - at < WINDOW_SECONDS:
+            if 0 <= now - at < window:
                 break
             del self._worse[key]
 

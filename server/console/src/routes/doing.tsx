@@ -5,15 +5,6 @@ import { counted, duration, shortDuration, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 
-const LEVELS: Record<string, string> = {
-  nudged: 'Nudged',
-  escalated: 'Asked an operator',
-  more_time: 'Gave more time',
-  handing_off: 'Handing over',
-  terminating: 'Stopping',
-  terminate: 'Stopping',
-}
-
 /** What Queenright is doing about workers that need no person. */
 export function Doing() {
   const status = useQuery(statusQuery)
@@ -51,7 +42,7 @@ export function Doing() {
                 <Link to="/agents/$agentId" params={{ agentId: ladder.agent_id }} search={{ session: ladder.session_id }} className="link">
                   {ladder.agent_id}
                 </Link>{' '}
-                <span className="muted">{LEVELS[ladder.level] ?? words(ladder.level)}</span>
+                <span className="muted">{ladder.what}</span>
               </span>
               <Ago at={ladder.acted_at} />
             </li>

@@ -105,8 +105,9 @@ def _when(at: float, stop: Switch, now: float, words: str) -> str:
 def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     if not ladder.nudges:
         return "to be nudged"
-    became = "(dry run)" if dry_run else "sent" if ladder.delivered else "not done"
-    return f"nudge {ladder.nudges} {became}"
+    if ladder.undelivered:
+        return f"could not be nudged: {ladder.undelivered.partition('. ')[0]}"
+    return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
 
 
 def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> api.StatusLadder:

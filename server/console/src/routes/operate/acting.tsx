@@ -5,7 +5,7 @@ import { answerApproval } from '../../api/acts'
 import { actorName } from '../../api/acts'
 import { data, GET, POST, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
-import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome, StatusLadder } from '../../api/schema'
+import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
 import { by } from '../../shell/name'
@@ -260,17 +260,6 @@ function EscalationItem({ escalation }: { escalation: Escalation }) {
   )
 }
 
-const LEVELS: Record<StatusLadder['level'], string> = {
-  nudged: 'nudged',
-  escalated: 'escalated',
-  more_time: 'given more time',
-  handing_off: 'handing over',
-  terminating: 'stopping',
-  terminated: 'stopped',
-  recovering: 'recovering',
-  human: 'needs a person',
-}
-
 function Ladders({ acting }: { acting: ActingState }) {
   const now = useNow()
   return (
@@ -280,11 +269,12 @@ function Ladders({ acting }: { acting: ActingState }) {
           <li key={`${ladder.agent_id}/${ladder.session_id}`}>
             <div className="grow">
               <p className="row wraps">
-                <Pill tone={ladder.level === 'human' ? 'failing' : 'degraded'}>{LEVELS[ladder.level]}</Pill>
+                <Pill tone={ladder.level === 'human' ? 'failing' : 'degraded'}>{ladder.level === 'human' ? 'needs a person' : 'automatic'}</Pill>
                 <Worker agentId={ladder.agent_id} sessionId={ladder.session_id} />
                 {ladder.trouble_since ? <span className="muted number">in trouble for {duration(now - ladder.trouble_since)}</span> : null}
               </p>
               <p className="wrap">
+                {ladder.level === 'human' ? '' : `${ladder.what}. `}
                 {ladder.next ? `Next: ${ladder.next}` : ladder.level === 'human' ? 'Waits for a person.' : 'Nothing follows.'}
                 {ladder.next_at && ladder.next_at > now ? <span className="number"> in {duration(ladder.next_at - now)}</span> : null}
               </p>
