@@ -156,7 +156,8 @@ async def test_one_question_and_its_answer(running: Running) -> None:
     ticket_id = await ticket_on(running)
 
     code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
-    _, as_json, _ = await queenright(running, ticket_id[:-3], "--say", "what was tried?", "--json", "--by", "ada")
+    short = ticket_id[:-3]
+    _, as_json, _ = await queenright(running, short, "--say", "what was tried?", "--json", "--by", "ada")
 
     assert (code, err) == (0, "")
     assert out.startswith("Done: ")
