@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -529,6 +530,11 @@ def answer(clock: Clock, agent: str) -> AgentEvent:
     )
 
 
+def has_notified(service: Service, session_id: str) -> bool:
+    tickets = service.tickets.open_tickets()
+    return any(one.notified_at and one.worker_session_id == session_id for one in tickets)
+
+
 @pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])
 async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
     demo: Service, clock: Clock, others: int, pages: int
@@ -537,16 +543,7 @@ async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
     for number in range(12):
         await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
         await demo.ingest(deliver(clock, number))
-        await until(
-            lambda: (
-                any(
-                    one.notified_at and one.worker_session_id == f"courier-{number}"
-                    for one in demo.tickets.open_tickets()
-                )
-                or None
-            ),
-            f"a ticket of run {number}",
-        )
+        await until(partial(has_notified, demo, f"courier-{number}"), f"a ticket of run {number}")
         await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
         if number < 3:
             await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")
