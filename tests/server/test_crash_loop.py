@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from queenright.alerting.notification import read_active
+from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import Tickets
 from queenright.health.tables import OUTBOX
@@ -20,6 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from queenright.server.up import end_former_demo_runs
 from queenright.server.views.ticket_timeline import timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -528,6 +530,25 @@ def answer(clock: Clock, agent: str) -> AgentEvent:
         incarnation_id="i",
         data={"provider": "demo", "model": "scripted", "output_tokens": 8, "duration": 1.0},
     )
+
+
+async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clock: Clock) -> None:
+    for number in range(4):
+        await demo.ingest(deliver(clock, number))
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+    ticket = await failed_runs(demo)
+    begun = deliver(clock, 4)[0]
+    await demo.ingest([replace(begun, data=begun.data | {"framework": DEMO_FRAMEWORK})])
+
+    await end_former_demo_runs(demo)
+    await demo.bus.drain()
+    clock.now += MINUTE
+    await demo.tickets.settle(clock.now)
+
+    worker = demo.monitor.get("courier", "courier-4")
+    assert worker is not None
+    assert worker.vitals.ended
+    assert [one.ticket_id for one in demo.tickets.open_tickets()] == [ticket.ticket_id]
 
 
 def has_notified(service: Service, session_id: str) -> bool:
