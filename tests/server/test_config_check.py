@@ -55,3 +55,9 @@ def test_usable_settings_are_accepted(tmp_path: Path) -> None:
     )
 
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("block", ["http", "otlp"])
+def test_reachable_address_without_a_token_is_refused(block: str) -> None:
+    with pytest.raises(QueenrightError, match=r"0\.0\.0\.0 requires a token"):
+        check({block: {"host": "0.0.0.0"}})

@@ -255,7 +255,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+    """Run a command; `connect` asks a service that is not there, unless told otherwise."""
+    absent = ("--url", "http://127.0.0.1:9") if words[0] == "connect" and "--url" not in words else ()
+    return CliRunner().invoke(app, [str(word) for word in (*words, *absent)])
 
 
 def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Path) -> None:
@@ -391,8 +393,8 @@ def test_settings_of_a_project_name_no_person_and_hold_no_token(home: Path, tmp_
 
 
 def test_printed_settings_are_documents(home: Path) -> None:
-    claude = CliRunner().invoke(app, ["connect", "claude-code", "--print"])
-    codex = CliRunner().invoke(app, ["connect", "codex", "--print"])
+    claude = run("connect", "claude-code", "--print")
+    codex = run("connect", "codex", "--print")
 
     assert "Stop" in json.loads(claude.stdout)["hooks"]
     toml, _, hooks = codex.stdout.partition("{\n")
@@ -408,6 +410,31 @@ def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
     done = run("connect", "claude-code", "--otlp-url", url)
 
     assert "is not a URL" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("otlp", "written"),
+    [
+        ({"port": 5318}, "http://127.0.0.1:5318"),
+        ({"host": "10.0.0.5", "port": 5318}, "http://10.0.0.5:5318"),
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:4318"),
+    ],
+)
+async def test_connect_asks_the_service_for_its_telemetry_address(
+    home: Path, running: Running, otlp: dict[str, Any], written: str
+) -> None:
+    port = running.service.settings.otlp.model_copy(update={"port": 4318} | otlp)
+    running.service.settings = running.service.settings.model_copy(update={"otlp": port})
+
+    done = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+
+    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in done.output
+
+
+def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Path) -> None:
+    done = run("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
+
+    assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in done.output
 
 
 async def test_check_lists_arriving_and_missing_sources(home: Path, running: Running) -> None:
@@ -454,7 +481,7 @@ def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
 
 
 def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:
-    refused = CliRunner().invoke(app, ["connect", "gemini", "--print", "--permission-seconds", "60"])
+    refused = run("connect", "gemini", "--print", "--permission-seconds", "60")
 
     assert isinstance(refused.exception, UsageError)
     assert "Gemini CLI" in str(refused.exception)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from queenright.alerting.notification import read_active
 from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.settings import Tickets
+from queenright.health.settings import TicketSettings
 from queenright.health.tables import OUTBOX
 from queenright.health.ticket_rules import has_new_trouble
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
@@ -49,7 +49,7 @@ def settings(tmp_path: Path, consecutive_failures: int) -> Settings:
     check = known.health_monitoring.health_check.model_copy(
         update={"consecutive_failures": consecutive_failures}
     )
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets(), "health_check": check})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings(), "health_check": check})
     return known.model_copy(update={"health_monitoring": health})
 
 
@@ -271,7 +271,7 @@ async def test_crash_loop_with_default_settings_pages_three_times(
 ) -> None:
     """B123, B41: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings()})
     service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:

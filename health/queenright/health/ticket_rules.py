@@ -54,9 +54,7 @@ def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
     if vitals.ended and not findings:
         return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
     if vitals.may_be_idle:
-        return [
-            f"worker_session_id: {who} is waiting ({vitals.waiting.value}) and may be idle; check again later"
-        ]
+        return [f"worker_session_id: {who} is waiting ({vitals.waiting}) and may be idle; check again later"]
     if not findings and health.findings:
         return [f"worker_session_id: {who} has no finding that justifies a ticket yet; check again later"]
     if not findings:

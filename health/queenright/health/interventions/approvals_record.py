@@ -79,7 +79,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     if v.ended:
         return f"it has ended ({v.status.value})"
     if v.may_be_idle:
-        return f"it waits ({v.waiting.value}) and may be idle"
+        return f"it waits ({v.waiting}) and may be idle"
     before, now = approval.progress_before, v.last_progress
     findings = reasons(worker)
     # Progress does not settle a spending limit: it costs money.

@@ -71,5 +71,5 @@ def _objection(
     if v.ended:
         return f"it has ended ({v.status.value})"
     if kind is not ActionKind.ANSWER and v.may_be_idle:
-        return f"it waits ({v.waiting.value}); answer it, resume it, or stop its process yourself"
+        return f"it waits ({v.waiting}); answer it, resume it, or stop its process yourself"
     return None

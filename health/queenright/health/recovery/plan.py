@@ -17,7 +17,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from queenright.health.settings import Recovery as Limits
+from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.state import progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
@@ -184,8 +184,8 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
         settings: When a process counts as dead.
     """
     v = worker.vitals
-    if not is_stopping and v.waiting is not None and v.may_be_idle:
-        return f"it waits ({v.waiting.value}); answer it, or resume it if its process was killed"
+    if not is_stopping and v.may_be_idle:
+        return f"it waits ({v.waiting}); answer it, or resume it if its process was killed"
     if not is_stopping:
         which = shlex.join([v.agent_id, "--session", v.session_id])
         return f'it is running; terminate it first: queenright terminate {which} --reason "..."'

@@ -35,7 +35,14 @@ def connect(
     check: Annotated[
         bool, typer.Option("--check", help="Show what the service has received; write nothing.")
     ] = False,
-    otlp_url: OtlpUrl = OTLP_URL,
+    otlp_url: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-url",
+            metavar="URL",
+            help="URL of the telemetry port. Default: the service at --url names it.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +75,7 @@ def connect(
 
     if check:
         raise typer.Exit(job.check(client.value, scope, url, token_file))
+    otlp_url = otlp_url or job.find_otlp_url(url, token_file)
     target = job.resolve_target(scope, otlp_url, token_file, permission_seconds)
     if print_:
         job.print_settings(client.value, scope, target)

@@ -18,6 +18,7 @@ from queenright.cli.connecting.clients import CLIENTS, CodingAgent, TelemetryTar
 from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import FileUpdate, RecordStore, plan_connect, plan_disconnect, write
 from queenright.cli.errors import UsageError
+from queenright.cli.hook import OTLP_URL
 from queenright.cli.options import Scope, current_user
 from queenright.cli.output.text import single_line
 from queenright.cli.service import connect as connect_service
@@ -30,6 +31,27 @@ _HIDDEN = "<token>"
 _MASKED = 1000
 """Characters by which masking secrets may lengthen a line."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def find_otlp_url(url: str, token_file: Path | None) -> str:
+    """
+    Return the address of the telemetry port of the service at ``url``.
+
+    The service names its port; one that is not reachable, or refuses the token, has the default port.
+    """
+    from queenright.client.errors import RequestRejectedError, UnreachableError
+
+    host, port = urlsplit(url).hostname or "127.0.0.1", urlsplit(OTLP_URL).port
+    try:
+        with connect_service(url, token_file) as service:
+            otlp = service.service.settings().settings["otlp"]
+    except (RequestRejectedError, UnreachableError):
+        pass
+    else:
+        port = otlp["port"] or port
+        if otlp["host"] not in ("0.0.0.0", "::", *_LOOPBACK):
+            host = otlp["host"]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def resolve_target(

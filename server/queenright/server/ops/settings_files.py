@@ -7,7 +7,7 @@ import os
 from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.litellm_provider import ProviderUnavailableError, check_model_name
-from queenright.server.access.access import tokens_file
+from queenright.server.access.access import Access, tokens_file
 from queenright.server.access.token_file import read_tokens
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.agents.roots import PathNotAllowedError, Roots
@@ -47,6 +47,7 @@ def check_use(settings: Settings) -> None:
     if not faults:
         try:
             read_tokens(tokens_file(settings))
+            Access(settings).require_live_token(settings.http.host, settings.otlp.host)
         except InvalidTokensError as error:
             faults.append(f"auth.tokens_file: {error}")
     roots = Roots(settings.agents.roots)
