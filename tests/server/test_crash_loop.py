@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from queenright.alerting.notification import read_active
+from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import TicketSettings
 from queenright.health.tables import OUTBOX
@@ -19,6 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from queenright.server.up import end_former_demo_runs
 from queenright.server.views.ticket_timeline import timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -529,6 +532,30 @@ def answer(clock: Clock, agent: str) -> AgentEvent:
     )
 
 
+async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clock: Clock) -> None:
+    for number in range(4):
+        await demo.ingest(deliver(clock, number))
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+    ticket = await failed_runs(demo)
+    begun = deliver(clock, 4)[0]
+    await demo.ingest([replace(begun, data={**begun.data, "framework": DEMO_FRAMEWORK})])
+
+    await end_former_demo_runs(demo)
+    await demo.bus.drain()
+    clock.now += MINUTE
+    await demo.tickets.settle(clock.now)
+
+    worker = demo.monitor.get("courier", "courier-4")
+    assert worker is not None
+    assert worker.vitals.ended
+    assert [one.ticket_id for one in demo.tickets.open_tickets()] == [ticket.ticket_id]
+
+
+def has_notified(service: Service, session_id: str) -> bool:
+    tickets = service.tickets.open_tickets()
+    return any(one.notified_at and one.worker_session_id == session_id for one in tickets)
+
+
 @pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])
 async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
     demo: Service, clock: Clock, others: int, pages: int
@@ -537,16 +564,7 @@ async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
     for number in range(12):
         await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
         await demo.ingest(deliver(clock, number))
-        await until(
-            lambda: (
-                any(
-                    one.notified_at and one.worker_session_id == f"courier-{number}"
-                    for one in demo.tickets.open_tickets()
-                )
-                or None
-            ),
-            f"a ticket of run {number}",
-        )
+        await until(partial(has_notified, demo, f"courier-{number}"), f"a ticket of run {number}")
         await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
         if number < 3:
             await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")

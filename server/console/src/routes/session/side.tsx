@@ -4,6 +4,7 @@ import { lazy, Suspense } from 'react'
 import { data, GET } from '../../api/client'
 import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Finding, Intervention, Ticket } from '../../api/schema'
+import { actorName } from '../../api/acts'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
 import { Ago, Panel, Pill, Shape, toneOf } from '../../ui/basics'
@@ -11,11 +12,19 @@ import { isOpen, useTickets } from './actions'
 
 const Chart = lazy(() => import('./chart').then((module) => ({ default: module.Chart })))
 
+const QueenChat = lazy(() => import('../queen').then((module) => ({ default: module.QueenChat })))
+
 export function Side({ worker }: { worker: AgentHealth }) {
   const tickets = useTickets(worker).data ?? []
+  const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
+      {about && (
+        <Suspense>
+          <QueenChat ticketId={about.ticket_id} />
+        </Suspense>
+      )}
       <Usage worker={worker} ticket={tickets.find(isOpen)} />
       <Progress worker={worker} />
       <Interventions worker={worker} />
@@ -107,7 +116,7 @@ function Usage({ worker, ticket }: { worker: AgentHealth; ticket: Ticket | undef
 function Progress({ worker }: { worker: AgentHealth }) {
   const last = worker.verdicts.slice(-24)
   return (
-    <Panel title="Progress" aside={<span className="muted number">{counted(worker.steps, 'step')}</span>}>
+    <Panel title="Progress" aside={<span className="muted number" title="Steps that ended with a verdict or an error. The timeline also lists turns, calls and events.">{counted(worker.steps, 'step')} ended</span>}>
       <div className="body stack">
         <span className="bars wide-bars" role="img" aria-label={last.length ? `Last verdicts: ${last.map((verdict) => words(verdict).toLowerCase()).join(', ')}` : 'No verdicts'}>
           {last.map((verdict, index) => (
@@ -174,7 +183,7 @@ function InterventionItem({ one }: { one: Intervention }) {
         <Shape tone={toneOf(OUTCOMES[one.outcome] ?? one.outcome)} />
         <strong>{words(one.kind)}</strong>
         <span>{words(one.outcome)}</span>
-        <span className="muted">by {one.by || 'unknown'}</span>
+        <span className="muted">{actorName(one.by)}</span>
         <span className="side-when muted">
           <Ago at={one.created_at} />
         </span>
