@@ -26,6 +26,7 @@ class _Model(BaseModel):
     mode: Literal["on", "off"] = "on"
     name: Annotated[str, Field(min_length=1, max_length=3)] = "a"
     names: dict[Literal["a"], str] = {}
+    text: Annotated[str, Field(pattern=r"\S")] = "a"
     nested: _Nested | None = None
     path: Path = Path()
 
@@ -59,6 +60,7 @@ class _Model(BaseModel):
         ({"items": ["a"] * 3}, "items: ['a', 'a', 'a'] is refused: it must have at most 2 items, not 3"),
         ({"mode": "x"}, "mode: 'x' is refused: it must be 'on' or 'off'"),
         ({"name": ""}, "name: '' is refused: it must not be empty"),
+        ({"text": " "}, "text: ' ' is refused: it must not be empty"),
         ({"name": "a" * 4}, "name: it must have at most 3 characters, not 4"),
         ({"name": 4}, "name: 4 is refused: it must be text"),
         ({"names": {"b": "x"}}, "names.b: 'b' is refused: it must be 'a'"),

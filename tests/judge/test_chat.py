@@ -111,7 +111,7 @@ async def test_question_and_answer_are_stored(hive: Hive) -> None:
 
     answer = await say(hive, ticket, "What is wrong, and since when?")
 
-    assert f"queenright tickets show {ticket.ticket_id}" in answer.text
+    assert ticket.cause in answer.text
     messages = await hive.judging.chat.history(ticket.ticket_id)
     assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
     assert messages[1].question_id == messages[0].id

@@ -538,7 +538,7 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
         await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
     ticket = await failed_runs(demo)
     begun = deliver(clock, 4)[0]
-    await demo.ingest([replace(begun, data=begun.data | {"framework": DEMO_FRAMEWORK})])
+    await demo.ingest([replace(begun, data={**begun.data, "framework": DEMO_FRAMEWORK})])
 
     await end_former_demo_runs(demo)
     await demo.bus.drain()

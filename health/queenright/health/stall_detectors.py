@@ -33,7 +33,7 @@ _PHASE_TEXT: Final = {
     Phase.IDLE: "between steps",
     Phase.LLM: "in an LLM call",
     Phase.TOOL: "in a tool call",
-    Phase.UNKNOWN: "in an unknown phase",
+    Phase.UNKNOWN: "(a call may be open: calls are reported when they end)",
 }
 
 

@@ -149,6 +149,8 @@ def fault_message(error: Mapping[str, Any]) -> str:
         message = _wrong_length(kind, context, error.get("input"))
     elif isinstance(given := error.get("input"), float) and given != given and kind in _NUMBER_TYPES:
         message = "it must be a number"
+    elif kind == "string_pattern_mismatch" and context.get("pattern") == r"\S":
+        message = "it must not be empty"
     elif kind in _LIST_TYPES and isinstance(given, (str, int, float)):
         message = "it must be a list, such as [a, b]"
     elif kind in _MESSAGES:

@@ -21,8 +21,8 @@ from queenright.health.summary import summarise
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.judge.agent_workspace import AgentWorkspaces
+from queenright.judge.chat_answers import answer
 from queenright.judge.chat_case import case_of
-from queenright.judge.chat_commands import help_text
 from queenright.judge.chat_log import (
     CHAT_EVENTS,
     CHAT_STREAM,
@@ -408,7 +408,7 @@ def _completed_answer(run: ExecutionState) -> dict[str, Any]:
 
 
 def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
-    """Return the answer of a run; if the model gave none, what works without it."""
+    """Return the answer of a run; if the model gave none, that of the rules."""
     node = result.node
     usage = {
         "llm_calls": 0 if node is None else node.turns,
@@ -418,7 +418,7 @@ def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
     if result.succeeded and node is not None:
         return {"text": node.text, "outcome": "answered", **usage}
     if turn.command is None:
-        rest = help_text(turn.ticket.model_dump(mode="json"))
+        rest = answer(turn.question.text, {"ticket": turn.ticket.model_dump(mode="json")})
     else:
         rest = f"I cannot say whether anything was done. By hand: {turn.command.by_hand}"
     return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}

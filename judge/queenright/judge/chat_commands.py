@@ -1,4 +1,4 @@
-"""The commands of the operator chat, and the replies of ``queenright/rules``, which knows nothing else."""
+"""The commands of the operator chat, and the replies of ``queenright/rules`` in it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Any, Final
 
 from queenright.judge.agent_workspace import RESTART, WRITE_FILE
+from queenright.judge.chat_answers import answer
 from queenright.judge.queen_actions import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import unquote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
@@ -21,13 +22,6 @@ _PLEASE: Final = r"(?is)(?:please\s+)?"
 _ACKNOWLEDGE: Final = re.compile(
     rf"{_PLEASE}(?:ack(?:nowledge)?(?: (?:it|this|the ticket))?|i(?:'ve got| have) (?:it|this))[.!]*\Z"
 )
-_HELP: Final = """\
-Without a language model I only follow commands: `nudge it: TEXT`, `stop it: REASON`, `acknowledge`,
-`restart it`.
-In the terminal: `queenright tickets show {ticket_id}` has cause and advice,
-`queenright events --agent {agent} --types all` follows the worker,
-`queenright recover {session}` restarts it from its last checkpoint.
-For answers and changes of files, set `judging.queen.model`."""
 _NEEDS_MODEL: Final = "Without a language model I cannot read or change files (set `judging.queen.model`)."
 
 
@@ -86,15 +80,6 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
     return None
 
 
-def help_text(ticket: Mapping[str, Any]) -> str:
-    """Say what works without a language model."""
-    return _HELP.format(
-        ticket_id=_text(ticket, "ticket_id"),
-        agent=quote(_text(ticket, "worker_agent_id") or "AGENT"),
-        session=quote(_text(ticket, "worker_session_id") or "SESSION"),
-    )
-
-
 def is_chat(messages: Sequence[Message]) -> bool:
     """Return whether a conversation holds a question of an operator."""
     return _newest_question(messages) is not None
@@ -102,7 +87,7 @@ def is_chat(messages: Sequence[Message]) -> bool:
 
 def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
     """
-    Carry out the command in the newest question, or say what works.
+    Carry out the command in the newest question, or answer it from the ticket.
 
     Args:
         offered: Names of the tools that may be called.
@@ -121,7 +106,7 @@ def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
     ticket = case.get("ticket") or {}
     command = parse_command(_text(question, "message"), ticket)
     if command is None:
-        return ModelReply(text=help_text(ticket))
+        return ModelReply(text=answer(_text(question, "message"), case, unquote("worker", content)))
     if command.tool == WRITE_FILE:
         return ModelReply(text=f"{_NEEDS_MODEL} By hand: {command.by_hand}")
     if command.tool not in offered:

@@ -28,7 +28,7 @@ class UnknownEventError(QueenrightError):
     """Raised when the event after which history was requested is not in the log."""
 
     def __init__(self, event_id: str) -> None:
-        super().__init__(f"event {event_id!r} is not in the log; request the history without `after`")
+        super().__init__(f"event {event_id!r} is not in the log; repeat the request without this id")
         self.event_id = event_id
 
 

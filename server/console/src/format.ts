@@ -60,5 +60,5 @@ export function money(value: number | null | undefined): string {
 /** `user_input` to `user input`. */
 export const words = (name: string): string => name.replaceAll('_', ' ')
 
-/** `1 worker`, `3 workers`. */
-export const counted = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? '' : 's'}`
+/** `1 worker`, `3 workers`, `3 entries`. */
+export const counted = (value: number, noun: string, plural = `${noun}s`): string => `${count(value)} ${value === 1 ? noun : plural}`

@@ -27,3 +27,6 @@ export async function answerApproval(approvalId: string, { agentId, ...seen }: T
   await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...seen, ...by() } }))
   return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} goes on.`
 }
+
+/** Who acted, as the command line says it: Queenright's own order of actions is automatic. */
+export const actorName = (by: string): string => (by === 'ladder' ? 'automatic' : `by ${by || 'unknown'}`)

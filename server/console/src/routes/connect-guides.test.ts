@@ -23,6 +23,13 @@ test('a token is asked for only where one is needed', () => {
   expect(environment({ ...local, needsToken: true })).toContain('OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20qrt_..."')
 })
 
+test('a snippet that imports a package has an install line for it', () => {
+  for (const guide of GUIDES) {
+    const text = codes(guide.id).join('\n')
+    if (text.includes('from queenright')) expect(text).toMatch(/pip install queenright/)
+  }
+})
+
 test('each guide has a name of its own', () => {
   expect(new Set(GUIDES.map((one) => one.id)).size).toBe(GUIDES.length)
 })

@@ -3,12 +3,11 @@ import { useTitle } from '../shell/title'
 import './connect.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useSearch } from '@tanstack/react-router'
-import type { ReactNode } from 'react'
 import { useState } from 'react'
 import { callerQuery } from '../api/queries'
 import type { TelemetrySource } from '../api/schema'
 import { counted } from '../format'
-import { Ago, Button, Copyable, Panel, Pill, Shape } from '../ui/basics'
+import { Ago, Button, Copyable, Panel, Pill, Shape, withCode } from '../ui/basics'
 import { useCurrentInView } from '../ui/filters'
 import { CODING_AGENTS, GUIDES, telemetryAddress } from './connect-guides'
 import type { Guide } from './connect-guides'
@@ -82,9 +81,6 @@ export function ConnectPage() {
     </>
   )
 }
-
-/** A text whose parts in backticks are code. */
-const withCode = (text: string): ReactNode => text.split('`').map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))
 
 /** Whether a guide's telemetry has arrived: a coding agent's at any time, another's since the page was opened. */
 function Arrival({ guide }: { guide: Guide }) {

@@ -34,7 +34,7 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
           <Loading />
         ) : (
           <div className="messages" role="log" aria-label="Conversation with the queen" tabIndex={0}>
-            {chat.data.messages.length === 0 && <p className="muted">Ask what happened, why she decided as she did, or what to do.</p>}
+            {chat.data.messages.length === 0 && <p className="muted">Ask what happened, whether it is still so, what has been done, or what you can do. Orders: <code>nudge it: TEXT</code>, <code>stop it: REASON</code>, <code>acknowledge</code>. Anything else needs a language model (<code>judging.queen.model</code>).</p>}
             {chat.data.messages.map((message) => (
               <div key={message.id} className={`message ${message.role === 'operator' ? 'mine' : ''}`}>
                 {message.text || message.outcome}
@@ -53,7 +53,7 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
               if (text.trim() && !ask.isPending) ask.mutate(text.trim())
             }}
           >
-            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="Question" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
+            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened? Is it still so? What can I do?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || ask.isPending}>
               Ask
             </Button>

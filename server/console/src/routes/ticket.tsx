@@ -3,14 +3,14 @@ import './tickets.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
-import { data, DELETE, GET, POST } from '../api/client'
+import { data, DELETE, GET, POST, RequestError } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Ticket, TimelineEntry } from '../api/schema'
 import { count, counted, dateTime, duration, money, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
 import { by } from '../shell/name'
 import { say, useAct } from '../ui/act'
-import { Ago, Button, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { causeOf, Children, TicketList } from './incidents'
 import { QueenChat } from './queen'
@@ -26,6 +26,15 @@ export function TicketPage() {
     queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
   })
   useTitle(found.data ? `${found.data.worker_agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
+  if (found.error instanceof RequestError && found.error.status === 404 && !found.data)
+    return (
+      <Empty title="There is no such ticket">
+        <p className="wrap">{found.error.message}</p>
+        <Link to="/tickets" search={{}} className="link">
+          Go to the tickets
+        </Link>
+      </Empty>
+    )
   if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading rows={8} />
   const ticket = found.data
@@ -90,7 +99,7 @@ const CHANNELS: Record<NonNullable<Ticket['acknowledged_via']>, string> = {
 function Words({ ticket }: { ticket: Ticket }) {
   const [lead, ...parts] = distinct([
     ['', ticket.analysis || ticket.cause],
-    ['Cause', ticket.cause],
+    [ticket.analysis && !ticket.closed_at && ticket.occurrences > 1 ? `Cause, updated ${timeOfDay(ticket.last_seen)}` : 'Cause', ticket.cause],
     ['Reason', ticket.judge_reasoning],
     ['Suggested', ticket.closed_at ? '' : ticket.suggested_action],
     ['Evidence', ticket.evidence_snippet],

@@ -4,7 +4,7 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { data, GET } from '../api/client'
 import type { Severity, Ticket, TicketStatus } from '../api/schema'
-import { count, money, words } from '../format'
+import { count, counted, money, words } from '../format'
 import { Ago, Button, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
 import { Choice, SearchInput } from '../ui/filters'
 
@@ -147,7 +147,7 @@ function Row({ ticket }: { ticket: Ticket }) {
         {ticket.silenced && <small className="muted"> silenced</small>}
       </td>
       <td className="number hides-small">{count(ticket.occurrences)}×</td>
-      <td className="number hides-small">{money(ticket.spent_usd)}</td>
+      <td className="number hides-small">{ticket.spent_usd === null && ticket.spent_tokens ? counted(ticket.spent_tokens, 'token') : money(ticket.spent_usd)}</td>
       <td className="number when">
         <Ago at={ticket.first_seen} />
       </td>

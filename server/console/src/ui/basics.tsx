@@ -138,3 +138,6 @@ export function Copyable({ text }: { text: string }) {
     </div>
   )
 }
+
+/** A text whose parts in single or double backticks are code. */
+export const withCode = (text: string): ReactNode => text.split(/`{1,2}/).map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))

@@ -327,7 +327,7 @@ def _open_step(kind: str, begun: AgentEvent | None, name: str, since: float, **m
     )
 
 
-_IDLE: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "in an unknown phase"}
+_IDLE: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "idle, or in a call reported at its end"}
 
 
 def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
-import { answerApproval } from '../../api/acts'
+import { actorName, answerApproval } from '../../api/acts'
 import { data, GET, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome } from '../../api/schema'
@@ -328,7 +328,7 @@ function InterventionItem({ row }: { row: Intervention }) {
           <Pill tone={OUTCOME_TONES[row.outcome] ?? toneOf(row.outcome)}>{words(row.outcome)}</Pill>
           <strong>{row.kind}</strong> <Worker agentId={row.agent_id} sessionId={row.session_id} />
           <span className="muted">
-            by {row.by}
+            {actorName(row.by)}
             {row.attempt > 1 && `, attempt ${row.attempt}`}
           </span>
         </p>

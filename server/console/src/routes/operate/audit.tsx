@@ -17,13 +17,14 @@ const GROUPS: Record<string, readonly EventType[]> = {
   actions: ['nudge_sent', 'escalation_triggered', 'escalation_decided', 'termination_requested', 'termination_decided', 'agent_terminated', 'intervention_recorded', 'emergency_stop_changed'],
   recoveries: ['recovery_initiated', 'recovery_completed', 'recovery_failed'],
   breakers: ['circuit_breaker_state_changed'],
-  health: ['finding_opened', 'finding_cleared', 'health_state_changed', 'judge_checked'],
+  health: ['finding_opened', 'finding_cleared', 'health_state_changed'],
+  'judge checks': ['judge_checked'],
   runs: ['execution_started', 'execution_completed', 'execution_failed', 'execution_paused', 'execution_resumed', 'agent_renamed', 'agent_operated'],
   tokens: ['tokens_changed'],
 }
-/** Without a filter, the single steps and calls of agents are left out: they are nearly all events. */
-const NOTABLE = Object.values(GROUPS).flat()
-const TYPES: readonly (readonly [string, string])[] = [['all', 'all, with each step and call'], ...Object.keys(GROUPS).map((name) => [name, name] as const), ...NOTABLE.map((type) => [type, `· ${words(type)}`] as const)]
+/** Without a filter, steps and calls of agents and checks of the judge are left out: they are nearly all events. */
+const NOTABLE = Object.values(GROUPS).flat().filter((type) => type !== 'judge_checked')
+const TYPES: readonly (readonly [string, string])[] = [['all', 'all, with each step, call and check'], ...Object.keys(GROUPS).map((name) => [name, name] as const), ...NOTABLE.map((type) => [type, `· ${words(type)}`] as const)]
 
 /** The event log, newest first. */
 export function Audit() {
@@ -51,7 +52,7 @@ export function Audit() {
     >
       <div className="fleet-tools" role="group" aria-label="Filters">
         <SearchInput label="Agent" value={agent} onChange={(next) => change({ agent: next.trim() })} suggestions={[...new Set(rows?.map((row) => row.agent_id).filter(Boolean))]} />
-        <Choice label="Type" any="Type: all but steps and calls" value={type} options={TYPES} onChange={(next) => change({ type: next })} />
+        <Choice label="Type" any="Type: all but steps, calls and checks" value={type} options={TYPES} onChange={(next) => change({ type: next })} />
       </div>
       {found.error && !rows ? (
         <ReadError error={found.error} retry={() => void found.refetch()} />
@@ -109,7 +110,7 @@ function useNewer(agent: string, types: readonly EventType[], since: number): nu
 
 function Row({ row }: { row: AuditedEvent }) {
   const [open, setOpen] = useState(false)
-  const reason = ['text', 'reason', 'message', 'outcome', 'severity', 'state', 'tool', 'kind'].map((name) => row.data[name]).find((value) => typeof value === 'string' && value)
+  const reason = row.type.startsWith('finding_') ? [row.data.kind, row.data.evidence].filter((value) => typeof value === 'string').map((value, index) => (index ? value : words(value as string))).join(': ') : ['text', 'reason', 'message', 'outcome', 'severity', 'state', 'tool', 'kind'].map((name) => row.data[name]).find((value) => typeof value === 'string' && value)
   return (
     <details className="audit-row" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>

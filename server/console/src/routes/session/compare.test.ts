@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { FiredFinding } from '../../api/schema'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings, thresholdFault } from './compare'
 
 const fired = (kind: string, at: number): FiredFinding => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null, shadow: false }) as FiredFinding
 
@@ -52,5 +52,16 @@ describe('the moment of a step', () => {
     expect(momentOf(moments, 'b', undefined)).toBe(1)
     expect(momentOf(moments, 'x', 4)).toBe(0)
     expect(momentOf(moments, 'x', undefined)).toBe(-1)
+  })
+})
+
+describe('a typed threshold', () => {
+  it('is refused with the reason and what is allowed', () => {
+    expect(thresholdFault('5', 1, 100, true)).toBe('')
+    expect(thresholdFault('0', 1, 100, true)).toBe('0 is not allowed, 1 to 100 is.')
+    expect(thresholdFault('1e9', 1, 100, true)).toBe('1e9 is not allowed, 1 to 100 is.')
+    expect(thresholdFault('-1', 0, null, false)).toBe('-1 is not allowed, at least 0 is.')
+    expect(thresholdFault('', 1, 100, true)).toBe('a number is required, 1 to 100.')
+    expect(thresholdFault('2.5', 1, 100, true)).toBe('it must be a whole number.')
   })
 })

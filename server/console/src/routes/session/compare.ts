@@ -36,6 +36,15 @@ export const writeSettings = (settings: Readonly<Record<string, number>>): strin
     .map(([name, value]) => `${name}:${value}`)
     .join(',')
 
+/** Why a typed threshold is refused, with what is allowed; empty if it is valid. */
+export function thresholdFault(text: string, minimum: number | null, maximum: number | null, isWhole: boolean): string {
+  const value = Number(text)
+  const allowed = minimum !== null && maximum !== null ? `${minimum} to ${maximum}` : minimum !== null ? `at least ${minimum}` : maximum !== null ? `at most ${maximum}` : 'any number'
+  if (text.trim() === '' || !Number.isFinite(value)) return `a number is required, ${allowed}.`
+  if ((minimum !== null && value < minimum) || (maximum !== null && value > maximum)) return `${text} is not allowed, ${allowed} is.`
+  return isWhole && !Number.isInteger(value) ? 'it must be a whole number.' : ''
+}
+
 /** The range of a slider: what a person would try, within what is allowed. */
 export function sliderRange(usual: number, minimum: number | null, maximum: number | null): [number, number] {
   if (usual <= 0) return [minimum ?? 0, maximum ?? 10]

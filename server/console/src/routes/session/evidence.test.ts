@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Step } from '../../api/schema'
-import { axisOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+import { axisOf, gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
 
 const step = (id: string, at: number, more: Partial<Step> = {}): Step => ({
   step_id: id, at, kind: 'tool', name: 'search', phase: 'done', started_at: at, ended_at: at, text: '', detail: '', tokens_in: 0,
@@ -31,6 +31,18 @@ describe('windows', () => {
 
   it('ends with the session', () => {
     expect(windowsOf([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
+  })
+})
+
+describe('gaps', () => {
+  it('are silences of ten seconds or more', () => {
+    const steps = [step('1', 0), step('2', 20), step('3', 21), step('4', 75)]
+    expect([...gapsOf(steps)]).toEqual([['4', 54], ['2', 20]])
+  })
+
+  it('are none while a call runs', () => {
+    const steps = [step('1', 0), step('2', 30), step('3', 80, { started_at: 5 })]
+    expect([...gapsOf(steps)]).toEqual([])
   })
 })
 

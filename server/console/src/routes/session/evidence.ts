@@ -37,6 +37,23 @@ export function ordinalsOf(steps: readonly Step[], repeats: ReadonlyMap<string, 
   return ordinals
 }
 
+/** Seconds without activity that are worth a row of their own. */
+const GAP_SECONDS = 10
+
+/** Seconds of silence before a step, for the steps before which nothing ran; in order of their ends. */
+export function gapsOf(steps: readonly Step[]): ReadonlyMap<string, number> {
+  const gaps = new Map<string, number>()
+  let earliest = Infinity
+  // A long call begins before steps that ended earlier: from the end of the session back, it covers their gaps.
+  for (let index = steps.length - 1; index > 0; index--) {
+    const step = steps[index]!
+    earliest = Math.min(earliest, step.started_at, step.at)
+    const seconds = earliest - steps[index - 1]!.at
+    if (seconds >= GAP_SECONDS) gaps.set(step.step_id, seconds)
+  }
+  return gaps
+}
+
 /** From when to when a finding held. */
 export interface Window {
   kind: string
@@ -94,7 +111,7 @@ export interface Axis {
 }
 
 /**
- * Make the axis of a timeline: a pause longer than a twentieth of the time without pauses takes that much.
+ * Make the axis of a timeline: a pause longer than a fifth of the time without pauses takes that much.
  *
  * @param times Unix seconds, ascending.
  */
@@ -104,7 +121,7 @@ export function axisOf(times: readonly number[]): Axis {
   const sorted = [...gaps].sort((a, b) => a - b)
   const usual = sorted[Math.floor(sorted.length * 0.9)] ?? 0
   const busy = gaps.reduce((sum, gap) => sum + Math.min(gap, usual * 4), 0)
-  const longest = Math.max(busy / 20, usual * 4)
+  const longest = Math.max(busy / 5, usual * 4)
   const shown = gaps.map((gap) => Math.min(gap, longest))
   const total = shown.reduce((sum, gap) => sum + gap, 0) || 1
   const places = [0]

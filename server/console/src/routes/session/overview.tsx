@@ -1,6 +1,6 @@
 import { useMemo } from 'react'
 import type { Step } from '../../api/schema'
-import { dateTime, duration, timeOfDay, words } from '../../format'
+import { counted, dateTime, duration, timeOfDay, words } from '../../format'
 import { axisOf } from './evidence'
 import type { Axis, Window } from './evidence'
 
@@ -49,7 +49,7 @@ export function Overview({ steps, windows, repeated, end, selected, onSelect }: 
       <div
         className="overview-plot"
         role="img"
-        aria-label={`${steps.length} steps from ${days} to ${timeOfDay(end)}${windows.map((window) => `; ${words(window.kind)} from ${timeOfDay(window.from)}${window.to ? ` to ${timeOfDay(window.to)}` : ''}`).join('')}`}
+        aria-label={`${counted(steps.length, 'entry', 'entries')} from ${days} to ${timeOfDay(end)}${windows.map((window) => `; ${words(window.kind)} from ${timeOfDay(window.from)}${window.to ? ` to ${timeOfDay(window.to)}` : ''}`).join('')}`}
         onClick={(event) => {
           const box = event.currentTarget.getBoundingClientRect()
           const at = axis.time((event.clientX - box.left) / box.width)

@@ -6,8 +6,8 @@ import type { AgentHealth, Evaluation, FiredFinding, Moment, Step, Threshold } f
 import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, words } from '../../format'
 import { say } from '../../ui/act'
-import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings } from './compare'
+import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf, withCode } from '../../ui/basics'
+import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
 import { amount, HoldBar, share } from './holds'
 import { KindIcon, kindName, stepName, took } from './kinds'
@@ -298,7 +298,7 @@ function Outcome({ real, tried, steps, isReading, onGo }: {
                       {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
-                  <td>{time(logged(row.kind))}</td>
+                  <td>{!logged(row.kind) && (row.after ?? row.before)!.shadow ? <span className="muted" title="A detector in shadow is shown and counted; it is not in the session's log.">shadow: not logged</span> : time(logged(row.kind))}</td>
                   <td>{time(row.before)}</td>
                   {tried && <td>{time(row.after)}</td>}
                   {tried && (
@@ -419,6 +419,9 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
   const [minimum, maximum] = sliderRange(setting.default, setting.minimum, setting.maximum)
   const isWhole = [setting.default, setting.minimum ?? 0, setting.value].every(Number.isInteger)
   const id = `threshold-${name}`
+  // What is refused stays in the field, with the reason, and is not evaluated.
+  const [typed, setTyped] = useState<string | null>(null)
+  const fault = typed === null ? '' : thresholdFault(typed, setting.minimum, setting.maximum, isWhole)
   const short = name.slice(name.lastIndexOf('.') + 1)
   return (
     <div className={`threshold ${value === undefined ? '' : 'changed'}`}>
@@ -433,9 +436,14 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
           min={setting.minimum ?? undefined}
           max={setting.maximum ?? undefined}
           step={isWhole ? 1 : 'any'}
-          value={current}
+          value={typed ?? current}
+          aria-invalid={fault !== ''}
           aria-describedby={`${id}-help`}
-          onChange={(event) => event.target.value !== '' && event.target.validity.valid && onChange(Number(event.target.value))}
+          onChange={({ target }) => {
+            const refused = thresholdFault(target.value, setting.minimum, setting.maximum, isWhole)
+            setTyped(refused ? target.value : null)
+            if (!refused) onChange(Number(target.value))
+          }}
         />
         <span className="muted">{setting.unit}</span>
       </span>
@@ -447,23 +455,25 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         value={toSlider(current, minimum, maximum)}
         aria-label={name}
         aria-valuetext={inUnit(current, setting.unit)}
-        onChange={(event) => onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole))}
+        onChange={(event) => (setTyped(null), onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole)))}
         onKeyDown={(event) => {
           // A step of the slider may be less than a step of the value.
           const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key]
           if (!by || !isWhole) return
           event.preventDefault()
+          setTyped(null)
           onChange(Math.max(setting.minimum ?? 0, Math.min(setting.maximum ?? Infinity, current + by)))
         }}
       />
       <span id={`${id}-help`} className="hint muted">
-        {setting.help && <span className="wrap">{setting.help} </span>}
+        {fault && <span className="tone-failing" role="alert">Not used: {fault} </span>}
+        {setting.help && <span className="wrap">{withCode(setting.help)} </span>}
         <span className="number">
           Default {inUnit(setting.default, setting.unit)}
           {setting.value !== setting.default && `, in force ${inUnit(setting.value, setting.unit)}`}{range(setting)}
         </span>
-        {value !== undefined && (
-          <button className="link" onClick={() => onChange(null)}>
+        {(value !== undefined || typed !== null) && (
+          <button className="link" onClick={() => (setTyped(null), onChange(null))}>
             Reset
           </button>
         )}

@@ -4,6 +4,7 @@ import { lazy, Suspense } from 'react'
 import { data, GET } from '../../api/client'
 import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Finding, Intervention, Ticket } from '../../api/schema'
+import { actorName } from '../../api/acts'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
 import { Ago, Panel, Pill, Shape, toneOf } from '../../ui/basics'
@@ -115,7 +116,7 @@ function Usage({ worker, ticket }: { worker: AgentHealth; ticket: Ticket | undef
 function Progress({ worker }: { worker: AgentHealth }) {
   const last = worker.verdicts.slice(-24)
   return (
-    <Panel title="Progress" aside={<span className="muted number">{counted(worker.steps, 'step')}</span>}>
+    <Panel title="Progress" aside={<span className="muted number" title="Steps that ended with a verdict or an error. The timeline also lists turns, calls and events.">{counted(worker.steps, 'step')} ended</span>}>
       <div className="body stack">
         <span className="bars wide-bars" role="img" aria-label={last.length ? `Last verdicts: ${last.map((verdict) => words(verdict).toLowerCase()).join(', ')}` : 'No verdicts'}>
           {last.map((verdict, index) => (
@@ -182,7 +183,7 @@ function InterventionItem({ one }: { one: Intervention }) {
         <Shape tone={toneOf(OUTCOMES[one.outcome] ?? one.outcome)} />
         <strong>{words(one.kind)}</strong>
         <span>{words(one.outcome)}</span>
-        <span className="muted">by {one.by || 'unknown'}</span>
+        <span className="muted">{actorName(one.by)}</span>
         <span className="side-when muted">
           <Ago at={one.created_at} />
         </span>

@@ -1,15 +1,15 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
-import type { KeyboardEvent } from 'react'
+import type { CSSProperties, KeyboardEvent } from 'react'
 import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
 import { stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
-import { count, dateTime, duration, money, timeOfDay } from '../../format'
+import { count, counted, dateTime, duration, money, timeOfDay } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
-import { ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
 import type { Repeat, Window } from './evidence'
 import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, stepName, took } from './kinds'
 import { FindingHeld } from './holds'
@@ -36,6 +36,8 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
   const repeats = useMemo(() => repeatsOf(log.steps), [log.steps])
   const ordinals = useMemo(() => ordinalsOf(log.steps, repeats), [log.steps, repeats])
   const windows = useMemo(() => windowsOf(log.steps, ended), [log.steps, ended])
+  const gaps = useMemo(() => gapsOf(log.steps), [log.steps])
+  const longest = useMemo(() => Math.max(1, ...log.steps.map(lengthOf)), [log.steps])
   const counts = useMemo(() => {
     const found: Record<string, number> = {}
     for (const step of log.steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
@@ -62,7 +64,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
     <section className="panel timeline" aria-labelledby="timeline">
       <header>
         <h2 id="timeline">
-          Timeline <span className="muted number">{count(log.steps.length)}{log.more ? '+' : ''} steps, newest first</span>
+          Timeline <span className="muted number">{log.more ? `${count(log.steps.length)}+ entries` : counted(log.steps.length, 'entry', 'entries')}, newest first</span>
         </h2>
         {older.state === 'reading' && <span className="muted">Loading earlier steps</span>}
       </header>
@@ -91,7 +93,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
         )}
       </div>
       {shown.length ? (
-        <Rows key={`${kinds} ${signature}`} worker={worker} steps={shown} repeats={repeats} ordinals={ordinals} windows={windows} at={at} onOpen={(id) => change({ at: id })} more={() => log.more && older.state === 'idle' && void older.read()} />
+        <Rows key={`${kinds} ${signature}`} worker={worker} steps={shown} repeats={repeats} ordinals={ordinals} windows={windows} gaps={chosen.size || signature ? NO_GAPS : gaps} longest={longest} at={at} onOpen={(id) => change({ at: id })} more={() => log.more && older.state === 'idle' && void older.read()} />
       ) : log.steps.length ? (
         <Empty title="No step matches these filters" />
       ) : (
@@ -112,12 +114,16 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
   )
 }
 
-function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
+function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, onOpen, more }: {
   worker: AgentHealth
   steps: readonly Step[]
   repeats: ReadonlyMap<string, Repeat>
   ordinals: ReadonlyMap<string, number>
   windows: readonly Window[]
+  /** Seconds without activity before a step. */
+  gaps: ReadonlyMap<string, number>
+  /** The longest step, seconds: the full length of a bar. */
+  longest: number
   at: string | undefined
   onOpen: (id: string) => void
   more: () => void
@@ -200,11 +206,13 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
                   repeat={repeats.get(step.signature)}
                   ordinal={ordinals.get(step.step_id)}
                   window={windowAt(windows, step.at)}
+                  longest={longest}
                   isOpen={isOpen}
                   tabIndex={item.index === tabStop ? 0 : -1}
                   onOpen={onOpen}
                 />
                 {isOpen && <StepDetail step={step} worker={worker} repeat={repeats.get(step.signature)} ordinal={ordinals.get(step.step_id)} />}
+                {gaps.has(step.step_id) && <p className="step-gap muted number">{duration(gaps.get(step.step_id)!)} without activity</p>}
               </li>
             )
           })}
@@ -214,9 +222,14 @@ function Rows({ worker, steps, repeats, ordinals, windows, at, onOpen, more }: {
   )
 }
 
+/** Seconds that a step took; 0 for what has no length. */
+const lengthOf = (step: Step): number => (step.phase === 'instant' || step.ended_at === null ? 0 : step.ended_at - step.started_at)
+
+const NO_GAPS: ReadonlyMap<string, number> = new Map()
+
 const day = (at: number): string => new Date(at * 1000).toDateString()
 
-const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window, isOpen, tabIndex, onOpen }: {
+const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window, isOpen, tabIndex, longest, onOpen }: {
   step: Step
   previous: Step | undefined
   repeat: Repeat | undefined
@@ -224,6 +237,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
   window: Window | undefined
   isOpen: boolean
   tabIndex: number
+  longest: number
   onOpen: (id: string) => void
 }) {
   const isEvent = !['turn', 'tool', 'wait'].includes(step.kind)
@@ -260,7 +274,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
       ) : (
         <span className="step-repeat" />
       )}
-      <span className="step-took number">{step.phase === 'open' && !isEvent ? <Running since={step.started_at} /> : seconds === null ? '' : took(seconds)}</span>
+      <span className="step-took number" style={{ '--length': seconds === null ? 0 : seconds / longest } as CSSProperties}>{step.phase === 'open' && !isEvent ? <Running since={step.started_at} /> : seconds === null ? '' : took(seconds)}</span>
       <span className="step-tokens number" title={step.tokens_in || step.tokens_out ? 'Tokens in and out' : undefined}>
         {step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} → ${count(step.tokens_out)}` : ''}
       </span>
