@@ -88,7 +88,7 @@ async def send(running: Running, kind: dict[str, str], **options: Any) -> None:
 def received(running: Running, *, about: str = "") -> list[Message]:
     """Return the messages that people got about all of them, or those that name one agent in their title."""
     assert running.service.recorder is not None
-    shared = "at once (a storm)"
+    shared = " is failing: "
     return [one for one in running.service.recorder.received if (about or shared) in one.title]
 
 
@@ -135,7 +135,7 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
 
     # Alertmanager updates a page of which some alerts have resolved: one message more, no other page.
     pages = [one for one in received(running) if one.channel == "pagerduty"]
-    assert "40 alerts" in pages[0].title
+    assert "40 agents" in pages[0].title
     assert len({one.body["dedup_key"] for one in pages}) == 1
     for channel in ("slack", "pagerduty"):
         statuses = [one.status for one in received(running) if one.channel == channel]
