@@ -41,14 +41,14 @@ from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_
 from queenright.alerting.settings import AlertingSettings
 from queenright.cli.app import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
-from queenright.health.settings import HealthSettings, Stall
+from queenright.health.settings import HealthSettings, StallSettings
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import free_port
 from tests.programs import VERSIONS, program, run
 from tests.unpacked import unpack
 
 HEALTH = HealthSettings()
-SLOWER = HealthSettings(stall=Stall(unknown_seconds=1200))
+SLOWER = HealthSettings(stall=StallSettings(unknown_seconds=1200))
 GROUPS = rule_groups(HEALTH)
 OURS = in_groups(GROUPS)
 EXTRAS = Extras(

@@ -263,7 +263,7 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
 
     [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
     assert len(received) == 2
-    assert "30 alerts" in slack.title
+    assert slack.title.startswith("30 agents got worse at once")
     assert "agent-00" in slack.title
     [attachment] = slack.body["attachments"]
     assert attachment["color"] == "danger"
@@ -274,7 +274,7 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     first_ten = ", ".join(f"agent-{n:02}" for n in range(10))
     assert fields == {"Agent": f"{first_ten} … and 20 more", "Severity": "mixed"}
     payload = page.body["payload"]
-    assert "20 alerts" in payload["summary"]
+    assert "20 agents" in payload["summary"]
     assert payload["component"].endswith("agent-13 … and 10 more")
     assert payload["severity"] == "critical"
     assert payload["custom_details"]["firing"].endswith("… and 10 more")
@@ -289,8 +289,21 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     )
     [over], [closed] = by(now, "slack", "resolved"), by(now, "pagerduty", "resolved")
     assert closed.body["dedup_key"] == page.body["dedup_key"]
-    assert over.title.startswith("Resolved: 30 alerts")
+    assert over.title.startswith("Resolved: 30 agents")
     assert not alertmanager.recorder.refused
+
+
+async def test_alerts_of_one_agent_in_a_storm_are_no_crowd(alertmanager: RealAlertmanager) -> None:
+    alerts = [
+        queen("critical", agent="courier", cause=cause, storm="storm-1")
+        for cause in ("provider_failure", "runs_failed")
+    ]
+    received = await send(alertmanager, alerts, "marker", least=2)
+
+    assert all(one.title.startswith("2 ") for one in received), received
+    [slack] = by(received, "slack", "firing")
+    [attachment] = slack.body["attachments"]
+    assert {field["title"]: field["value"] for field in attachment["fields"]}["Agent"] == "courier"
 
 
 async def test_two_storms_are_two_messages(alertmanager: RealAlertmanager) -> None:
@@ -368,7 +381,15 @@ async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_
     assert len(pages) == 2
     assert len(by(received, "slack", "firing")) == 2
     [crowd] = [page for page in pages if "looping" not in page.title]
-    assert "40 alerts" in crowd.title
+    assert crowd.title == "anthropic is failing: 40 agents"
+    details = crowd.body["payload"]["custom_details"]
+    names = ", ".join(f"agent-{n:02}" for n in range(10)) + " … and 30 more"
+    assert details["firing"].strip() == names
+    assert details["analysis"].strip().startswith("anthropic is failing. For example:")
+    assert details["analysis"].count("agent-") <= 1
+    [message] = [one for one in by(received, "slack", "firing") if "looping" not in one.title]
+    assert message.title == crowd.title
+    assert message.text.startswith("anthropic is failing. For example:")
 
     client = AlertmanagerClient()
     await client.post_alerts(alertmanager.address, [replace(one, ends_at=time.time()) for one in down])

@@ -47,16 +47,13 @@ READS: dict[str, Callable[[Any], Any]] = {
 _MOVING = (
     "ago",
     "_for",
-    "age",
     "now",
     "uptime",
     "uptime_seconds",
     "free_at",
-    "up_for",
     "latest",
     "outbox",
     "next_attempt_at",
-    "when",
     "feed",
 )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import httpx
+import pytest
 from playwright.async_api import Page, expect
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.console.conftest import Cable, Watched
-from tests.server.conftest import looping
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
 
@@ -217,3 +220,26 @@ async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, pa
         await page.wait_for_timeout(50)
         assert await rows.count() <= 60
     await expect(rows.filter(has_text="agent-00100")).to_have_count(0)
+
+
+class TestOperator:
+    """Only a person decides about escalations."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return demo_settings(tmp_path / "storage", orchestrator="none")
+
+    async def test_escalation_is_decided_where_it_is_asked_for(
+        self, running: Running, page: Page, http: httpx.AsyncClient
+    ) -> None:
+        await ticket_on(running)
+        await http.post("/api/agents/looper/escalate", json={"reason": "It loops."})
+        await page.goto(running.url)
+
+        await page.get_by_role("button", name="More time…").click()
+        await page.get_by_role("dialog").get_by_label("Reason").fill("It is nearly done.")
+        await page.get_by_role("dialog").get_by_role("button", name="More time").click()
+
+        await expect(page.get_by_role("status").filter(has_text="Decided for looper")).to_be_visible()
+        [decided] = (await http.get("/api/escalations")).json()["escalations"]
+        assert (decided["decision"], decided["status"]) == ("more_time", "decided")

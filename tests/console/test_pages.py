@@ -107,6 +107,18 @@ async def test_session_shows_its_calls_and_which_repeat(running: Running, page: 
     await expect(page.get_by_text(re.compile("(\u00d720|20\u00d7)")).first).to_be_visible()
 
 
+async def test_queen_is_asked_beside_the_session(running: Running, page: Page) -> None:
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await is_shown(page)
+
+    await page.get_by_label("Question to the queen").fill("What is wrong?")
+    await page.keyboard.press("Enter")
+
+    talk = page.get_by_role("log", name="Conversation with the queen")
+    await expect(talk.get_by_text("What is wrong?")).to_be_visible()
+
+
 async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from queenright.alerting.notification import list_notifications
 from queenright.alerting.recorder import Message
 from queenright.health.tickets import EscalationTicket
 from queenright.server.ops.sockets import free_port
@@ -77,7 +78,8 @@ async def test_agent_killed_and_restarted_pages_twice(
         await until(lambda life=life: tickets(running)[life].acknowledged_by == "ada", f"{life} is taken")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     def shown() -> list[str]:
-        return [one.title for one in service.notifications.latest if one.status == "firing"]
+        found = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
+        return [one.title for one in found if one.status == "firing"]
 
     counted = "3 sessions, one after the other."
     await until(lambda: any(counted in title for title in shown()), f"{counted} in {shown()}")

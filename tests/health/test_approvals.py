@@ -26,7 +26,7 @@ from queenright.health.interventions.approvals_record import (
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.retention import prune
-from queenright.health.settings import Retention
+from queenright.health.settings import RetentionSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
@@ -674,6 +674,6 @@ async def test_old_closed_requests_are_pruned_and_open_ones_kept(hive: Asking) -
     waiting = await hive.ask()
     later = hive.time.now + 31 * 86_400
 
-    await hive.store.transact(lambda conn: prune(conn, later, Retention()))
+    await hive.store.transact(lambda conn: prune(conn, later, RetentionSettings()))
 
     assert [one.approval_id for one in await hive.approvals.history(limit=10)] == [waiting.approval_id]

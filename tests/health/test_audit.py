@@ -20,7 +20,7 @@ from queenright.health.audit_export import ExportCheck, check_export, export_lin
 from queenright.health.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
 from queenright.health.event_log import append_events, event_of, read_events
 from queenright.health.retention import prune
-from queenright.health.settings import Retention as Settings
+from queenright.health.settings import RetentionSettings as Settings
 from queenright.health.store import Store
 from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.events import AgentEvent, EventType

@@ -20,18 +20,18 @@ from queenright.health.breakers import (
     CircuitOpenError,
 )
 from queenright.health.breakers.breaker import Admission
-from queenright.health.settings import Breaker
+from queenright.health.settings import BreakerSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.breakers import CallRefusedError
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
-POLICY = Breaker(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=1)
+POLICY = BreakerSettings(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=1)
 
 
 class Bench:
     """A breaker, its clocks, and what it told."""
 
-    def __init__(self, policy: Breaker = POLICY, **more: Any) -> None:
+    def __init__(self, policy: BreakerSettings = POLICY, **more: Any) -> None:
         self.now = 0.0
         self.wall = 1_000.0
         self.changes: list[BreakerChange] = []
@@ -148,7 +148,7 @@ def test_failed_probe_reopens_the_breaker_for_a_full_timeout() -> None:
 @pytest.mark.parametrize("quota", [1, 3])
 def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
     """B73: fifty threads ask a half-open breaker at the same moment."""
-    bench = Bench(Breaker(half_open_requests=quota))
+    bench = Bench(BreakerSettings(half_open_requests=quota))
     bench.fails(3)
     bench.now += 60
     together = threading.Barrier(50)
@@ -171,7 +171,7 @@ def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
 @pytest.mark.parametrize("quota", [1, 3])
 async def test_b73_of_fifty_tasks_exactly_the_quota_is_called(quota: int) -> None:
     """B73: fifty tasks call through a half-open breaker while the first probe is under way."""
-    bench = Bench(Breaker(half_open_requests=quota))
+    bench = Bench(BreakerSettings(half_open_requests=quota))
     bench.fails(3)
     bench.now += 60
     answer = asyncio.Event()
@@ -376,7 +376,7 @@ def test_breaker_reason_is_masked_and_bounded() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    bench = Bench(Breaker(failure_threshold=1))
+    bench = Bench(BreakerSettings(failure_threshold=1))
     bench.fails(error=OSError("password=hunter2hunter2 " + "x" * 10_000))
     reason = bench.breaker.status.reason
     bench.breaker.reset("test")
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = Breaker(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=2)
+        self.policy = BreakerSettings(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=2)
         self.machine = BreakerMachine(self.policy)
         self.now = 0.0
         self.out: list[Admission] = []

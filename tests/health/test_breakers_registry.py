@@ -16,7 +16,7 @@ from queenright.health.breakers import (
     CircuitOpenError,
 )
 from queenright.health.breakers.registry import BreakerName
-from queenright.health.settings import Breaker, CircuitBreakers, HealthSettings
+from queenright.health.settings import BreakerSettings, CircuitBreakerSettings, HealthSettings
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 
@@ -28,7 +28,7 @@ class Hive:
         self.now = 0.0
         self.changes: list[BreakerChange] = []
         self.registry = BreakerRegistry(
-            CircuitBreakers.model_validate({"overrides": overrides or {}}),
+            CircuitBreakerSettings.model_validate({"overrides": overrides or {}}),
             clock=lambda: 1_000 + self.now,
             monotonic=lambda: self.now,
             on_change=self.changes.append,
@@ -112,7 +112,7 @@ def test_breaker_settings_of_the_requirements_are_valid_as_written() -> None:
 
     assert registry.policy("tool_execution:bee:search").recovery_timeout_seconds == 30
     assert registry.policy("checkpoint_write:bee").recovery_timeout_seconds == 120
-    assert registry.policy("external_api:bee:gpt") == Breaker()
+    assert registry.policy("external_api:bee:gpt") == BreakerSettings()
 
 
 def test_call_needs_permission_of_all_parents_and_reports_to_all() -> None:

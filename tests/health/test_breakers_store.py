@@ -15,7 +15,7 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.event_log import read_events, verify
 from queenright.health.findings import HealthState
 from queenright.health.monitor import HealthMonitor
-from queenright.health.settings import CircuitBreakers, HealthSettings
+from queenright.health.settings import CircuitBreakerSettings, HealthSettings
 from queenright.health.store import Store
 from queenright.health.tables import BREAKERS
 from queenright.runtime.events import AgentEvent, EventType
@@ -41,7 +41,7 @@ class Hive:
         booted = self.time.now - 7.0
         self.breakers = BreakerStore(
             self.store,
-            settings=CircuitBreakers.model_validate(settings),
+            settings=CircuitBreakerSettings.model_validate(settings),
             clock=lambda: self.time.now + self.wall_jump,
             monotonic=lambda: self.time.now - booted,
             publish=lambda *events: self.published.extend(events),

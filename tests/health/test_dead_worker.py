@@ -11,7 +11,7 @@ import pytest
 
 from queenright.health.findings import Severity
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.settings import HealthSettings, Tickets
+from queenright.health.settings import HealthSettings, TicketSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
@@ -27,7 +27,7 @@ class Hive:
 
     def __init__(self, url: str) -> None:
         self.now = 1_000_000.0
-        self.settings = HealthSettings(tickets=Tickets(dead_worker_seconds=DAY))
+        self.settings = HealthSettings(tickets=TicketSettings(dead_worker_seconds=DAY))
         self.monitor = HealthMonitor(self.settings)
         self.store = Store.open(url)
         self.told: list[EscalationTicket] = []

@@ -11,7 +11,7 @@ from queenright.health.event_log import read_history
 from queenright.health.findings import HealthState
 from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.retention import prune
-from queenright.health.settings import Retention as Settings
+from queenright.health.settings import RetentionSettings as Settings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 

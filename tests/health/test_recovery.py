@@ -23,7 +23,7 @@ from queenright.health.recovery.attempt import Recovery, RecoveryResult, Recover
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.health.recovery.service import RecoveryService, TaskNotFoundError
 from queenright.health.settings import HealthSettings
-from queenright.health.settings import Recovery as Limits
+from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store
 from queenright.runtime.breakers import BreakerKind
 from queenright.runtime.events import AgentEvent, EventType

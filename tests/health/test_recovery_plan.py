@@ -25,8 +25,8 @@ from queenright.health.recovery.plan import (
     watch,
 )
 from queenright.health.recovery.respawner import CheckpointRef
-from queenright.health.settings import Loops
-from queenright.health.settings import Recovery as Limits
+from queenright.health.settings import LoopSettings
+from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import WaitingReason
@@ -64,7 +64,7 @@ def tried(times: int, last_end: float = NOW) -> list[Recovery]:
 def worker(
     incarnation: str = "i2", state: HealthState = HealthState.HEALTHY, since: float = NOW, **vital: object
 ) -> WorkerHealth:
-    vitals = VitalSigns("bee", "s1", NOW - 100, Loops())
+    vitals = VitalSigns("bee", "s1", NOW - 100, LoopSettings())
     vitals.incarnation_id = incarnation
     for name, value in vital.items():
         setattr(vitals, name, value)

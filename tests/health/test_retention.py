@@ -17,7 +17,7 @@ from queenright.health.event_chain import verify, verify_archive
 from queenright.health.event_log import append_events, read_events, read_history, replay
 from queenright.health.keyed_requests import claim
 from queenright.health.retention import INTERVAL_SECONDS, Pruned, Retention, prune
-from queenright.health.settings import Retention as Settings
+from queenright.health.settings import RetentionSettings as Settings
 from queenright.health.store import Store
 from queenright.health.tables import (
     AUDIT_ARCHIVE,

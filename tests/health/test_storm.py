@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.interventions.storm import ActionBudget, StormWatch
-from queenright.health.settings import Storm
+from queenright.health.settings import StormSettings
 
 
 def watch() -> StormWatch:
     numbers = itertools.count(1)
-    return StormWatch(Storm(), ids=lambda: f"storm{next(numbers)}")
+    return StormWatch(StormSettings(), ids=lambda: f"storm{next(numbers)}")
 
 
 def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:

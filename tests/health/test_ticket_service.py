@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from queenright.health.event_log import read_events
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import HealthSettings, Loops, ReEscalation, Tickets
+from queenright.health.settings import HealthSettings, LoopSettings, ReEscalationSettings, TicketSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.ticket_table import update_ticket
@@ -46,7 +46,7 @@ def finding(kind: FindingKind = LOOP, severity: Severity = HIGH, *, ticket: bool
 def worker(
     *findings: Finding, agent: str = "bee", session: str = "s1", node: str = "researcher"
 ) -> WorkerHealth:
-    vitals = VitalSigns(agent, session, 900.0, Loops())
+    vitals = VitalSigns(agent, session, 900.0, LoopSettings())
     vitals.node_id, vitals.graph_id, vitals.incarnation_id = node, "g", "i1"
     vitals.steps_total, vitals.steps_since_last_accept = 20, 17
     vitals.last_trace_id, vitals.last_span_id = "a" * 32, "b" * 16
@@ -68,7 +68,7 @@ class Hive:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.re_escalation = ReEscalation()
+        self.re_escalation = ReEscalationSettings()
         self.now = 1000.0
         self.published: list[AgentEvent] = []
         self.told: list[tuple[TicketStatus, Severity]] = []
@@ -84,7 +84,9 @@ class Hive:
     def another(self) -> TicketService:
         return TicketService(
             self.store,
-            settings=HealthSettings(tickets=Tickets(hold_seconds=HOLD, re_escalation=self.re_escalation)),
+            settings=HealthSettings(
+                tickets=TicketSettings(hold_seconds=HOLD, re_escalation=self.re_escalation)
+            ),
             clock=lambda: self.now,
             publish=lambda *events: self.published.extend(events),
             on_change=self._tell,
@@ -587,7 +589,7 @@ async def test_acknowledged_and_closed_tickets_have_no_reminders(hive: Hive, by:
 
 async def test_never_is_zero(hive: Hive) -> None:
     """B41"""
-    hive.re_escalation = ReEscalation(max=0)
+    hive.re_escalation = ReEscalationSettings(max=0)
     hive.tickets = hive.another()
     await notified_ticket(hive)
 

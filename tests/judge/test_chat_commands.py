@@ -80,9 +80,12 @@ def test_answer_says_that_the_finding_has_cleared() -> None:
 
 
 def test_closed_ticket_is_answered_as_closed() -> None:
-    closed = {"status": "resolved", "closed_at": 1.8e9, "closed_reason": "it recovered"}
-
-    text = reply("is it still stuck, and what can I do?", **closed).text
+    text = reply(
+        "is it still stuck, and what can I do?",
+        status="resolved",
+        closed_at=1.8e9,
+        closed_reason="it recovered",
+    ).text
 
     assert text.splitlines() == [
         "Now: no: the ticket is closed (resolved: it recovered), since 08:00 UTC.",

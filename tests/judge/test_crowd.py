@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.settings import Storm
+from queenright.health.settings import StormSettings
 from queenright.health.ticket_service import Report
 from queenright.health.ticket_table import insert_ticket
 from queenright.health.tickets import TicketStatus
@@ -121,7 +121,7 @@ async def test_crowd_of_medium_findings_is_left_to_the_model(hive: Hive) -> None
 def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
     """B131: tickets that are written after the storm has calmed are in its group."""
     ids = iter(["storm-1", "storm-2"])
-    watch = StormWatch(Storm(workers=3), ids=lambda: next(ids))
+    watch = StormWatch(StormSettings(workers=3), ids=lambda: next(ids))
     for number in range(4):
         watch.worse((f"agent-{number}", "s"), 100.0)
 
@@ -130,7 +130,7 @@ def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
 
 
 def test_worker_degrading_alone_later_is_in_no_storm() -> None:
-    watch = StormWatch(Storm(workers=3), ids=lambda: "storm-1")
+    watch = StormWatch(StormSettings(workers=3), ids=lambda: "storm-1")
     for number in range(3):
         watch.worse((f"agent-{number}", "s"), 100.0)
 

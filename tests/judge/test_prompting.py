@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.health.settings import Bands, HealthSettings, Stall
+from queenright.health.settings import BandSettings, HealthSettings, StallSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.prompting import (
     InvalidPromptError,
@@ -49,7 +49,7 @@ def test_prompt_id_has_version_and_content_hash() -> None:
 
 def test_changed_thresholds_change_the_prompt() -> None:
     settings = HealthSettings(
-        bands=Bands(warning=2, medium=4, high=6, critical=30), stall=Stall(idle_seconds=90)
+        bands=BandSettings(warning=2, medium=4, high=6, critical=30), stall=StallSettings(idle_seconds=90)
     )
 
     prompt = judge_prompt(settings)

@@ -12,7 +12,7 @@ import pytest
 from queenright.health import ticket_rules as rules
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.control import Delivery
-from queenright.health.settings import HealthSettings, Termination
+from queenright.health.settings import HealthSettings, TerminationSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge.queen_actions import (
@@ -442,7 +442,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
-    hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
+    hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=TerminationSettings())  # type: ignore[arg-type]
 
     await bees.begin()
     await bees.bad_steps(16)

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from queenright.health.breakers import BreakerRegistry, BreakerState
-from queenright.health.settings import CircuitBreakers
+from queenright.health.settings import CircuitBreakerSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.breakers import Breakers, CallRefusedError, Permit
 from queenright.runtime.bus import EventBus
@@ -99,7 +99,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Bench]:
-    registry = BreakerRegistry(CircuitBreakers(), clock=fake_time, monotonic=fake_time)
+    registry = BreakerRegistry(CircuitBreakerSettings(), clock=fake_time, monotonic=fake_time)
     bench = Bench(tmp_path, fake_time, registry)
     yield bench
     await bench.runtime.stop()

@@ -12,7 +12,7 @@ from queenright.health.interventions.ladder import Ladder, Step
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
@@ -257,33 +257,6 @@ async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> 
     assert str(budget.most) in braked["brakes"][1]
     assert frozen["brakes"][0].startswith("The emergency stop")
     assert frozen["brakes"][0].endswith(" by ada: drill.")
-    assert before["escalations"][0]["when"].endswith(" left")
-    assert frozen["escalations"][0]["when"] == "frozen"
-    assert frozen["ladders"][0]["when"] == "frozen"
-
-
-async def test_overdue_step_waits_its_turn(running: Running) -> None:
-    service = running.service
-    await service.ingest(list(looping(service.clock(), times=3)))
-    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-    [question] = service.interventions.ledger.pending.values()
-    [ladder] = service.interventions.ledger.ladders.values()
-
-    pending_requests = acting_view(
-        stop=Switch(),
-        storm=service.remediation.storm,
-        budget=service.interventions.budget,
-        dry_run=False,
-        ladders=[(ladder, Step(ladder=ladder, action=ActionKind.TERMINATE, at=question.deadline))],
-        pending=[question],
-        approvals=[],
-        breakers=[],
-        recoveries=[],
-        now=question.deadline + 1,
-    )
-
-    assert pending_requests.escalations[0].when == "waits its turn"
-    assert pending_requests.ladders[0].when == "waits its turn"
 
 
 @pytest.mark.parametrize(

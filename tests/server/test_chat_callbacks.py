@@ -470,7 +470,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
         answer = await pagerduty(http, event("acknowledged", running))
-        [row] = (await http.get("/api/status")).json()["tickets"]
+        [row] = (await http.get("/api/tickets")).json()["tickets"]
 
     assert answer.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
     assert [one["receiver"] for one in row["notified"]] == ["slack-and-pagerduty"]

@@ -126,7 +126,7 @@ async def test_a_long_name_runs_over_nothing(running: Running, chromium: Browser
         await http.post(f"/api/agents/{WORST}/escalate", json={"reason": WORST, "by": WORST[:100]})
         await http.post(f"/api/agents/{WORST}/nudge", json={"by": WORST[:100]})
         await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": WORST[:100]})
-    await until(lambda: service.notifications.latest, "the alert is written down")
+    await until(lambda: service.outbox.status()["active"], "the alert is written down")
     page = await (await chromium.new_context(viewport={"width": 1300, "height": 900})).new_page()
 
     for path in (

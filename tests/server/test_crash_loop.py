@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from queenright.alerting.notification import read_active
+from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.settings import Tickets
+from queenright.health.settings import TicketSettings
 from queenright.health.tables import OUTBOX
 from queenright.health.ticket_rules import has_new_trouble
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
@@ -19,6 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from queenright.server.up import end_former_demo_runs
 from queenright.server.views.ticket_timeline import timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -46,7 +49,7 @@ def settings(tmp_path: Path, consecutive_failures: int) -> Settings:
     check = known.health_monitoring.health_check.model_copy(
         update={"consecutive_failures": consecutive_failures}
     )
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets(), "health_check": check})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings(), "health_check": check})
     return known.model_copy(update={"health_monitoring": health})
 
 
@@ -268,7 +271,7 @@ async def test_crash_loop_with_default_settings_pages_three_times(
 ) -> None:
     """B123, B41: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
-    health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
+    health = known.health_monitoring.model_copy(update={"tickets": TicketSettings()})
     service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
@@ -480,3 +483,95 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
         await service.bus.drain()
         assert service.tickets.open_tickets() == []
     assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []
+
+
+@pytest.fixture
+async def demo(tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
+    """A service with the short hold of the demo."""
+    found = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def deliver(clock: Clock, number: int) -> list[AgentEvent]:
+    """A session of a courier whose provider refuses every request after a while."""
+
+    def event(kind: EventType, **data: object) -> AgentEvent:
+        clock.now += 1
+        return AgentEvent(
+            type=kind,
+            time=clock.now,
+            agent_id="courier",
+            session_id=f"courier-{number}",
+            incarnation_id=f"i{number}",
+            node_id="deliver",
+            data=data,
+        )
+
+    model = {"provider": "demo", "model": "scripted"}
+    events = [event(EventType.EXECUTION_STARTED, framework="test", start_records=True)]
+    for turn in range(10):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="ACCEPT"))
+    error = {"error": "529 overloaded_error", "error_type": "ProviderError"}
+    for turn in range(10, 22):
+        events.append(event(EventType.LLM_CALL_COMPLETED, **model, **error))
+        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="RETRY"))
+    return events
+
+
+def answer(clock: Clock, agent: str) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=clock.now,
+        agent_id=agent,
+        session_id="s",
+        incarnation_id="i",
+        data={"provider": "demo", "model": "scripted", "output_tokens": 8, "duration": 1.0},
+    )
+
+
+async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clock: Clock) -> None:
+    for number in range(4):
+        await demo.ingest(deliver(clock, number))
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+    ticket = await failed_runs(demo)
+    begun = deliver(clock, 4)[0]
+    await demo.ingest([replace(begun, data={**begun.data, "framework": DEMO_FRAMEWORK})])
+
+    await end_former_demo_runs(demo)
+    await demo.bus.drain()
+    clock.now += MINUTE
+    await demo.tickets.settle(clock.now)
+
+    worker = demo.monitor.get("courier", "courier-4")
+    assert worker is not None
+    assert worker.vitals.ended
+    assert [one.ticket_id for one in demo.tickets.open_tickets()] == [ticket.ticket_id]
+
+
+def has_notified(service: Service, session_id: str) -> bool:
+    tickets = service.tickets.open_tickets()
+    return any(one.notified_at and one.worker_session_id == session_id for one in tickets)
+
+
+@pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])
+async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
+    demo: Service, clock: Clock, others: int, pages: int
+) -> None:
+    """B123: with a short hold too, the first two runs page, and that run after run fails."""
+    for number in range(12):
+        await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
+        await demo.ingest(deliver(clock, number))
+        await until(partial(has_notified, demo, f"courier-{number}"), f"a ticket of run {number}")
+        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+        if number < 3:
+            await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")
+        for _ in range(12):
+            clock.now += 10
+            await demo.tickets.settle(clock.now)
+    await demo.bus.drain()
+
+    titles = [title for _, title in await alerts(demo, "courier")]
+    assert len(titles) == pages, titles

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.settings import Heartbeat, Stall
+from queenright.health.settings import HeartbeatSettings, StallSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
@@ -27,8 +27,8 @@ def settings(tmp_path: Path) -> Settings:
     health = known.health_monitoring
     changed = health.model_copy(
         update={
-            "heartbeat": Heartbeat(interval_seconds=0.2, timeout_seconds=0.4),
-            "stall": Stall(idle_seconds=0.4, llm_seconds=0.4, tool_seconds=0.4, unknown_seconds=0.4),
+            "heartbeat": HeartbeatSettings(interval_seconds=0.2, timeout_seconds=0.4),
+            "stall": StallSettings(idle_seconds=0.4, llm_seconds=0.4, tool_seconds=0.4, unknown_seconds=0.4),
             "intervention": health.intervention.model_copy(update={"enabled": False}),
             "judge": health.judge.model_copy(update={"start_grace_seconds": 0.0}),
         }

@@ -95,9 +95,9 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
     add_agents(running, AGENTS)
     made = Counter[str]()
 
-    def make_row(worker: WorkerHealth, now: float) -> api.AgentRow:
+    def make_row(worker: WorkerHealth) -> api.AgentRow:
         made["rows"] += 1
-        return agent_row(worker, now)
+        return agent_row(worker)
 
     monkeypatch.setattr("queenright.server.routes.health.agent_row", make_row)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.detectors import detect
-from queenright.health.settings import HealthSettings, Loops
+from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.guard import Guard, GuardFinding
@@ -105,7 +105,7 @@ def test_changing_results_are_no_loop() -> None:
 
 def test_tools_on_the_exempt_list_are_ignored() -> None:
     """B28: the guard goes by the settings of the monitor."""
-    settings = HealthSettings(loops=Loops(exempt_tools=("search",)))
+    settings = HealthSettings(loops=LoopSettings(exempt_tools=("search",)))
 
     assert observe(guard(settings), loop(30)) == []
 

@@ -322,7 +322,7 @@ async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watch
     await watched.pass_time(180)
 
     worker, vitals = watched.health, watched.health.vitals
-    row = agent_row(worker, watched.time.now)
+    row = agent_row(worker)
     assert FindingKind.STALL not in watched.found
     assert FindingKind.DOOM_LOOP in watched.found
     assert (row.activity, row.waiting, row.waiting_since) == ("held by its guard: doom_loop", "held", held_at)

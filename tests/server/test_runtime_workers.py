@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from queenright.alerting.notification import NotificationRecord, list_notifications
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import WORKER_EVENTS
@@ -22,7 +23,6 @@ from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.views.view import status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.server.dying_runtime import SEARCH, search, searching
@@ -185,16 +185,20 @@ async def works_in_circles(
     return await service.runtime.trigger("start", {"message": "go"}, graph_id=graph)
 
 
+def notifications(service: Service) -> list[NotificationRecord]:
+    return service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
+
+
 async def handed_over(service: Service, agent: str) -> EscalationTicket:
     """Wait until a ticket about ``agent`` has been handed over, and a while longer; return it."""
 
-    def taken() -> bool:
+    def is_delivered() -> bool:
         return any(
-            row.agent_id == agent and any(peer.delivered_at for peer in row.peers)
-            for row in status(service).handed_over
+            one.agent == agent and any(peer.delivered_at for peer in one.peers)
+            for one in notifications(service)
         )
 
-    await until(taken, f"the ticket about {agent} is handed over")
+    await until(is_delivered, f"the ticket about {agent} is handed over")
     await service.bus.drain()
     [ticket] = [t for t in service.tickets.open_tickets() if t.worker_agent_id == agent]
     return ticket
@@ -215,7 +219,7 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
     await service.ingest(same)
     theirs = await handed_over(service, "theirs")
 
-    notified_agents = [row.agent_id for row in status(service).handed_over]
+    notified_agents = [one.agent for one in notifications(service)]
     assert sorted(notified_agents) == ["ours", "theirs"]
     assert len(await service.tickets.history()) == 2
     assert (ours.kind, ours.severity) == (theirs.kind, theirs.severity) == ("doom_loop", "high")

@@ -60,6 +60,22 @@ async def test_action_on_a_restarted_worker_is_refused(
     assert current.json()["incarnation_id"] == "two"
 
 
+async def test_recovery_of_a_task_whose_worker_changed_is_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B112"""
+    await ticket_on(running)
+    await restart(running)
+
+    stale = await post(http, "recoveries", task_id=SESSION, **SEEN)
+    other = await post(http, "recoveries", task_id=SESSION, session_id="another")
+    current = await post(http, "recoveries", task_id=SESSION, **SEEN | {"incarnation_id": "two"})
+
+    require_refusal(stale, "'looper' was restarted in the meantime")
+    require_refusal(other, "this is about session 'looper-session'")
+    assert "restarted" not in current.text
+
+
 async def test_action_without_a_known_incarnation_is_not_refused(
     running: Running, http: httpx.AsyncClient
 ) -> None:

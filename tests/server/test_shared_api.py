@@ -40,12 +40,10 @@ async def test_three_agents_without_their_provider_are_one_incident(
     await failing(running, "a", "b", "c")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
-    body = (await http.get("/api/status")).json()["incidents"]
     result = await queenright(running, "incidents")
 
     assert (incident["cause"], incident["workers"], incident["open_tickets"]) == ("provider:anthropic", 3, 3)
     assert incident["closed_at"] is None
-    assert body == [incident]
     assert "provider:anthropic" in result.out
     assert "3 sessions, 3 of 3 tickets open" in result.out
 
@@ -79,7 +77,6 @@ async def test_an_incident_is_over_when_calls_succeed_and_its_tickets_have_close
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
     assert incident["closed_at"] is not None
-    assert (await http.get("/api/status")).json()["incidents"] == []
     assert (await queenright(running, "incidents")).out == "No open incidents.\n"
     assert "closed after" in (await queenright(running, "incidents", "--all")).out
 
@@ -97,7 +94,6 @@ async def test_provider_health_is_in_api_metrics_and_command(
 
     assert (one["status"], one["failed"], one["calls"], one["agents_failing"]) == ("failing", 5, 9, 1)
     assert one["errors"] == [{"error_type": "overloaded_error", "count": 5}]
-    assert (await http.get("/api/status")).json()["providers"] == [one]
     output = " ".join(result.out.split())
     assert (
         output

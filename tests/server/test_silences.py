@@ -76,7 +76,6 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     for row in (
         await stack.get(f"/api/tickets/{ticket_id}"),
         (await stack.get("/api/tickets"))["tickets"][0],
-        (await stack.get("/api/status"))["tickets"][0],
     ):
         assert row["silenced"]["until"] == silence["ends_at"]
         assert row["silenced"]["comment"] == silence["comment"]
@@ -93,7 +92,6 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     unknown = await stack.queenright("silences")
     assert (unknown.exit_code, "cannot be reached" in unknown.output) == (1, True)
     assert "No silences" not in unknown.output
-    assert "cannot be reached" in (await stack.get("/api/status"))["silences_unknown"]
     body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
     assert (await stack.http.post("/api/silences", json=body)).status_code == 502
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.settings import Spending
+from queenright.health.settings import SpendingSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
@@ -63,7 +63,7 @@ async def spends(running: Running, dollars: float, agent: str = "bee") -> None:
 def limits(tmp_path: Path, **spending: Any) -> Settings:
     found = demo_settings(tmp_path / "storage", orchestrator="none")
     health = found.health_monitoring
-    limited = Spending.model_validate({"run_usd": 1, **spending})
+    limited = SpendingSettings.model_validate({"run_usd": 1, **spending})
     return found.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import HealthState
+from queenright.health.former_names import former_names
 from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -84,7 +85,12 @@ def health_history(
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     parameters = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
-    rows = conn.execute(_newest(until is not None, before is not None), parameters)
+    query = _newest(until is not None, before is not None)
+    former = former_names(conn, agent_id)
+    rows = list(conn.execute(query, parameters))
+    for name in {name for name, _ in former} - {agent_id}:
+        of_name = conn.execute(query, {**parameters, "agent": name})
+        rows += [row for row in of_name if (name, row.session_id) in former]
     events = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
     events.sort(key=lambda entry: entry[0])
     events = events[-limit:]

@@ -201,9 +201,7 @@ class ProviderTraffic:
             )
 
 
-def _status(
-    calls: int, failed: int, limited_until: float | None, *, is_answered: bool
-) -> ProviderStatus:
+def _status(calls: int, failed: int, limited_until: float | None, *, is_answered: bool) -> ProviderStatus:
     if limited_until is not None:
         return ProviderStatus.LIMITED
     if not calls:

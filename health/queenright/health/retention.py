@@ -88,7 +88,7 @@ class Pruned:
 
 
 def prune(
-    conn: Connection, now: float, settings: health_settings.Retention, room: int = _BATCH_ROWS
+    conn: Connection, now: float, settings: health_settings.RetentionSettings, room: int = _BATCH_ROWS
 ) -> Pruned:
     """
     Delete at most ``room`` old rows.
@@ -116,13 +116,13 @@ def prune(
 class Retention:
     """Prunes in the background for as long as the service runs."""
 
-    def __init__(self, store: Store, settings: health_settings.Retention, *, clock: Clock) -> None:
+    def __init__(self, store: Store, settings: health_settings.RetentionSettings, *, clock: Clock) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._refused = ""
 
-    def replace_settings(self, settings: health_settings.Retention) -> None:
+    def replace_settings(self, settings: health_settings.RetentionSettings) -> None:
         """Replace the settings, from the next run on."""
         self._settings = settings
 

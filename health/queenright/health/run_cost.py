@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, bindparam, select
 
+from queenright.health.former_names import all_names
 from queenright.health.tables import EVENTS
 from queenright.health.vital_facts import count, dollars
 from queenright.runtime.events import EventType
@@ -32,8 +33,11 @@ def spending_since(conn: Connection, agent_id: str, session_id: str, since: floa
 
     ``spent_usd`` is None if no price is known; ``spent_unpriced_tokens`` are those of calls without a price.
     """
-    parameters = {"agent": agent_id, "session": session_id, "since": since}
-    return total_spending(orjson.loads(data) for data in conn.execute(_SINCE, parameters).scalars())
+    return total_spending(
+        orjson.loads(data)
+        for agent, session in all_names(conn, agent_id, session_id)
+        for data in conn.execute(_SINCE, {"agent": agent, "session": session, "since": since}).scalars()
+    )
 
 
 def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

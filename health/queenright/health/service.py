@@ -36,7 +36,7 @@ from queenright.health.interventions.service import (
     InterventionService,
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
-from queenright.health.interventions.target import ActionKind
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.process_breakers import ProcessBreakerError, process_breakers
 from queenright.health.recovery.attempt import Recovery, RecoveryState
@@ -523,6 +523,15 @@ class HealthMonitoringService:
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
         )
+
+    async def target_of_task(self, task_id: str) -> Target:
+        """
+        Return the worker of a task: the current one, or that of its last recovery.
+
+        Raises:
+            TaskNotFoundError: The task is unknown.
+        """
+        return await self._recovery.target_of(task_id)
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from queenright.health.event_log import event_of
+from queenright.health.former_names import all_names
 from queenright.health.tables import EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -36,7 +37,7 @@ def read_session(
     newest: bool = True,
 ) -> list[tuple[int, AgentEvent]]:
     """
-    Return events of and about a session with their sequence numbers, oldest first.
+    Return events of and about a session with their sequence numbers, oldest first; also under former names.
 
     Args:
         types: Only these types.
@@ -44,8 +45,13 @@ def read_session(
         before: Only events with a lower sequence number.
         newest: Beyond ``limit``: return the last events instead of the first.
     """
-    parameters = {"agent": agent_id, "session": session_id, "after": after, "before": before, "most": limit}
-    rows = list(conn.execute(_query(frozenset(types), newest, before is not None), parameters))
+    query = _query(frozenset(types), newest, before is not None)
+    parameters = {"after": after, "before": before, "most": limit}
+    rows = [
+        row
+        for agent, session in all_names(conn, agent_id, session_id)
+        for row in conn.execute(query, {**parameters, "agent": agent, "session": session})
+    ]
     rows.sort(key=lambda row: row.seq)
     kept = rows[-limit:] if newest else rows[:limit]
     return [(row.seq, event) for row in kept if (event := event_of(row)) is not None]

@@ -92,7 +92,7 @@ class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Heartbeat(_Block):
+class HeartbeatSettings(_Block):
     """When a process counts as silent."""
 
     interval_seconds: Seconds = 300
@@ -101,7 +101,7 @@ class Heartbeat(_Block):
     """Silence, in seconds, after which such a worker is degraded; scaled to the interval of other workers."""
 
     @model_validator(mode="after")
-    def _validate_order(self) -> Heartbeat:
+    def _validate_order(self) -> HeartbeatSettings:
         if self.timeout_seconds < self.interval_seconds:
             raise ValueError(
                 f"timeout_seconds {self.timeout_seconds} must not be below interval_seconds "
@@ -116,7 +116,7 @@ class Heartbeat(_Block):
         return self.timeout_seconds * (interval / self.interval_seconds)
 
 
-class HealthCheck(_Block):
+class HealthCheckSettings(_Block):
     """The periodic sweep over all workers, and thresholds that do not belong to loops or stalls."""
 
     interval_seconds: Seconds = 60
@@ -146,7 +146,7 @@ class HealthCheck(_Block):
         return self.checkpoint_stale_threshold_seconds / 3
 
 
-class Stall(_Block):
+class StallSettings(_Block):
     """Seconds of silence after which a worker is stalled, by phase."""
 
     idle_seconds: Seconds = 240
@@ -170,7 +170,7 @@ class LearnedClockSettings(_Block):
     """Upper bound of a learned limit, as a multiple of the configured one."""
 
 
-class Bands(_Block):
+class BandSettings(_Block):
     """Bad steps since the last ACCEPT, and failed calls in a row, from which a finding has a severity."""
 
     warning: Count = 5
@@ -183,7 +183,7 @@ class Bands(_Block):
     """A critical ticket."""
 
     @model_validator(mode="after")
-    def _validate_order(self) -> Bands:
+    def _validate_order(self) -> BandSettings:
         if not self.warning < self.medium < self.high < self.critical:
             raise ValueError(
                 f"bands must rise: warning {self.warning} < medium {self.medium} "
@@ -192,7 +192,7 @@ class Bands(_Block):
         return self
 
 
-class Loops(_Block):
+class LoopSettings(_Block):
     """
     Counts from which repetition is a finding. docs/detection.md has the reason for each.
 
@@ -267,7 +267,7 @@ class Loops(_Block):
         return self.error_streak
 
 
-class Judge(_Block):
+class JudgeScheduleSettings(_Block):
     """When the judge checks and how long the queen may take."""
 
     interval_seconds: Seconds = 120
@@ -278,7 +278,7 @@ class Judge(_Block):
     """Seconds until a high or critical ticket without a decision is sent as ``untriaged``."""
 
 
-class ReEscalation(_Block):
+class ReEscalationSettings(_Block):
     """Reminders of tickets that nobody acknowledges."""
 
     after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
@@ -287,7 +287,7 @@ class ReEscalation(_Block):
     """Reminders since the severity last rose; 0: none."""
 
 
-class Tickets(_Block):
+class TicketSettings(_Block):
     """How tickets end, and which share an incident."""
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
@@ -296,14 +296,14 @@ class Tickets(_Block):
     """Seconds after which a dead worker ends with outcome ``unknown`` and its tickets close."""
     abandoned_run_seconds: Seconds = 3_600
     """The same, in seconds, for a stalled run without heartbeats and open work."""
-    re_escalation: ReEscalation = ReEscalation()
+    re_escalation: ReEscalationSettings = ReEscalationSettings()
     incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
     """Workers whose calls of one tool fail alike that make an incident."""
     incident_window_seconds: Seconds = 600
     """Seconds for which a worker counts for an incident: since its last activity, or after its end."""
 
 
-class Nudge(_Block):
+class NudgeSettings(_Block):
     """First level of intervention: a message to the worker."""
 
     enabled: bool = True
@@ -314,7 +314,7 @@ class Nudge(_Block):
     """Seconds between two nudges, and from the last one to the escalation."""
 
 
-class Escalation(_Block):
+class EscalationSettings(_Block):
     """Second level: the orchestrator decides on more time, a hand-off or termination."""
 
     timeout_seconds: Seconds = 900
@@ -327,13 +327,13 @@ class Escalation(_Block):
     """File with the key that signs these requests, readable by nobody else; None: they are not signed."""
 
     @model_validator(mode="after")
-    def _require_url(self) -> Escalation:
+    def _require_url(self) -> EscalationSettings:
         if self.orchestrator == "webhook" and self.webhook_url is None:
             raise ValueError("orchestrator 'webhook' requires webhook_url; set it, or choose queen or none")
         return self
 
 
-class Termination(_Block):
+class TerminationSettings(_Block):
     """Third level: the end of the worker's process."""
 
     cleanup_timeout_seconds: Seconds = 30
@@ -344,7 +344,7 @@ class Termination(_Block):
     """If the queen requests a termination: ask an operator, terminate, or refuse."""
 
 
-class Storm(_Block):
+class StormSettings(_Block):
     """Limits for many workers whose health gets worse at the same time, which is rarely their own fault."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
@@ -353,7 +353,7 @@ class Storm(_Block):
     """Interventions per minute in the whole fleet, storm or not."""
 
 
-class Permission(_Block):
+class PermissionSettings(_Block):
     """Permission requests of coding agents."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
@@ -363,7 +363,7 @@ class Permission(_Block):
 ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
 
 
-class Intervention(_Block):
+class InterventionSettings(_Block):
     """What is done about a worker in trouble: nudge, escalate, terminate, recover."""
 
     enabled: bool = True
@@ -372,11 +372,11 @@ class Intervention(_Block):
     """``true``: actions are only recorded; or the kinds of action that are."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
     """Seconds without automatic actions after a start of the service or a jump of its clock; 0: none."""
-    nudge: Nudge = Nudge()
-    escalation: Escalation = Escalation()
-    termination: Termination = Termination()
-    permission: Permission = Permission()
-    storm: Storm = Storm()
+    nudge: NudgeSettings = NudgeSettings()
+    escalation: EscalationSettings = EscalationSettings()
+    termination: TerminationSettings = TerminationSettings()
+    permission: PermissionSettings = PermissionSettings()
+    storm: StormSettings = StormSettings()
 
     @field_validator("dry_run")
     @classmethod
@@ -392,7 +392,7 @@ class Intervention(_Block):
         return self.dry_run if isinstance(self.dry_run, bool) else kind in self.dry_run
 
 
-class Breaker(_Block):
+class BreakerSettings(_Block):
     """One circuit breaker."""
 
     failure_threshold: Count = 3
@@ -403,15 +403,15 @@ class Breaker(_Block):
     """Trial calls at once while it is half open."""
 
 
-class CircuitBreakers(_Block):
+class CircuitBreakerSettings(_Block):
     """All circuit breakers."""
 
-    default: Breaker = Breaker()
-    overrides: dict[BreakerKey, Breaker] = {}
+    default: BreakerSettings = BreakerSettings()
+    overrides: dict[BreakerKey, BreakerSettings] = {}
     """By ``kind``, ``kind:agent`` or ``kind:agent:target``; write a colon in an agent's name as ``%3A``."""
 
 
-class Recovery(_Block):
+class RecoverySettings(_Block):
     """Limits of recovery: starting a worker again from its last valid checkpoint."""
 
     max_attempts_per_task: Count = 3
@@ -431,7 +431,7 @@ class Recovery(_Block):
 Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
-class Spending(_Block):
+class SpendingSettings(_Block):
     """Spending limits of agents, in US dollars; without any, spending has no findings."""
 
     run_usd: Dollars | None = None
@@ -451,7 +451,7 @@ class Spending(_Block):
         return not (self.run_usd is None and self.agent_day_usd is None and self.day_usd is None)
 
 
-class Retention(_Block):
+class RetentionSettings(_Block):
     """How long the service keeps its data."""
 
     days: Annotated[float, Field(gt=0, le=36_500)] = 30
@@ -460,7 +460,7 @@ class Retention(_Block):
     """Days for the audit trail among the events; at least ``days``."""
 
     @model_validator(mode="after")
-    def _validate_order(self) -> Retention:
+    def _validate_order(self) -> RetentionSettings:
         if self.audit_days < self.days:
             raise ValueError(f"audit_days {self.audit_days:g} must not be below days {self.days:g}")
         return self
@@ -536,7 +536,7 @@ class BreakerChannel(_Block):
         return self
 
 
-class Channels(_Block):
+class ChannelSettings(_Block):
     """Severities of alerts."""
 
     stuck_agent: Annotated[StuckAgentChannel, Field(exclude=True)] = StuckAgentChannel()
@@ -551,7 +551,7 @@ class BadStepsObjective(_Block):
     """Share of steps that may be bad. Recorded runs that succeeded had errors in 2 to 38 % of their turns."""
 
 
-class Rules(_Block):
+class RuleSettings(_Block):
     """Thresholds of alert rules that no detector has. Export the rules after a change."""
 
     bad_steps: BadStepsObjective = BadStepsObjective()
@@ -564,23 +564,23 @@ class HealthSettings(_Block):
 
     enabled: bool = True
     """``false``: telemetry is only stored and forwarded."""
-    heartbeat: Heartbeat = Heartbeat()
-    health_check: HealthCheck = HealthCheck()
-    stall: Stall = Stall()
+    heartbeat: HeartbeatSettings = HeartbeatSettings()
+    health_check: HealthCheckSettings = HealthCheckSettings()
+    stall: StallSettings = StallSettings()
     learned_clocks: LearnedClockSettings = LearnedClockSettings()
-    bands: Bands = Bands()
-    loops: Loops = Loops()
+    bands: BandSettings = BandSettings()
+    loops: LoopSettings = LoopSettings()
     detectors: dict[FindingKind, DetectorMode] = {}
     """Mode by kind of finding; the default is ``on``, and ``shadow`` for ``grinding`` and ``token_burn``."""
-    judge: Judge = Judge()
-    tickets: Tickets = Tickets()
-    intervention: Intervention = Intervention()
-    circuit_breaker: CircuitBreakers = CircuitBreakers()
-    recovery: Recovery = Recovery()
-    spending: Spending = Spending()
-    retention: Retention = Retention()
-    alerting: Channels = Channels()
-    rules: Rules = Rules()
+    judge: JudgeScheduleSettings = JudgeScheduleSettings()
+    tickets: TicketSettings = TicketSettings()
+    intervention: InterventionSettings = InterventionSettings()
+    circuit_breaker: CircuitBreakerSettings = CircuitBreakerSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    spending: SpendingSettings = SpendingSettings()
+    retention: RetentionSettings = RetentionSettings()
+    alerting: ChannelSettings = ChannelSettings()
+    rules: RuleSettings = RuleSettings()
 
     @cached_property
     def in_shadow(self) -> frozenset[FindingKind]:

@@ -28,6 +28,7 @@ from queenright.health.tickets import (
     TicketClosedError,
     TicketStatus,
     TicketStatusError,
+    fingerprint,
 )
 
 Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
@@ -152,6 +153,14 @@ def worker_ended(
     """Close the ticket of a worker that has ended."""
     _must_be_live(ticket)
     return _close(ticket, TicketStatus.WORKER_GONE, reason, now)
+
+
+def rename(ticket: EscalationTicket, agent_id: str, session_id: str) -> EscalationTicket:
+    """Return a ticket under the new names of its worker."""
+    identity = fingerprint(agent_id, session_id, ticket.worker_node_id, ticket.kind)
+    return ticket.model_copy(
+        update={"worker_agent_id": agent_id, "worker_session_id": session_id, "fingerprint": identity}
+    )
 
 
 def resolve(

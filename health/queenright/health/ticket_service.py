@@ -429,14 +429,30 @@ class TicketService:
         await self._commit(work)
 
     async def worker_renamed(self, old: WorkerKey, new: WorkerKey) -> None:
-        """Close the tickets of a renamed worker; its findings open new ones under the new name."""
-        if old not in self._by_worker:
+        """
+        Move the tickets of a renamed worker, also closed ones, to its new name.
+
+        The labels of an alert that was sent do not change. If the worker is known under its new name and has
+        a ticket there, its live ones are closed.
+        """
+        if not await self._store.read(lambda conn: table.tickets_of_worker(conn, *old)):
             return
         now, reason = self._clock(), f"the worker is now {new[0]!r}, session {new[1]!r}"
 
         def work(conn: Connection, changes: _Changes) -> None:
-            for ticket in table.live_tickets_of_worker(conn, *old):
-                self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=reason))
+            has_others = bool(table.live_tickets_of_worker(conn, *new))
+            for former in table.tickets_of_worker(conn, *old):
+                ticket = lifecycle.rename(former, *new)
+                if not ticket.live:
+                    table.update_ticket(conn, ticket)
+                    if ticket.ticket_id in self._closed:
+                        changes.tickets.append(ticket)
+                elif has_others:
+                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=reason))
+                else:
+                    table.update_ticket(conn, ticket)
+                    changes.tickets.append(ticket)
+                    self._notify(conn, ticket)
 
         await self._commit(work)
 
@@ -1000,17 +1016,18 @@ class TicketService:
         )
 
     def _remember(self, ticket: EscalationTicket) -> None:
-        key = (ticket.worker_agent_id, ticket.worker_session_id)
         self._schedule(ticket)
-        if ticket.live:
-            self._live[ticket.ticket_id] = ticket
-            self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
-            return
-        self._live.pop(ticket.ticket_id, None)
+        before = self._live.pop(ticket.ticket_id, ticket)
+        key = (before.worker_agent_id, before.worker_session_id)
         if (ids := self._by_worker.get(key)) is not None:
             ids.discard(ticket.ticket_id)
             if not ids:
                 del self._by_worker[key]
+        if ticket.live:
+            self._live[ticket.ticket_id] = ticket
+            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
+            return
         self._closed[ticket.ticket_id] = ticket
         if len(self._closed) > _REMEMBERED_CLOSED:
             self._closed.popitem(last=False)

@@ -70,6 +70,12 @@ def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> 
     return _tickets(conn.execute(_LIVE_OF_WORKER, {"agent": agent_id, "session": session_id}).scalars())
 
 
+def tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
+    """Return all tickets of one worker's session."""
+    query = select(TICKETS.c.body).where(TICKETS.c.agent_id == agent_id, TICKETS.c.session_id == session_id)
+    return _tickets(conn.execute(query).scalars())
+
+
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
     """Return live tickets of the incidents that the given tickets belong to, oldest first."""
     members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.limits import NOT_CUT, Resources
-from queenright.health.settings import HealthSettings, Loops
+from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
@@ -252,7 +252,12 @@ class VitalState:
     )
 
     def __init__(
-        self, agent_id: str, session_id: str, at: float, loops: Loops, settings: HealthSettings | None = None
+        self,
+        agent_id: str,
+        session_id: str,
+        at: float,
+        loops: LoopSettings,
+        settings: HealthSettings | None = None,
     ) -> None:
         self._loops = loops
         self.settings = settings or _DEFAULTS

@@ -17,7 +17,7 @@ from queenright.health.interventions.approvals_record import describe_requester
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.settings import Termination
+from queenright.health.settings import TerminationSettings
 from queenright.health.store import StoreError
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
@@ -126,7 +126,7 @@ class WorkerActions:
         approvals: Approvals,
         *,
         monitor: HealthMonitor,
-        settings: Termination,
+        settings: TerminationSettings,
     ) -> None:
         self._interventions = interventions
         self._approvals = approvals

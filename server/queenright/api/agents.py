@@ -20,7 +20,7 @@ from queenright.api.terms import (
     Waiting,
     WorkerAction,
 )
-from queenright.api.wire import Age, RelativeToNow, Wire
+from queenright.api.wire import RelativeToNow, Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
@@ -50,7 +50,6 @@ class AgentRow(Wire):
     health: Health = Field(description="Health of a session that runs; empty once it has ended.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
-    state_for: Age = Field(description="How long it has been in this state, in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")
@@ -77,8 +76,6 @@ class AgentRow(Wire):
     verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None
-    active_ago: Age = Field(description="Time since its last activity, in words.")
-    progress_ago: Age = Field(description="Time since its last progress, in words; a dash: none.")
     findings: list[Finding]
     shadow_findings: list[Finding] = Field(description="Findings of detectors in shadow mode.")
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from queenright.api.terms import AlertStatus
 from queenright.api.tickets import ReceiverDelivery
-from queenright.api.wire import Age, ClockTime, Deprecated, Wire
+from queenright.api.wire import Wire
 
 
 class NotificationPeer(Wire):
@@ -28,7 +28,6 @@ class Notification(Wire):
     id: int
     ticket_id: str
     agent_id: str = Field(default="", description="The worker's name.")
-    agent: Deprecated[str] = Field(description="The same as `agent_id`.")
     cause: str
     severity: str = Field(description="The label `severity` of the alert, by which it is routed.")
     ticket_severity: str = Field(description="The ticket's severity when this alert was first sent.")
@@ -39,8 +38,6 @@ class Notification(Wire):
     active: bool = Field(description="Whether it is firing, or a peer has yet to accept its end.")
     peers: list[NotificationPeer]
     notified: list[ReceiverDelivery]
-    time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
-    age: Age
 
 
 class OutboxPeer(Wire):

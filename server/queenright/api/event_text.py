@@ -71,6 +71,8 @@ def _describe_ticket_event(
         case "health_state_changed":
             ended = data.get("outcome") if data["to"] == "healthy" else None
             return str(ended or data["to"]), f"{agent}: {_state_change(data)}"
+        case "agent_renamed" if "former_agent_id" in data:
+            return "info", f"{agent}: was {data['former_agent_id']}, session {data['former_session_id']}"
         case "agent_renamed":
             return "info", f"{agent}: renamed to {data['agent_id']}, session {data['session_id']}"
         case "worker_escalation_ticket":

@@ -109,7 +109,6 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "uptime_seconds": 600.0,
     "version": "0.4.0",
     "waiting": "",
-    "when": "2 min ago",
     "worker_agent_id": "researcher",
     "worker_excerpt": "I will search once more.",
     "worker_graph_id": "research",

@@ -7,11 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from queenright.api.agents import AgentRow
-from queenright.api.alerts import Notification, Outbox
-from queenright.api.shared import Incident, Provider
+from queenright.api.alerts import Outbox
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
-from queenright.api.tickets import Ticket
-from queenright.api.wire import Age, ClockTime, RelativeToNow, Wire
+from queenright.api.wire import RelativeToNow, Wire
 
 
 class Ready(Wire):
@@ -28,7 +26,6 @@ class StatusEmergencyStop(Wire):
     by: str
     reason: str
     changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
-    since: ClockTime = Field(description="A time of day, UTC; empty: never set.")
 
 
 class Storm(Wire):
@@ -57,13 +54,10 @@ class StatusLadder(Wire):
     level: LadderLevel
     what: str
     trouble_since: float = Field(default=0.0, description="Seconds since the epoch.")
-    trouble_for: Age
     acted_at: float | None = Field(default=None, description="Time of the last intervention.")
-    acted_ago: Age
     until: float | None
     next: str = Field(description="The next intervention; empty: none.")
     next_at: float | None
-    when: Age
 
 
 class StatusEscalation(Wire):
@@ -74,7 +68,6 @@ class StatusEscalation(Wire):
     reason: str
     options: list[Decision]
     deadline: float
-    when: Age
 
 
 class StatusApproval(Wire):
@@ -86,7 +79,6 @@ class StatusApproval(Wire):
     reason: str
     by: str
     expires_at: float
-    when: Age
 
 
 class StatusBreaker(Wire):
@@ -100,7 +92,6 @@ class StatusBreaker(Wire):
     threshold: int
     reason: str
     half_open_at: float | None
-    half_open_in: Age
 
 
 class StatusRecovery(Wire):
@@ -117,7 +108,6 @@ class StatusRecovery(Wire):
     reason: str
     created_at: float = Field(default=0.0, description="Seconds since the epoch.")
     not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
-    when: Age
 
 
 class Acting(Wire):
@@ -146,7 +136,6 @@ class FeedLine(Wire):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    time: ClockTime = Field(description="Time of day, UTC.")
     kind: str = Field(description="The colour in which it is shown.")
     text: str
     id: str = Field(description="The event's id.")
@@ -157,7 +146,6 @@ class StandInMessage(Wire):
     """A message that the stand-in for Slack and PagerDuty received."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    time: ClockTime
     channel: str
     status: str
     title: str
@@ -165,32 +153,21 @@ class StandInMessage(Wire):
 
 
 class Status(Wire):
-    """The content of the console."""
+    """What the service and its fleet are doing now."""
 
     at: Annotated[float, RelativeToNow()] = Field(
         default=0.0, description="The time of the response, in seconds since the epoch."
     )
     started_at: float = Field(default=0.0, description="When the service started.")
-    now: Age = Field(description="Time of day, UTC.")
-    up_for: Age
     counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(
         description="Running sessions, and ended ones with an open ticket or an active recovery, which count "
         "as failing; the worst 200. `/api/agents` has all."
     )
     agents_left_out: int = Field(description="Running sessions that are not shown.")
-    ended: list[AgentRow] = Field(description="Ended sessions, ten at most.")
-    tickets: list[Ticket] = Field(
-        description="The worst 100 open tickets, newest first; `/api/tickets` has all."
-    )
-    tickets_left_out: int = Field(description="Open tickets that are not shown.")
-    silences_unknown: str
+    tickets: list[str] = Field(description="Ids of the newest 100 open tickets; `/api/tickets` has all.")
     outbox: Outbox
-    handed_over: list[Notification]
     feed: list[FeedLine] = Field(description="Newest first.")
     not_ready: list[str] = Field(description="Why the service is not ready; empty: it is.")
-    incidents: list[Incident] = Field(description="Open ones, newest first; `/api/incidents` has all.")
-    providers: list[Provider] = Field(description="As in `/api/providers`.")
     acting: Acting
-    stand_in: bool = Field(description="Whether a stand-in receives messages to Slack and PagerDuty.")
     paged: list[StandInMessage] = Field(description="Messages that the stand-in received, newest first.")

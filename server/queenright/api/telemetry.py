@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import Age, Wire
+from queenright.api.wire import Wire
 
 
 class MissingPart(Wire):
@@ -25,7 +25,6 @@ class TelemetrySource(Wire):
     libraries: list[str] = Field(description="Some of its instrumentation libraries.")
     first_seen: float = Field(description="Seconds since the epoch.")
     last_seen: float = Field(description="Seconds since the epoch.")
-    when: Age
     records: int = Field(description="Spans, log records, metrics and hook calls.")
     used: int = Field(description="Records that were used.")
     rejected: int = Field(description="Records that are invalid.")
@@ -59,7 +58,6 @@ class RefusedRequests(Wire):
     count: int
     reason: str = Field(description="Reason of the last one.")
     last_seen: float = Field(description="Seconds since the epoch.")
-    when: Age
 
 
 class Telemetry(Wire):

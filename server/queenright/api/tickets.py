@@ -14,7 +14,7 @@ from queenright.api.terms import (
     TicketStatus,
     Triage,
 )
-from queenright.api.wire import Age, Deprecated, Wire
+from queenright.api.wire import Deprecated, Wire
 
 
 class ReceiverDelivery(Wire):
@@ -126,7 +126,6 @@ class Ticket(Wire):
     actions: list[TicketAction] = Field(
         description="What can be done now; `terminate`: stop its worker. Others are refused with 409."
     )
-    age: Age = Field(description="Time since it opened, in words.")
     silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
     notified: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."

@@ -67,10 +67,6 @@ T = TypeVar("T")
 
 Deprecated = Annotated[T, Field(json_schema_extra={"deprecated": True})]
 """A field that clients should stop reading; its description, or a field next to it, names the replacement."""
-Age = Annotated[str, RelativeToNow(), Field(json_schema_extra={"deprecated": True})]
-"""A time span in words. Deprecated: a client renders the time that is next to it."""
-ClockTime = Annotated[str, Field(json_schema_extra={"deprecated": True})]
-"""A time of day in words. Deprecated: a client renders the time that is next to it."""
 
 
 @cache

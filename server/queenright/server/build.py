@@ -40,6 +40,7 @@ from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.guards import health_guard, ladder_seconds
+from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.tracing import TRACED, EventTracer
@@ -51,12 +52,9 @@ from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
 from queenright.server.ops.user_stack import UserStack
 from queenright.server.pipeline import WORKER_CHANGES, EventPipeline
-from queenright.server.recent.deliveries import RecentNotifications
-from queenright.server.recent.latest import Latest
-from queenright.server.recent.notifications import CHANGING, LatestNotifications
 from queenright.server.remediation import TICKET_DECISIONS, Remediation
 from queenright.server.scheduler import Scheduler
-from queenright.server.service import Service, list_worst_tickets
+from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
@@ -68,6 +66,18 @@ _log = logging.getLogger(__name__)
 _RECOVERY_CHANGES = frozenset(
     {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
 )
+_NOTIFICATION_CHANGES = frozenset(
+    {
+        EventType.WORKER_ESCALATION_TICKET,
+        EventType.QUEEN_INTERVENTION_REQUESTED,
+        EventType.TICKET_REESCALATED,
+        EventType.TICKET_UNACKNOWLEDGED,
+        EventType.TICKET_RESOLVED,
+        EventType.NOTIFICATION_DELIVERED,
+        EventType.NOTIFICATION_FAILED,
+    }
+)
+"""Events that may have changed the outbox."""
 _RECOVERIES_SHOWN = 20
 _INTERVENTIONS_SHOWN = 50
 """Interventions on an agent's workers that the queen sees in the operator chat."""
@@ -319,10 +329,6 @@ def _build(
         health=health,
         judging=judging,
         retention=Retention(store, health_settings.retention, clock=clock),
-        notifications=LatestNotifications(store, clock=clock),
-        recent_notifications=RecentNotifications(
-            store, lambda: [ticket.ticket_id for ticket in list_worst_tickets(tickets)]
-        ),
         recoveries=Latest(lambda: remediation.recovery.recent(_RECOVERIES_SHOWN), what="recoveries"),
         stopping=stopping,
     )
@@ -335,8 +341,7 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     """Subscribe the parts that follow events, in the order in which they see one."""
     bus, remediation = service.bus, service.remediation
     bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
-    bus.subscribe(service.notifications.changed, name="notifications", types=CHANGING)
-    bus.subscribe(service.silences.changed, name="silences", types=CHANGING)
+    bus.subscribe(service.silences.changed, name="silences", types=_NOTIFICATION_CHANGES)
     bus.subscribe(tracer.trace, name="traces", types=TRACED)
     bus.subscribe(service.pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)

@@ -31,7 +31,7 @@ from queenright.health.interventions.record import (
 )
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.settings import Intervention as InterventionSettings
+from queenright.health.settings import InterventionSettings
 from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import TicketService

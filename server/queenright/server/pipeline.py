@@ -231,6 +231,7 @@ class EventPipeline:
         key = (event.agent_id, event.session_id)
         if event.type is EventType.AGENT_RENAMED and (new := self.monitor.new_name(key)) is not None:
             await self.tickets.worker_renamed(key, new)
+            await self.remediation.interventions.ledger.rename(key, new)
             return
         health = self.monitor.get(*key)
         if health is not None:
@@ -250,7 +251,7 @@ class EventPipeline:
             self._has_pending.set()
 
     async def close_ended_tickets(self) -> None:
-        """Close tickets of workers that ended, or were renamed, just before a kill."""
+        """Close tickets of workers that ended just before a kill; move those of renamed ones."""
         for ticket in self.tickets.open_tickets():
             key = (ticket.worker_agent_id, ticket.worker_session_id)
             health, new = self.monitor.get(*key), self.monitor.new_name(key)

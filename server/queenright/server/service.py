@@ -30,7 +30,6 @@ from queenright.health.retention import Retention
 from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge.judge_and_queen import JudgeAndQueen
@@ -39,15 +38,13 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.agents.manager import AgentManager
 from queenright.server.background_tasks import BackgroundTasks, Work
+from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.operator_requests import OperatorRequests
 from queenright.server.ops.step_logs import StepLogs
 from queenright.server.ops.user_stack import UserStack
 from queenright.server.pipeline import EventPipeline
-from queenright.server.recent.deliveries import RecentNotifications
-from queenright.server.recent.latest import Latest
-from queenright.server.recent.notifications import LatestNotifications
 from queenright.server.remediation import Remediation
 from queenright.server.replay import replay_log
 from queenright.server.scheduler import Scheduler
@@ -59,17 +56,7 @@ from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)
 
-TICKETS_SHOWN: Final = 100
-"""Open tickets in the console, the worst."""
-
 _RECENT_EVENTS: Final = 200
-
-
-def list_worst_tickets(tickets: TicketService) -> list[EscalationTicket]:
-    """Return the open tickets that the console shows, newest first: the worst ``TICKETS_SHOWN``."""
-    newest = sorted(tickets.open_tickets(), key=lambda ticket: ticket.first_seen, reverse=True)
-    worst = sorted(newest, key=lambda ticket: -ticket.severity.rank)[:TICKETS_SHOWN]
-    return sorted(worst, key=lambda ticket: ticket.first_seen, reverse=True)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -106,8 +93,6 @@ class Service:
     health: HealthMonitoringService
     judging: JudgeAndQueen
     retention: Retention
-    notifications: LatestNotifications
-    recent_notifications: RecentNotifications
     recoveries: Latest[Recovery]
     stopping: asyncio.Event
     """Set when open event streams should end."""
@@ -142,12 +127,10 @@ class Service:
             arrivals=self.pipeline.arrivals,
             clock=self.clock,
         )
-        await self.notifications.load()
         await self.silences.read_notifications()
         await self.recoveries.load()
         await self.remediation.load(replay.seconds_away)
         await self.judging.start()
-        await self.recent_notifications.load()
         self.judging.resume_escalations(self.interventions.ledger.pending.values())
         self.pipeline.resume(replay)
         await self.pipeline.close_ended_tickets()
@@ -162,10 +145,8 @@ class Service:
             "sweep": self.scheduler.run_sweeps,
             "write-again": self.pipeline.run_write_checks,
             "outbox": self.outbox.run,
-            "notifications": self.notifications.run,
             "recoveries": self.recoveries.run,
             "silences": self.silences.run,
-            "recent_notifications": self.recent_notifications.run,
             "event-streams": lambda: self.feed.run(self.stopping),
             "retention": self.retention.run,
             "breakers": self.remediation.run_breakers,
@@ -253,10 +234,6 @@ class Service:
     def permissions(self) -> Permissions:
         """Requests of coding agents that wait for an answer."""
         return self.remediation.permissions
-
-    def shown_tickets(self) -> list[EscalationTicket]:
-        """Return the tickets in the console; see ``list_worst_tickets``."""
-        return list_worst_tickets(self.tickets)
 
     def workers(self) -> list[WorkerHealth]:
         """Return the known workers, by name."""

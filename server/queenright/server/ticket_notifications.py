@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import Connection
 
@@ -16,12 +15,14 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import Clock
-from queenright.server.earlier_sessions import RECENT_SECONDS, EarlierSessions, find_earlier_sessions
+from queenright.server.earlier_sessions import (
+    RECENT_SECONDS,
+    SHORT_SECONDS,
+    EarlierSessions,
+    find_earlier_sessions,
+)
 from queenright.server.operator_requests import find_requests
 from queenright.server.settings import Settings
-
-_RECURRING_HOLDS: Final = 5
-"""The alert of a crash-looping agent lasts this many times ``tickets.hold_seconds``."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,7 +48,7 @@ class TicketNotifications:
             requests=find_requests(connection, ticket, health.intervention),
             earlier_tickets=earlier.tickets,
             hold_seconds=max(
-                _RECURRING_HOLDS * health.tickets.hold_seconds if earlier.is_recurring else 0.0,
+                SHORT_SECONDS if earlier.is_recurring else 0.0,
                 health.tickets.incident_window_seconds if ended_in_incident(ticket) else 0.0,
             ),
         )

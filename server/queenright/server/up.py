@@ -325,7 +325,7 @@ async def up(
                     stack.enter_context(_token_in_environment(running.own_token))
                 files = format_count(fleet.files, "file")
                 say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
-                await _end_former_demo_runs(running.service)
+                await end_former_demo_runs(running.service)
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
@@ -417,17 +417,22 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
             await task
 
 
-async def _end_former_demo_runs(service: Service) -> None:
-    """End the runs of demo agents whose process was killed: nothing else ends them."""
+async def end_former_demo_runs(service: Service) -> None:
+    """
+    Cancel the runs of demo agents whose process was killed: nothing else ends them.
+
+    They have not completed, so the failed runs before them still count.
+    """
     left = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
     await service.ingest(
         [
             AgentEvent(
-                type=EventType.EXECUTION_COMPLETED,
+                type=EventType.EXECUTION_FAILED,
                 time=service.clock(),
                 agent_id=vitals.agent_id,
                 session_id=vitals.session_id,
                 incarnation_id=vitals.incarnation_id,
+                data={"error_type": "cancelled", "error": "the demo was killed"},
             )
             for vitals in left
             if not vitals.ended

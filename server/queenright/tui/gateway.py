@@ -12,6 +12,7 @@ from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
+from queenright.tui.formatting import clock_time
 from queenright.tui.models import (
     ChatEntry,
     FleetEvent,
@@ -77,7 +78,7 @@ class ServiceGateway:
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
         lines = (await self._client.service.status()).feed[::-1]
-        return [EventLine(one.time, one.kind, one.text) for one in lines], [one.id for one in lines]
+        return [EventLine(clock_time(one.at), one.kind, one.text) for one in lines], [one.id for one in lines]
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
@@ -151,7 +152,11 @@ class ServiceGateway:
         match item.kind, answer:
             case "question", _:
                 await client.agents.inject(
-                    item.agent_id, item.node_id, text, session_id=item.session_id or None
+                    item.agent_id,
+                    item.node_id,
+                    text,
+                    session_id=item.session_id or None,
+                    incarnation_id=seen,
                 )
             case "permission", _:
                 await client.permissions.answer(item.item_id, answer, by=self.by, incarnation_id=seen)

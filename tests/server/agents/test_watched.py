@@ -65,6 +65,35 @@ def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
     return [event for event in heard if event.type is kind]
 
 
+async def test_run_that_was_restarted_is_not_stopped_answered_or_resumed_as_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """B112: by incarnation, as the caller saw it."""
+    guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": ["guide"]}) as home:
+        started = await home.ask("POST", "/api/agents/guide/chat", json={"message": "bees"})
+        await until(lambda: home.service.agents.get("guide").runtime.waiting_nodes(), "it asks")
+        await until(lambda: home.service.monitor.get("guide"), "it is watched")
+        worker = home.service.monitor.get("guide")
+        assert worker is not None
+        session = worker.vitals.session_id
+        stale = {"session_id": session, "incarnation_id": "another"}
+        seen = {"session_id": session, "incarnation_id": worker.vitals.incarnation_id}
+        answer = {"node_id": "talk", "content": "Ada"}
+
+        for verb, body in (("stop", {}), ("inject", answer), ("resume", {})):
+            refused = await home.ask("POST", f"/api/agents/guide/{verb}", json=body | stale, status=409)
+            assert "was restarted in the meantime" in refused["title"], verb
+
+        stopped = await home.ask("POST", "/api/agents/guide/stop", json=seen)
+        assert stopped["executions"] == [started["execution_id"]]
+        where = f"/api/agents/guide/sessions/{session}/checkpoints"
+        [newest, *_] = (await home.ask("GET", where))["checkpoints"]
+        restore = f"{where}/{newest['checkpoint_id']}/restore"
+        refused = await home.ask("POST", restore, json={"incarnation_id": "another"}, status=409)
+        assert "was restarted in the meantime" in refused["title"]
+
+
 async def test_agent_events_are_only_in_the_service_log(
     tmp_path: Path,
 ) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from sqlalchemy import Row, select
 
+from queenright.health.tables import OUTBOX
 from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
 from tests.frameworks.matrix import settings_for
-from tests.server.otlp.framework_spans import NOW, TRACE, chat, request, tool
+from tests.server.otlp.framework_spans import NOW, TRACE, chat, invoke, request, tool
 from tests.waiting import until
 
 SAME = {"gen_ai.tool.call.arguments": "[1]", "gen_ai.tool.call.result": "nothing"}
@@ -60,6 +62,10 @@ async def agents(running: Running) -> list[tuple[str, str, int]]:
         return [(row["agent_id"], row["session_id"], row["tool_calls"]) for row in rows]
 
 
+async def alerts(running: Running) -> list[Row[Any]]:
+    return list(await running.service.store.read(lambda conn: conn.execute(select(OUTBOX)).all()))
+
+
 async def test_late_name_applies_to_ticket_agent_and_metrics(tmp_path: Path) -> None:
     """B86: nothing is left under the old name, and a restart changes nothing of that."""
     old, new = ("svc", TRACE.hex()), ("scout", "c-1")
@@ -67,9 +73,15 @@ async def test_late_name_applies_to_ticket_agent_and_metrics(tmp_path: Path) -> 
     async with serving(settings(tmp_path)) as running:
         await send(running, *looping(10, 0))
         await until(lambda: open_tickets(running) == {old}, "a ticket is open under the old name")
+        await until(lambda: running.service.tickets.open_tickets()[0].notified_at, "it is notified")
+        [sent] = await alerts(running)
 
         await send(running, *looping(40, 20, attributes=named))
         await until(lambda: open_tickets(running) == {new}, "it is open under the new name only")
+
+        [renamed] = await alerts(running)
+        assert (renamed.id, renamed.labels, renamed.ends_at) == (sent.id, sent.labels, None)
+        assert "scout" in renamed.annotations["summary"]
 
         assert await agents(running) == [(*new, 16)]
         async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
@@ -87,3 +99,37 @@ async def test_late_name_applies_to_ticket_agent_and_metrics(tmp_path: Path) -> 
 
         await send(running, *looping(80, 40))  # without a name
         assert await agents(running) == [(*new, 24)]
+
+
+async def get(running: Running, path: str, **params: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, follow_redirects=True) as http:
+        return await http.get(path, params=params)
+
+
+async def test_history_and_old_addresses_follow_a_late_name(tmp_path: Path) -> None:
+    """The root span, which names agent and conversation, arrives last."""
+    named = {"gen_ai.conversation.id": "c-1"}
+    root = invoke(1, "scout", start=-1, end=40, attributes=named)
+    async with serving(settings(tmp_path)) as running:
+        await send(running, *looping(10, 0))
+        await until(lambda: open_tickets(running) == {("svc", TRACE.hex())}, "a ticket is open")
+        [ticket] = running.service.tickets.open_tickets()
+
+        await send(running, *looping(40, 20), root)
+        await until(lambda: open_tickets(running) == set(), "the ticket has ended with its worker")
+
+    for _ in ("live", "after a restart"):
+        async with serving(settings(tmp_path)) as running:
+            steps = (await get(running, "/api/agents/scout/steps", session_id="c-1")).json()
+            assert len([one for one in steps["items"] if one["kind"] == "tool"]) == 16
+            assert not steps["more"]
+
+            [row] = (await get(running, "/api/tickets", agent_id="scout")).json()["tickets"]
+            assert row["ticket_id"] == ticket.ticket_id
+            history = (await get(running, "/api/agents/scout/history")).json()["history"]
+            assert "health_state_changed" in [one["type"] for one in history]
+
+            for path in ("/api/agents/svc/steps", "/api/agents/svc/health", "/agents/svc"):
+                old = await get(running, path, session_id=TRACE.hex())
+                assert (old.status_code, "scout" in old.text) == (200, True), path
+                assert (await get(running, path)).status_code == 200, path

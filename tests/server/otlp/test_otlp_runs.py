@@ -36,9 +36,12 @@ def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
     """B86: in the events, before any other under the new name."""
     events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2), invoke(1, "scout", start=-1, end=3)])
 
-    [renamed] = [event for event in events if event.type is EventType.AGENT_RENAMED]
+    renamed, named = (event for event in events if event.type is EventType.AGENT_RENAMED)
     place = events.index(renamed)
-    assert (renamed.agent_id, renamed.data) == ("svc", {"agent_id": "scout", "session_id": TRACE.hex()})
+    new = {"agent_id": "scout", "session_id": TRACE.hex()}
+    former = {"former_agent_id": "svc", "former_session_id": TRACE.hex()}
+    assert (renamed.agent_id, renamed.data) == ("svc", new)
+    assert (named.agent_id, named.data) == ("scout", new | former)
     assert {event.agent_id for event in events[: place + 1]} == {"svc"}
     assert {event.agent_id for event in events[place + 1 :]} == {"scout"}
 
@@ -85,7 +88,7 @@ def test_cause_4_unstored_renames_are_reverted() -> None:
 
     again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
 
-    assert types_of(again.events) == ["agent_renamed", "execution_completed"]
+    assert types_of(again.events) == ["agent_renamed", "agent_renamed", "execution_completed"]
 
 
 def lone(id_: int, start: float, end: float, **fields: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from queenright.instrumentation.otlp import SCOPE
 from queenright.server.otlp.decode import decode_logs
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.sources import Part
 from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, read_span_record
 from tests.instrumentation.parts import Memory
 from tests.instrumentation.test_open_spans import StillPulse
@@ -73,6 +74,10 @@ def test_record_is_read_as_written_by_the_processor() -> None:
     events = decode_logs(request, Assembler(), now / 1e9).events
     assert [event.type.value for event in events] == ["execution_started", "tool_call_started"]
     assert {(event.agent_id, event.session_id) for event in events} == {("bee", "s-1")}
+    batch = decode_logs(request, Assembler(), now / 1e9)
+    [source] = [one for one in batch.sources if one.records]
+    assert (source.dialect, source.records, source.used) == ("other", 6, 4)
+    assert {Part.NAME, Part.OPEN_WORK} <= source.parts
     assert events[1].data == {"tool": "search", "call_id": "c-1"}
     agent, tool, lost = read[0], read[4], read[5]
     assert agent is not None

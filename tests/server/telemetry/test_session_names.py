@@ -71,8 +71,8 @@ def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: 
 
     events = take(log(HOST), assembler).events
 
-    agent_ids = [event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED]
-    assert agent_ids == renamed
+    agent_ids = {event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED}
+    assert agent_ids == set(renamed)
     assert workers(events) == {([*renamed, name][0], "s")}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from queenright.health.settings import Breaker
+from queenright.health.settings import BreakerSettings
 
 
 class BreakerState(StrEnum):
@@ -40,7 +40,7 @@ class BreakerMachine:
 
     __slots__ = ("_generation", "_number", "_opened_at", "_probes", "failures", "policy", "reason", "state")
 
-    def __init__(self, policy: Breaker) -> None:
+    def __init__(self, policy: BreakerSettings) -> None:
         self.policy = policy
         self.state = BreakerState.CLOSED
         self.failures = 0

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from queenright.health.breakers.breaker import Admission, BreakerMachine, BreakerState
-from queenright.health.settings import Breaker
+from queenright.health.settings import BreakerSettings
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.worker import current_worker
 from queenright.runtime.breakers import CallRefusedError
@@ -111,7 +111,7 @@ class CircuitBreaker:
     def __init__(
         self,
         name: str,
-        policy: Breaker | None = None,
+        policy: BreakerSettings | None = None,
         *,
         kind: str = "",
         agent_id: str = "",
@@ -128,7 +128,7 @@ class CircuitBreaker:
         self.agent_id = agent_id
         self.target = target
         self.parents = tuple(parents)
-        self._machine = BreakerMachine(policy or Breaker())
+        self._machine = BreakerMachine(policy or BreakerSettings())
         self._counts = counts
         self._clock = clock
         self._monotonic = monotonic

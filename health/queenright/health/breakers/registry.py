@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerChange, BreakerStatus, CircuitBreaker
-from queenright.health.settings import Breaker, CircuitBreakers
+from queenright.health.settings import BreakerSettings, CircuitBreakerSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 
@@ -93,7 +93,7 @@ class BreakerRegistry:
 
     def __init__(
         self,
-        settings: CircuitBreakers,
+        settings: CircuitBreakerSettings,
         *,
         clock: Clock = time.time,
         monotonic: Clock = time.monotonic,
@@ -139,7 +139,7 @@ class BreakerRegistry:
             self._enforce_capacity((breaker, *breaker.parents))
         return breaker
 
-    def policy(self, name: str) -> Breaker:
+    def policy(self, name: str) -> BreakerSettings:
         """Return the settings of the breaker ``name``, whether it exists or not."""
         overrides = self._settings.overrides
         policies = (overrides[key] for key in BreakerName.parse(name).setting_keys() if key in overrides)

@@ -23,7 +23,7 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerChange, BreakerStatus
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.event_log import append_events
-from queenright.health.settings import CircuitBreakers
+from queenright.health.settings import CircuitBreakerSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import BREAKERS
 from queenright.instrumentation.identity import new_id
@@ -52,7 +52,7 @@ class BreakerStore:
         self,
         store: Store,
         *,
-        settings: CircuitBreakers,
+        settings: CircuitBreakerSettings,
         clock: Clock,
         monotonic: Clock = time.monotonic,
         ids: Callable[[], str] = new_id,

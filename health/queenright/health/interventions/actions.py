@@ -20,7 +20,7 @@ from queenright.health.interventions.permit import ActionRefusedError, Permit, p
 from queenright.health.interventions.record import Escalation, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
-from queenright.health.settings import Intervention as InterventionSettings
+from queenright.health.settings import InterventionSettings
 from queenright.health.summary import summarise
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -102,6 +102,13 @@ class Ledger:
         # Cancelling the caller must not keep committed events from being published.
         await asyncio.shield(task)
 
+    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
+        """Move the interventions of a renamed worker to its new names. Its ladder begins again."""
+        if not self._counts.get(old):
+            return
+        await self._store.transact(lambda conn: record.rename_interventions(conn, old, new))
+        self._counts[new] = self._counts.get(new, 0) + self._counts.pop(old, 0)
+
     def _remember(
         self,
         key: WorkerKey,

@@ -9,7 +9,7 @@ from queenright.health.interventions.messages import duration
 from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import Intervention
+from queenright.health.settings import InterventionSettings
 from queenright.health.ticket_rules import reasons
 from queenright.instrumentation.counts import format_count
 
@@ -29,7 +29,7 @@ def refusal_reason(
     worker: WorkerHealth,
     inputs: LadderInputs,
     ladder: Ladder | None,
-    settings: Intervention,
+    settings: InterventionSettings,
     *,
     now: float,
     quiet_until: float,
@@ -69,7 +69,7 @@ def refusal_reason(
 def _rate_limit_reason(
     inputs: LadderInputs,
     ladder: Ladder | None,
-    settings: Intervention,
+    settings: InterventionSettings,
     now: float,
     quiet_until: float,
     budget: ActionBudget,

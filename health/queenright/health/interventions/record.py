@@ -190,6 +190,15 @@ def read_interventions(
     return [Intervention.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
+def rename_interventions(conn: Connection, old: WorkerKey, new: WorkerKey) -> None:
+    """Move the interventions of a renamed worker to its new names."""
+    table = INTERVENTIONS.c
+    query = select(table.body).where(table.agent_id == old[0], table.session_id == old[1])
+    for body in conn.execute(query).scalars().all():
+        names = {"agent_id": new[0], "session_id": new[1]}
+        write_intervention(conn, Intervention.model_validate_json(body).model_copy(update=names))
+
+
 def find_intervention(conn: Connection, intervention_id: str) -> Intervention | None:
     """Return an intervention, or None."""
     body = find_body(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention_id)

@@ -69,6 +69,8 @@ class AgentNotFoundError(QueenrightError):
     def __init__(self, agent_id: str, session_id: str | None = None) -> None:
         which = f", session {session_id[:100]!r}" if session_id else ""
         super().__init__(f"no worker {agent_id[:100]!r}{which} is known; list them: queenright list")
+        self.agent_id = agent_id
+        self.session_id = session_id
 
 
 class EscalationNotFoundError(QueenrightError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from queenright.health.findings import WorkerKey
-from queenright.health.settings import Storm
+from queenright.health.settings import StormSettings
 
 WINDOW_SECONDS: Final = 30.0
 """Shorter than ``group_wait`` of storms in Alertmanager, so that the first message has the whole storm."""
@@ -24,7 +24,7 @@ class StormWatch:
         ids: Makes the id of a storm, which its alerts share.
     """
 
-    def __init__(self, settings: Storm, *, ids: Callable[[], str]) -> None:
+    def __init__(self, settings: StormSettings, *, ids: Callable[[], str]) -> None:
         self._settings = settings
         self._ids = ids
         self._worse: dict[WorkerKey, float] = {}

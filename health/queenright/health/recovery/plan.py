@@ -17,7 +17,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from queenright.health.settings import Recovery as Limits
+from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.state import progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 

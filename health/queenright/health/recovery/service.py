@@ -225,7 +225,7 @@ class RecoveryService:
             ActionRefusedError: All actions are stopped, or its worker is running.
             StoreError: Recording failed; nothing has changed.
         """
-        target = await self._target_of(task_id)
+        target = await self.target_of(task_id)
         task_id = self._named(task_id, target)
         if held := self._held():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
@@ -274,10 +274,10 @@ class RecoveryService:
         """
         history = await self._ledger.of_task(task_id)
         if not history:
-            task_id = self._named(task_id, await self._target_of(task_id))
+            task_id = self._named(task_id, await self.target_of(task_id))
             history = await self._ledger.of_task(task_id)
         begun = sum(each.started_at is not None for each in history)
-        agent = history[0].agent_id if history else (await self._target_of(task_id)).agent_id
+        agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
         this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun(agent))
         return RecoveryStatus(
             task_id=task_id,
@@ -737,11 +737,14 @@ class RecoveryService:
         """Return the task of ``task_id``, which may be the session of its worker."""
         return self._task_of(target) if task_id == target.session_id else task_id
 
-    async def _target_of(self, task_id: str) -> Target:
+    async def target_of(self, task_id: str) -> Target:
         """
         Return the worker of a task: the current one, or that of the last recovery.
 
         ``task_id`` may be the worker's session too.
+
+        Raises:
+            TaskNotFoundError: No worker is, or was, working on it.
         """
         workers = [
             each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id

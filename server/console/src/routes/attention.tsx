@@ -10,8 +10,11 @@ import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Shape, toneOf } from '../ui/basics'
 import { answerApproval } from '../api/acts'
+import { DECISIONS } from './decisions'
+import type { Decision } from './decisions'
 import { distinct } from './sentences'
 
+const DecideEscalation = lazy(() => import('./worker-dialogs').then((module) => ({ default: module.DecideEscalation })))
 const StopWorker = lazy(() => import('./worker-dialogs').then((module) => ({ default: module.StopWorker })))
 
 const KINDS: Record<AttentionItem['kind'], string> = {
@@ -112,22 +115,18 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
 function Answers({ item }: { item: AttentionItem }) {
   const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
   const target = { agentId: item.agent_id, ...seen }
-  const [asking, setAsking] = useState<'stop' | 'approve' | 'terminate' | null>(null)
+  const [asking, setAsking] = useState<'stop' | 'approve' | Decision | null>(null)
   const permission = useAct(async (decision: 'allow' | 'deny') => {
     await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
   const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, target, verb))
-  const decision = useAct(async (choice: 'more_time' | 'hand_off' | 'terminate') => {
-    await data(POST('/api/escalations/{escalation_id}/decision', { params: { path: { escalation_id: item.item_id } }, body: { decision: choice, ...seen, ...by() } }))
-    return `Decided for ${item.agent_id}: ${words(choice)}.`
-  })
   const acknowledge = useAct(async () => {
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
-  if (item.kind === 'question') return <Reply item={item} />
-  const busy = permission.isPending || approval.isPending || decision.isPending || acknowledge.isPending
+  if (item.kind === 'question') return <Reply key={item.incarnation_id} item={item} />
+  const busy = permission.isPending || approval.isPending || acknowledge.isPending
   return (
     <div className="acts">
       {item.kind === 'permission' && (
@@ -152,8 +151,8 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'escalation' &&
         item.options.map((option) => (
-          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} isDisabled={busy} onPress={() => (option === 'terminate' ? setAsking('terminate') : decision.mutate(option as 'more_time'))}>
-            {{ more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop…' }[option] ?? words(option)}
+          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => setAsking(option as Decision)}>
+            {DECISIONS[option as Decision] ?? words(option)}…
           </Button>
         ))}
       {item.kind === 'ticket' && (
@@ -176,13 +175,10 @@ function Answers({ item }: { item: AttentionItem }) {
         </Link>
       )}
       <Suspense>
-        {asking && (
-          <StopWorker
-            target={target}
-            {...(asking === 'approve' ? { run: () => approval.mutateAsync('approve') } : asking === 'terminate' ? { run: () => decision.mutateAsync('terminate') } : {})}
-            onClose={() => setAsking(null)}
-          />
+        {(asking === 'stop' || asking === 'approve') && (
+          <StopWorker target={target} {...(asking === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsking(null)} />
         )}
+        {asking && asking !== 'stop' && asking !== 'approve' && <DecideEscalation escalationId={item.item_id} target={target} choice={asking} onClose={() => setAsking(null)} />}
       </Suspense>
     </div>
   )
@@ -192,7 +188,7 @@ function Reply({ item }: { item: AttentionItem }) {
   const [text, setText] = useState('')
   const reply = useAct(async (content: string) => {
     setText('')
-    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id } })).catch((error: unknown) => {
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
       setText((newer) => newer || content)
       throw error
     })

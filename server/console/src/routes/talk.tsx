@@ -225,19 +225,31 @@ function useTyping(agentId: string, session: string): string {
   return typing
 }
 
+/** The process that runs a session, as this page shows it; empty: the service does not watch it. */
+function useIncarnation(agentId: string, session: string): string {
+  return (
+    useQuery({
+      queryKey: ['session', session, 'health', agentId],
+      queryFn: () => data(GET('/api/agents/{agent_id}/health', { params: { path: { agent_id: agentId }, query: { session_id: session } } })),
+      retry: false,
+    }).data?.incarnation_id ?? ''
+  )
+}
+
 function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
   const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
+  const seen = { session_id: session, incarnation_id: useIncarnation(slot.agent_id, session) }
   const detail = useQuery({
     queryKey: ['agent', slot.agent_id, 'session', session],
     queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}', { params: { path } })),
   })
   const pause = useAct(async () => {
-    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
     return `Paused ${counted(stopped.executions.length, 'run')} of ${slot.agent_id}.`
   })
   const resume = useAct(async () => {
-    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: { session_id: session } }))
+    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
     return started.status === 'queued' ? 'Queued: other runs come first.' : `Resumed ${slot.agent_id}.`
   })
   const status = detail.data?.status
@@ -385,7 +397,9 @@ function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
 function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
   const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
-  const [restoring, setRestoring] = useState<string | null>(null)
+  const incarnation_id = useIncarnation(slot.agent_id, session)
+  // What is asked about stays the process that was shown then.
+  const [restoring, setRestoring] = useState<{ checkpoint_id: string; incarnation_id: string } | null>(null)
   const found = useQuery({
     queryKey: ['agent', slot.agent_id, 'checkpoints', session],
     queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}/checkpoints', { params: { path, query: { limit: 30 } } })),
@@ -403,7 +417,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
               </small>
             </span>
             {mayAct && row.valid && (
-              <Button small onPress={() => setRestoring(row.checkpoint_id)}>
+              <Button small onPress={() => setRestoring({ checkpoint_id: row.checkpoint_id, incarnation_id })}>
                 Restore…
               </Button>
             )}
@@ -418,7 +432,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
           confirm="Restore"
           danger
           run={async () => {
-            const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring } } }))
+            const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring.checkpoint_id } }, body: { incarnation_id: restoring.incarnation_id } }))
             say(started.status === 'queued' ? 'Queued: other runs come first.' : 'Restored.')
           }}
           onClose={() => setRestoring(null)}

@@ -7,6 +7,8 @@ import { duration } from '../format'
 import { by } from '../shell/name'
 import { say } from '../ui/act'
 import { Ask } from '../ui/dialog'
+import { DECISIONS } from './decisions'
+import type { Decision } from './decisions'
 import { secondsOf } from './silence'
 
 // Dialogs that several pages have. They load with the first one that is opened.
@@ -69,9 +71,10 @@ export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClo
  * Ask how a task is recovered.
  *
  * @param taskId The task; empty: it is asked for.
+ * @param seen Its worker, as the page shows it.
  * @param name What the result is said of; by default the task.
  */
-export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: string; onClose: () => void }) {
+export function RecoverTask({ taskId, seen, name, onClose }: { taskId: string; seen?: { session_id: string; incarnation_id: string }; name?: string; onClose: () => void }) {
   return (
     <Ask
       title={taskId ? `Recover ${name ?? taskId}?` : 'Recover a task'}
@@ -84,9 +87,43 @@ export function RecoverTask({ taskId, name, onClose }: { taskId: string; name?: 
       ]}
       confirm="Recover"
       run={async ({ task_id = taskId, start, reviewed }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...by() } }))
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...seen, ...by() } }))
         if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
         say(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
+      }}
+      onClose={onClose}
+    />
+  )
+}
+
+const MORE_TIME = [
+  { value: '900', label: '15 minutes' },
+  { value: '1800', label: '30 minutes' },
+  { value: '3600', label: '1 hour' },
+  { value: '14400', label: '4 hours' },
+]
+
+/** Ask before an escalation is decided. */
+export function DecideEscalation({ escalationId, target, choice, onClose }: { escalationId: string; target: Target; choice: Decision; onClose: () => void }) {
+  const { agentId, ...seen } = target
+  return (
+    <Ask
+      title={`${DECISIONS[choice]}: ${agentId}?`}
+      lead={`Session ${seen.session_id}.`}
+      fields={[
+        ...(choice === 'more_time' ? [{ name: 'seconds', label: 'For', value: '1800', options: MORE_TIME }] : []),
+        { name: 'reason', label: 'Reason', hint: 'Recorded with the decision.' },
+      ]}
+      confirm={DECISIONS[choice]}
+      danger={choice === 'terminate'}
+      run={async ({ reason = '', seconds }) => {
+        await data(
+          POST('/api/escalations/{escalation_id}/decision', {
+            params: { path: { escalation_id: escalationId } },
+            body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), ...seen, ...by() },
+          }),
+        )
+        say(`Decided for ${agentId}: ${DECISIONS[choice].toLowerCase()}.`)
       }}
       onClose={onClose}
     />

@@ -13,7 +13,7 @@ import typer
 from queenright.cli.commands.tickets import TicketId
 from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import json_values
-from queenright.cli.output.text import strip_control
+from queenright.cli.output.text import local_time, strip_control
 from queenright.cli.service import with_service
 from queenright.cli.short_ids import find_ticket
 
@@ -146,7 +146,11 @@ def show_ticket(console: Console, ticket: Mapping[str, Any]) -> None:
     from rich.markup import escape
 
     names = (ticket["severity"], ticket["kind"].replace("_", " "), ticket["status"].replace("_", " "))
-    head = escape(strip_control(f"{ticket['worker_agent_id']}: {', '.join(names)}, {ticket['age']}"))
+    head = escape(
+        strip_control(
+            f"{ticket['worker_agent_id']}: {', '.join(names)}, since {local_time(ticket['first_seen'])}"
+        )
+    )
     console.print(f"[bold]{head}[/bold]")
     console.print(escape(strip_control(ticket["cause"])))
     console.print("[dim]Ask about the problem, what was tried, or what to do next. Ctrl-D exits.[/dim]\n")

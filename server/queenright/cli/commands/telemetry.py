@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from queenright.cli.output.printing import print_result
 from queenright.cli.output.text import single_line
 from queenright.cli.service import with_service
 from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api import Telemetry, TelemetrySource
@@ -39,8 +41,8 @@ def _lines(found: Telemetry) -> Iterator[str]:
         yield from _source_lines(source)
     for one in found.refused:
         yield single_line(
-            f"refused: {format_count(one.count, 'request')} to {one.path}, {one.status}, {one.when}: "
-            f"{one.reason}"
+            f"refused: {format_count(one.count, 'request')} to {one.path}, {one.status}, "
+            f"{_ago(one.last_seen)}: {one.reason}"
         )
     for row in found.unused:
         what = "rejected" if row.rejected else "not used"
@@ -54,7 +56,7 @@ def _source_lines(source: TelemetrySource) -> Iterator[str]:
     yield single_line(
         f"{source.service} ({source.dialect}): {source.used:,} of "
         f"{format_count(source.records, 'record')} used, "
-        f"{source.when}; shows {shows}"
+        f"{_ago(source.last_seen)}; shows {shows}"
     )
     if source.agents:
         yield single_line(f"  agents: {', '.join(source.agents)}")
@@ -64,3 +66,7 @@ def _source_lines(source: TelemetrySource) -> Iterator[str]:
         )
     for one in source.missing:
         yield single_line(f"  missing: {one.missing}; {one.remedy}")
+
+
+def _ago(moment: float) -> str:
+    return f"{format_duration(time.time() - moment)} ago"

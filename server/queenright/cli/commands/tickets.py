@@ -45,7 +45,8 @@ def list_tickets(
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
     widest = max((len(t.worker_agent_id) for t in rows), default=0) if wide else 0
-    lines = (ticket_row(t, max(24, widest)) for t in rows)
+    now = time.time()
+    lines = (ticket_row(t, now, max(24, widest)) for t in rows)
     print_list(rows, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
 
 
@@ -66,13 +67,14 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
         typer.echo(single_line(line))
 
 
-def ticket_row(ticket: Ticket, width: int = 24) -> str:
+def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
+    age = format_duration(now - ticket.first_seen)
     worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
     return (
         f"{ticket.severity:<8} {ticket.status:<12} {worker} {kind:<18} "
-        f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+        f"{age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     )
 
 
@@ -101,9 +103,9 @@ def _notified(ticket: Ticket) -> str:
     return ", ".join(f"{one.receiver} ({one.status}, {local_time(one.first_at)})" for one in rows)
 
 
-def _duration(ticket: Ticket) -> str:
+def _duration(ticket: Ticket, now: float) -> str:
     if ticket.closed_at is None:
-        return f"for {ticket.age}"
+        return f"for {format_duration(now - ticket.first_seen)}"
     return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
 
 
@@ -136,7 +138,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("ticket", ticket.ticket_id),
     ]
     return [
-        f"{ticket.worker_agent_id}: {what} {_duration(ticket)}",
+        f"{ticket.worker_agent_id}: {what} {_duration(ticket, now)}",
         *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
     ]
 

@@ -86,7 +86,7 @@ class UpScreen:
             for event in reversed(now.feed):
                 if event.id not in shown:
                     shown.add(event.id)
-                    self._print_plain(f"{event.time} {event.text}")
+                    self._print_plain(f"{clock_time(event.at)} {event.text}")
             if (recorder := running.service.recorder) is not None:
                 for page in recorder.after(pages):
                     self._print_plain(f"{clock_time(page.time)} {page.channel} {page.status}: {page.title}")
@@ -123,8 +123,8 @@ def _render(now: Status, url: str, needs: int, height: int) -> Group:
     if hidden := len(now.agents) - len(shown) + now.agents_left_out:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")
     room = max(height - len(shown) - 14, 4)
-    entries = [(page.time, _page_line(page)) for page in now.paged[:room]]
-    entries += [(event.time, _event_line(event)) for event in now.feed[:room]]
+    entries = [(page.at, _page_line(page)) for page in now.paged[:room]]
+    entries += [(event.at, _event_line(event)) for event in now.feed[:room]]
     lines = [line for _, line in sorted(entries, key=lambda entry: entry[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
@@ -150,11 +150,13 @@ def status_line(url: str, needs: int) -> Text:
 
 
 def _event_line(event: FeedLine) -> Text:
-    return Text.assemble((event.time + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, "")))
+    return Text.assemble(
+        (clock_time(event.at) + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, ""))
+    )
 
 
 def _page_line(page: StandInMessage) -> Text:
     style = "bold green" if page.status == "resolved" else "bold red"
     return Text.assemble(
-        (page.time + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
+        (clock_time(page.at) + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
     )

@@ -89,9 +89,16 @@ class AsyncLoadedAgents(AsyncResource):
         *,
         graph_id: str | None = None,
         session_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Injected:
         """Send input to a node of a run."""
-        body = json_body(node_id=node_id, content=content, graph_id=graph_id, session_id=session_id)
+        body = json_body(
+            node_id=node_id,
+            content=content,
+            graph_id=graph_id,
+            session_id=session_id,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(api.Injected, agent_path(agent_id, "inject"), body)
 
     async def resume(
@@ -101,9 +108,15 @@ class AsyncLoadedAgents(AsyncResource):
         *,
         graph_id: str | None = None,
         checkpoint_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Started:
         """Resume the newest unfinished run of a session."""
-        body = json_body(session_id=session_id, graph_id=graph_id, checkpoint_id=checkpoint_id)
+        body = json_body(
+            session_id=session_id,
+            graph_id=graph_id,
+            checkpoint_id=checkpoint_id,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(api.Started, agent_path(agent_id, "resume"), body)
 
     async def stop(
@@ -113,9 +126,15 @@ class AsyncLoadedAgents(AsyncResource):
         execution_id: str | None = None,
         session_id: str | None = None,
         graph_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Stopped:
         """Pause a run, or all runs of the agent; they can be resumed."""
-        body = json_body(execution_id=execution_id, session_id=session_id, graph_id=graph_id)
+        body = json_body(
+            execution_id=execution_id,
+            session_id=session_id,
+            graph_id=graph_id,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(api.Stopped, agent_path(agent_id, "stop"), body)
 
     async def replay(
@@ -226,11 +245,18 @@ class AsyncSessions(AsyncResource):
         )
 
     async def restore(
-        self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
+        self,
+        agent_id: str,
+        session_id: str,
+        checkpoint_id: str,
+        *,
+        graph_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.Started:
         """Restore a checkpoint and continue from there; later progress is discarded."""
         url_path = _session_path(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
-        return await self._transport.send_for_model(api.Started, url_path, graph_id=graph_id)
+        body = json_body(incarnation_id=incarnation_id)
+        return await self._transport.send_for_model(api.Started, url_path, body, graph_id=graph_id)
 
     def messages(
         self,

@@ -136,6 +136,8 @@ class AsyncRecoveries(AsyncResource):
         by: str | None = None,
         reviewed: bool | None = None,
         from_start: bool | None = None,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
     ) -> api.RecoveryResult:
         """
         Recover a task.
@@ -143,7 +145,14 @@ class AsyncRecoveries(AsyncResource):
         ``reviewed``: a person has reviewed the failure, which allows one attempt beyond the limit.
         ``from_start``: without a valid checkpoint, start over and repeat completed work.
         """
-        body = json_body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
+        body = json_body(
+            task_id=task_id,
+            by=by,
+            reviewed=reviewed,
+            from_start=from_start,
+            session_id=session_id,
+            incarnation_id=incarnation_id,
+        )
         return await self._transport.send_for_model(api.RecoveryResult, "/api/recoveries", body)
 
 

@@ -58,6 +58,7 @@ class AsyncTransport:
             timeout=timeout,
             transport=transport,
             trust_env=False,
+            follow_redirects=True,  # a renamed agent has another address
             verify=certificates(url),
         )
 

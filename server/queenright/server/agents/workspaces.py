@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from queenright.health.interventions.approvals_record import describe_requester
 from queenright.health.interventions.switch import EmergencyStop
-from queenright.health.settings import Intervention
+from queenright.health.settings import InterventionSettings
 from queenright.health.store import StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import MASK, redact
@@ -54,7 +54,7 @@ class LoadedWorkspaces:
         *,
         bus: EventBus,
         stop: EmergencyStop,
-        settings: Intervention,
+        settings: InterventionSettings,
         clock: Clock,
     ) -> None:
         self._agents = agents

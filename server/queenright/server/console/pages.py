@@ -101,8 +101,10 @@ async def get_recoveries(request: Request, service: ServiceDep, cursor: str | No
 @router.get("/telemetry")
 async def get_telemetry(request: Request, service: ServiceDep) -> HTMLResponse:
     """Return the page of incoming telemetry."""
-    telemetry = telemetry_view(service.intake, service.monitor, service.clock())
-    return render(request, "telemetry.html", otlp_port=service.settings.otlp.port, **vars(telemetry))
+    telemetry = telemetry_view(service.intake, service.monitor)
+    return render(
+        request, "telemetry.html", otlp_port=service.settings.otlp.port, at=service.clock(), **vars(telemetry)
+    )
 
 
 @router.get("/tickets/{ticket_id}")

@@ -13,7 +13,7 @@ from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.money import format_spend
 from queenright.server.access.caller import caller_of
 from queenright.server.console import forms
-from queenright.server.views.formatting import moment
+from queenright.server.views.formatting import ago, clock_time, moment
 
 PAGES: Final = Path(__file__).parents[1] / "pages"
 
@@ -24,8 +24,13 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _environment: Final = Environment(loader=FileSystemLoader(PAGES), autoescape=select_autoescape(default=True))
-_environment.globals |= {"agent_page": forms.agent_page, "count": format_count, "spent": format_spend}
-_environment.filters |= {"part": forms.part, "moment": moment, "number": "{:,}".format}
+_environment.globals |= {
+    "ago": ago,
+    "agent_page": forms.agent_page,
+    "count": format_count,
+    "spent": format_spend,
+}
+_environment.filters |= {"part": forms.part, "clock": clock_time, "moment": moment, "number": "{:,}".format}
 
 
 def render_error(request: Request, status: int, fault: str) -> Response:

@@ -18,7 +18,7 @@ from queenright.server.console.forms import part
 from queenright.server.service import Service
 from queenright.server.views.acting import breaker_row, recovery_row
 from queenright.server.views.agents import agent_row
-from queenright.server.views.formatting import ago, clock_time
+from queenright.server.views.formatting import ago
 from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.view import event_line, ticket_row
 
@@ -50,7 +50,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     worker = service.monitor.get(agent_id, health.session_id)
     assert worker is not None  # nothing was awaited since it was found
     now = service.clock()
-    row = agent_row(worker, now)
+    row = agent_row(worker)
     sessions = sorted(service.monitor.of_agent(agent_id), key=lambda w: w.vitals.last_event, reverse=True)
     tickets = [one for one in service.tickets.open_tickets() if one.worker_agent_id == agent_id]
     breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
@@ -60,7 +60,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     events = [_event(one, agent_id) for one in reversed(history) if has_feed_line(one.type, one.data)]
     return {
         "agent": row,
-        "now": clock_time(now),
+        "at": now,
         "up_for": ago(health.metrics.uptime_seconds),
         "heartbeat": _ago(health.last_heartbeat, now),
         "checkpoint": _ago(health.last_checkpoint, now),
@@ -69,11 +69,11 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
         "acts": acts,
         "sessions": [_session(one, now) for one in sessions[:_SESSIONS]],
         "sessions_more": max(0, len(sessions) - _SESSIONS),
-        "tickets": [ticket_row(one, now, actions=ticket_actions(service, one)) for one in tickets],
+        "tickets": [ticket_row(one, actions=ticket_actions(service, one)) for one in tickets],
         "permissions": [one for one in service.permissions.open_requests() if one.agent_id == agent_id],
-        "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
+        "breakers": [breaker_row(one) for one in breakers[:_SESSIONS]],
         "breakers_more": max(0, len(breakers) - _SESSIONS),
-        "recoveries": [recovery_row(one, now) for one in recoveries[:5]],
+        "recoveries": [recovery_row(one) for one in recoveries[:5]],
         "history": [event_line(one, brief=True) for one in events if has_feed_line(one.type, one.data)][
             :_HISTORY
         ],
@@ -87,11 +87,12 @@ def breakers_values(service: Service, name: str) -> dict[str, Any]:
     wanted = [one for one in known if one.name == name] or [
         one for one in known if name.casefold() in one.name.casefold()
     ]
-    shown, now = wanted[:BREAKERS], service.clock()
+    shown = wanted[:BREAKERS]
     return {
+        "at": service.clock(),
         "name": name,
-        "troubled": [breaker_row(one, now) for one in shown if _troubled(one) or one.name == name],
-        "well": [breaker_row(one, now) for one in shown if not _troubled(one) and one.name != name],
+        "troubled": [breaker_row(one) for one in shown if _troubled(one) or one.name == name],
+        "well": [breaker_row(one) for one in shown if not _troubled(one) and one.name != name],
         "more": max(0, len(wanted) - BREAKERS),
         "known": len(known),
         "not_closed": sum(one.state.value != "closed" for one in known),
@@ -104,10 +105,10 @@ def _troubled(one: BreakerStatus) -> bool:
 
 def recoveries_values(service: Service, found: Sequence[Recovery]) -> dict[str, Any]:
     """Return the values of the recoveries' page."""
-    now = service.clock()
     limits = service.settings.health_monitoring.recovery
     return {
-        "rows": [(recovery_row(one, now), one.by) for one in found],
+        "at": service.clock(),
+        "rows": [(recovery_row(one), one.by) for one in found],
         "per_task": limits.max_attempts_per_task,
         "per_hour": limits.max_attempts_per_hour,
     }

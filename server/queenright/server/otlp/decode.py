@@ -117,8 +117,14 @@ def _decode_in_steps(
                     if observation is None:
                         batch.ignore(process, scope.name, Unused.NO_AGENT_WORK)
                     else:
+                        origin = source
+                        if observation.library != scope.name:
+                            # A record about a span counts for the library of the span.
+                            origin = batch.sources.for_process(process, observation.library)
+                            source.records -= 1
+                            origin.records += 1
                         if problem := correct_times(observation, arrived):
-                            source.note_wrong_time(problem)
+                            origin.note_wrong_time(problem)
                         observations.append(observation)
                 yield
         yield

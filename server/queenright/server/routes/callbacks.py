@@ -121,10 +121,7 @@ async def record_watchdog(service: ServiceDep) -> None:
 )
 async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
-    noted = await service.callbacks.record_notification(await request.body())
-    if noted:
-        service.recent_notifications.request_read()
-    return api.DeliveriesReceipt(noted=noted)
+    return api.DeliveriesReceipt(noted=await service.callbacks.record_notification(await request.body()))
 
 
 @router.post(

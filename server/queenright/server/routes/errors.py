@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
@@ -21,6 +23,7 @@ from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.alerting.webhook import InvalidWebhookError
 from queenright.api.problem import Problem
 from queenright.health.breakers.registry import BreakerNotFoundError
+from queenright.health.former_names import find_current_name
 from queenright.health.heartbeat import InvalidHeartbeatError
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
 from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
@@ -168,6 +171,12 @@ def wants_page(request: Request) -> bool:
 
 
 async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> Response:
+    if isinstance(error, AgentNotFoundError) and request.method in ("GET", "HEAD"):
+        new = await request.app.state.service.store.read(
+            lambda conn: find_current_name(conn, error.agent_id, error.session_id)
+        )
+        if new is not None and (address := _rename_in_url(request, error.agent_id, *new)):
+            return RedirectResponse(address)
     found = problem_of(request, error)
     assert found is not None
     response: Response
@@ -182,6 +191,17 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     if found.status == 405:
         response.headers["Allow"] = ", ".join(sorted(_allowed_methods(request)))
     return response
+
+
+def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -> str:
+    """Return the address of a renamed worker instead of a former one; "" if the path has no such name."""
+    base, is_found, rest = request.scope["path"].partition(f"/agents/{old}")
+    if not is_found or rest[:1] not in ("", "/"):
+        return ""
+    query = dict(request.query_params)
+    query |= {name: session_id for name in ("session_id", "session") if name in query}
+    path = f"{base}/agents/{quote(agent_id, safe='')}{rest}"
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:

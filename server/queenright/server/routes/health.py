@@ -61,7 +61,6 @@ _HEARTBEAT: dict[str, Any] = {
 
 @router.get("/agents")
 async def list_agents(
-    response: Response,
     service: ServiceDep,
     agent_id: AgentQuery = None,
     state: Annotated[HealthState | None, Query(description="Only workers in this state.")] = None,
@@ -118,19 +117,17 @@ async def list_agents(
         limit=limit + 1,
         after=_place_after(cursor, sort),
     )
-    now = service.clock()
-    listed = await page(
+    return await page(
         api.AgentsPage,
         "agents",
         found.shown,
         limit,
-        row=lambda one: agent_row(one[1], now),
+        row=lambda one: agent_row(one[1]),
         place=lambda one: (sort, *one[0]),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=found.total,
         counts=found.counts,
     )
-    return set_etag(response, listed)
 
 
 def _place_after(cursor: str | None, sort: str) -> Place | None:
@@ -150,7 +147,7 @@ async def list_agent_health(
     response: Response, service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
     """List the health of workers by name, a row for each session: signals, metrics, circuit breakers."""
-    health, now = service.health, service.clock()
+    health = service.health
     after = place_of(cursor, "agents", str, str)
     # A worker that is removed while the health of others is computed is still in this page.
     workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
@@ -159,7 +156,7 @@ async def list_agent_health(
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
-        row=lambda one: agent_health_row(workers[one.agent_id, one.session_id], one, now),
+        row=lambda one: agent_health_row(workers[one.agent_id, one.session_id], one),
         place=lambda one: (one.agent_id, one.session_id),
     )
     return set_etag(response, found)
@@ -174,7 +171,7 @@ async def get_agent_health(
     if worker is None:
         raise AgentNotFoundError(agent_id, session_id)
     health = service.health.health_of(worker)
-    return set_etag(response, agent_health_row(worker, health, service.clock()))
+    return set_etag(response, agent_health_row(worker, health))
 
 
 @router.get("/agents/{agent_id:agent}/history")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from queenright import api
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.attention import attention, incidents_of_tickets
@@ -22,10 +21,10 @@ _LARGEST: Final = 10_000
 # Not of the tag "tickets": most items have no ticket that another operation could take.
 @router.get("/attention", tags=["service"])
 async def list_attention(
-    response: Response, service: ServiceDep, agent_id: AgentQuery = None, session_id: SessionQuery = None
+    service: ServiceDep, agent_id: AgentQuery = None, session_id: SessionQuery = None
 ) -> api.AttentionList:
     """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
-    return set_etag(response, attention(service, agent_id=agent_id, session_id=session_id))
+    return attention(service, agent_id=agent_id, session_id=session_id)
 
 
 @router.get("/incidents", tags=["tickets"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from queenright import api
 from queenright.alerting import notification
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.views.view import notification_row
@@ -16,21 +15,20 @@ router = APIRouter(prefix="/api", tags=["tickets"])
 
 @router.get("/notifications")
 async def list_notifications(
-    response: Response, service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
+    service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
 ) -> api.NotificationsPage:
     """List notifications, newest first, with their delivery to each Alertmanager, and the outbox."""
     (before,) = place_of(cursor, "notifications", int) or (None,)
     now = service.clock()
     outbox = api.Outbox.model_validate(service.outbox.status())
-    found = await page(
+    return await page(
         api.NotificationsPage,
         "notifications",
         await service.store.read(
             lambda conn: notification.list_notifications(conn, limit + 1, now=now, before=before)
         ),
         limit,
-        row=lambda one: notification_row(one, outbox, now),
+        row=lambda one: notification_row(one, outbox),
         place=lambda one: (one.id,),
         outbox=outbox,
     )
-    return set_etag(response, found)

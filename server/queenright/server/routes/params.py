@@ -85,17 +85,20 @@ class Body(BaseModel):
         return value
 
 
+Incarnation = Annotated[
+    str | None,
+    Field(max_length=256, description="The worker's incarnation, as the caller saw it; empty: unknown."),
+    AfterValidator(lambda seen: seen or None),
+]
+
+
 class Seen(Body):
     """The worker as the caller saw it: the action is refused if another has taken its place."""
 
     session_id: Annotated[
         str | None, Field(max_length=256, description="The worker's session, as the caller saw it.")
     ] = None
-    incarnation_id: Annotated[
-        str | None,
-        Field(max_length=256, description="The worker's incarnation, as the caller saw it; empty: unknown."),
-        AfterValidator(lambda seen: seen or None),
-    ] = None
+    incarnation_id: Incarnation = None
 
 
 def words_of(term: Any) -> tuple[str, ...]:

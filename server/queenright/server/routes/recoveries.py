@@ -10,16 +10,17 @@ from pydantic import Field
 from queenright import api
 from queenright.health.recovery.attempt import RecoveryState
 from queenright.server.access.caller import person_name
-from queenright.server.routes.dependencies import HealthDep
+from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import Body, By
+from queenright.server.routes.params import By, Seen
+from queenright.server.routes.seen import require_seen
 
 router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 
-class Recover(Body):
-    """The task to recover."""
+class Recover(Seen):
+    """The task to recover, and its worker as the caller saw it."""
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
@@ -58,8 +59,11 @@ async def get_recovery(
 
 
 @router.post("", **operation(status=202, errors=(404, 409)))
-async def initiate_recovery(request: Request, health: HealthDep, body: Recover) -> api.RecoveryResult:
+async def initiate_recovery(
+    request: Request, service: ServiceDep, health: HealthDep, body: Recover
+) -> api.RecoveryResult:
     """Recover a task from its last valid checkpoint."""
+    require_seen(service, body, await health.target_of_task(body.task_id))
     return api.RecoveryResult.of(
         await health.initiate_recovery(
             body.task_id, by=person_name(request, body.by), reviewed=body.reviewed, from_start=body.from_start

@@ -35,6 +35,15 @@ def require_seen(service: Service, seen: Seen, target: Target) -> None:
         )
 
 
+def require_seen_run(
+    service: Service, agent_id: str, session_id: str | None, incarnation_id: str | None
+) -> None:
+    """Refuse an action on a run of a loaded agent as ``require_seen`` does."""
+    worker = service.monitor.get(agent_id, session_id)
+    if worker is not None:
+        require_seen(service, Seen(incarnation_id=incarnation_id), Target.of(worker.vitals))
+
+
 async def require_seen_ticket(service: Service, seen: Seen, ticket_id: str) -> None:
     """Refuse an action on a ticket as ``require_seen`` does; an unknown ticket is left to the action."""
     if seen.session_id is None and seen.incarnation_id is None:

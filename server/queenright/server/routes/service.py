@@ -81,7 +81,7 @@ async def get_telemetry(service: ServiceDep) -> api.Telemetry:
 
     Counts since the service started; the last 100 senders.
     """
-    return telemetry_view(service.intake, service.monitor, service.clock())
+    return telemetry_view(service.intake, service.monitor)
 
 
 @router.post("/-/reload", **operation(errors=(409, 422)))

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from queenright import api
+from queenright.health.former_names import find_current_name
 from queenright.health.replay import REPLAYED_EVENTS
 from queenright.health.service import AgentNotFoundError
 from queenright.health.session_log import latest_session, read_session
@@ -107,16 +108,19 @@ async def find_session(service: Service, agent_id: str, session_id: str | None) 
     Return the session of a request; by default the worker's newest.
 
     Raises:
-        AgentNotFoundError: The worker is unknown.
+        AgentNotFoundError: The worker is unknown, or has another name now.
     """
-    if session_id is not None:
-        return session_id
-    worker = service.monitor.get(agent_id)
+    worker = service.monitor.get(agent_id, session_id)
     if worker is not None:
         return worker.vitals.session_id
-    found = await service.store.read(lambda conn: latest_session(conn, agent_id))
-    if found is None:
-        raise AgentNotFoundError(agent_id)
+    found, new = await service.store.read(
+        lambda conn: (
+            session_id or latest_session(conn, agent_id),
+            find_current_name(conn, agent_id, session_id),
+        )
+    )
+    if found is None or new is not None:
+        raise AgentNotFoundError(agent_id, session_id)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
@@ -14,7 +14,6 @@ from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
 from queenright.server.access.caller import person_name
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
@@ -79,11 +78,9 @@ async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
     notified = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
-    now = service.clock()
     return [
         ticket_row(
             ticket,
-            now,
             silenced=service.silences.of_ticket(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
@@ -107,7 +104,6 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
 
 @router.get("/tickets")
 async def list_tickets(
-    response: Response,
     service: ServiceDep,
     status: Annotated[
         list[TicketStatus] | None, Query(description="Only tickets with this status; repeatable.")
@@ -128,34 +124,32 @@ async def list_tickets(
 ) -> api.TicketsPage:
     """List tickets, newest first, open or closed."""
     filters = {"statuses": status, "severity": severity, "agent_id": agent_id, "since": since}
-    return set_etag(response, await _page(service, limit, cursor, **filters))
+    return await _page(service, limit, cursor, **filters)
 
 
 @router.get("/agents/{agent_id:agent}/escalations")
 async def list_agent_escalations(
-    response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
+    service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
     """List the tickets of a worker, newest first, open or closed."""
-    return set_etag(response, await _page(service, limit, cursor, agent_id=agent_id))
+    return await _page(service, limit, cursor, agent_id=agent_id)
 
 
 @router.get("/agents/{agent_id:agent}/escalations/{ticket_id}", **operation(errors=(404,)))
-async def get_agent_escalation(
-    response: Response, service: ServiceDep, agent_id: AgentId, ticket_id: TicketId
-) -> api.Ticket:
+async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket of a worker; 404 if it belongs to another worker."""
     ticket = await read_ticket(service, ticket_id)
     if ticket.worker_agent_id != agent_id:
         raise HTTPException(
             404, f"ticket {ticket_id!r} belongs to {ticket.worker_agent_id!r}, not to {agent_id!r}"
         )
-    return set_etag(response, ticket)
+    return ticket
 
 
 @router.get("/tickets/{ticket_id}", **operation(errors=(404,)))
-async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
+async def get_ticket(service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket."""
-    return set_etag(response, await read_ticket(service, ticket_id))
+    return await read_ticket(service, ticket_id)
 
 
 @router.post("/tickets/{ticket_id}/acknowledge", **operation(errors=(404, 409)))

@@ -316,12 +316,16 @@ class _Assembly:
         session: str,
         origin: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Rename a run and its session; emit an event if they had names before."""
-        if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
+        """Rename a run and its session; emit an event under each name if they had names before."""
+        former = {"former_agent_id": run.agent_id, "former_session_id": run.session_id}
+        data = {"agent_id": agent, "session_id": session, **origin}
+        is_renamed = run.agent_id and (agent, session) != (run.agent_id, run.session_id)
+        if is_renamed:
             self._batch.on_undo(run.name_restorer())
-            data = {"agent_id": agent, "session_id": session, **origin}
             self._emit(EventType.AGENT_RENAMED, run, observation, data)
         run.agent_id, run.session_id = agent, session
+        if is_renamed:
+            self._emit(EventType.AGENT_RENAMED, run, observation, data | former)
 
     def _get_trace_spans(self, observation: Observation) -> Sequence[Observation]:
         """Return the request's observations of a trace in one process."""

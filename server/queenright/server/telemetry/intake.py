@@ -80,6 +80,8 @@ class Intake:
         """Add the sources of a request; return notices about senders that have to change something."""
         notices = []
         for new in sources:
+            if not new.records and not new.parts:
+                continue
             for fault, count in new.rejected.items():
                 self.rejected[new.dialect, fault] += count
                 self._rejected_total.labels(new.dialect, fault).inc(count)

@@ -60,23 +60,21 @@ def acting_view(
     requests, all_breakers = list(approvals), list(breakers)
     tripped = [one for one in all_breakers if one.state is not BreakerState.CLOSED]
     return api.Acting(
-        emergency_stop=api.StatusEmergencyStop.of(
-            stop, since=clock_time(stop.changed_at) if stop.changed_at is not None else ""
-        ),
+        emergency_stop=api.StatusEmergencyStop.of(stop),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
         brakes=[*_brakes(stop, storm, budget, now), *notices],
         dry_run=dry_run,
-        ladders=[_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in ordered[:_ROW_LIMIT]],
+        ladders=[_ladder_row(one, step, now, dry_run=dry_run) for one, step in ordered[:_ROW_LIMIT]],
         ladders_more=max(0, len(ordered) - _ROW_LIMIT),
-        escalations=[_escalation_row(one, stop, now) for one in escalations[:_ROW_LIMIT]],
+        escalations=[api.StatusEscalation.of(one) for one in escalations[:_ROW_LIMIT]],
         escalations_more=max(0, len(escalations) - _ROW_LIMIT),
-        approvals=[_approval_row(one, now) for one in requests[:_ROW_LIMIT]],
+        approvals=[_approval_row(one) for one in requests[:_ROW_LIMIT]],
         approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[breaker_row(one, now) for one in tripped[:_ROW_LIMIT]],
+        breakers=[breaker_row(one) for one in tripped[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
         breakers_more=max(0, len(tripped) - _ROW_LIMIT),
-        recoveries=[recovery_row(one, now) for one in list(recoveries)[:_ROW_LIMIT]],
+        recoveries=[recovery_row(one) for one in list(recoveries)[:_ROW_LIMIT]],
     )
 
 
@@ -95,13 +93,6 @@ def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -
     return found
 
 
-def _when(at: float, stop: Switch, now: float, words: str) -> str:
-    """Return when something is due; ``words`` has a place for the time that is left."""
-    if stop.on:
-        return "frozen"
-    return words.format(ago(at - now)) if at > now else "waits its turn"
-
-
 def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     if not ladder.nudges:
         return "to be nudged"
@@ -110,7 +101,7 @@ def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
 
 
-def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> api.StatusLadder:
+def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api.StatusLadder:
     level = ladder.level
     due = step.at if step.action is not None else ladder.until
     if step.action is None and due is not None and due <= now:
@@ -124,42 +115,24 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
         ladder,
         level=level,
         what=words.get(level, level.value.replace("_", " ")),
-        trouble_for=ago(now - ladder.trouble_since),
-        acted_ago=ago(now - ladder.acted_at if ladder.acted_at is not None else None),
         next=step.action.value if step.action is not None else "",
         next_at=due,
-        when=_when(due, stop, now, "next in {}") if due is not None else "",
     )
 
 
-def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.StatusEscalation:
-    return api.StatusEscalation.of(one, when=_when(one.deadline, stop, now, "{} left"))
+def _approval_row(one: Approval) -> api.StatusApproval:
+    return api.StatusApproval.of(one, by=describe_requester(one.asked_by, one.ordered_by))
 
 
-def _approval_row(one: Approval, now: float) -> api.StatusApproval:
-    return api.StatusApproval.of(
-        one,
-        by=describe_requester(one.asked_by, one.ordered_by),
-        when=f"{ago(max(0.0, one.expires_at - now))} left",
-    )
-
-
-def breaker_row(one: BreakerStatus, now: float) -> api.StatusBreaker:
+def breaker_row(one: BreakerStatus) -> api.StatusBreaker:
     """Return a circuit breaker as the pages show it."""
-    half_open_in = one.half_open_at - now if one.half_open_at is not None else None
-    return api.StatusBreaker.of(
-        one,
-        colour=_COLOURS[one.state.value],
-        half_open_in=ago(half_open_in) if half_open_in is not None else "",
-    )
+    return api.StatusBreaker.of(one, colour=_COLOURS[one.state.value])
 
 
-def recovery_row(one: Recovery, now: float) -> api.StatusRecovery:
+def recovery_row(one: Recovery) -> api.StatusRecovery:
     """Return a recovery as the pages show it."""
-    is_due = one.state is RecoveryState.WAITING and one.not_before > now
     return api.StatusRecovery.of(
         one,
         colour=_RECOVERY_COLOURS.get(one.state, "degraded"),
         reason=one.outcome or one.reason,
-        when=f"in {ago(one.not_before - now)}" if is_due else f"{ago(now - one.created_at)} ago",
     )

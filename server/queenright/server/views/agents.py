@@ -12,7 +12,6 @@ from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.service import AgentHealth
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
-from queenright.server.views.formatting import ago
 from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
@@ -57,10 +56,9 @@ def reason_of(health: WorkerHealth) -> str:
     return end_reason(health.vitals) if health.vitals.refused_input else ""
 
 
-def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
+def agent_row(health: WorkerHealth) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
-    activity, progress = vitals.last_activity, vitals.last_progress
     state = health.fleet_state or health.state
     return api.AgentRow(
         agent_id=vitals.agent_id,
@@ -74,7 +72,6 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
         health="" if vitals.ended else state,
         state=state,
         state_since=health.state_since,
-        state_for=ago(now - health.state_since),
         reason=reason_of(health),
         ended=bool(vitals.ended),
         outcome=vitals.status if vitals.ended else "",
@@ -93,16 +90,14 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
         unpriced_tokens=vitals.unpriced_tokens,
         actions=worker_actions(health),
         verdicts=list(vitals.recent_verdicts[-12:]),
-        last_activity=activity,
-        last_progress=progress,
-        active_ago=ago(now - activity if activity else None),
-        progress_ago=ago(now - progress if progress else None),
+        last_activity=vitals.last_activity,
+        last_progress=vitals.last_progress,
         findings=[api.Finding.of(finding) for finding in health.findings],
         shadow_findings=[api.Finding.of(finding) for finding in health.shadow],
     )
 
 
-def agent_health_row(worker: WorkerHealth, health: AgentHealth, now: float) -> api.AgentHealth:
+def agent_health_row(worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
     """Return the row of a worker, with the signals and the metrics behind its state."""
-    values = vars(agent_row(worker, now)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    values = vars(agent_row(worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
     return api.AgentHealth.model_validate(values, from_attributes=True)

@@ -11,7 +11,6 @@ from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Part, Source
 from queenright.server.telemetry.unusable import Fault, Unused
-from queenright.server.views.formatting import ago
 
 _REASONS: Final[Mapping[str, str]] = {
     Fault.INVALID_ID: "no valid trace id or span id",
@@ -30,11 +29,11 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 
 
-def telemetry_view(intake: Intake, monitor: HealthMonitor, now: float) -> api.Telemetry:
+def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
     """Return the senders of telemetry, the records that were not used and why, and the refused requests."""
     return api.Telemetry(
         sources=[
-            _source(one, monitor, now)
+            _source(one, monitor)
             for one in sorted(intake.sources, key=lambda source: source.last_seen, reverse=True)
         ],
         unused=[
@@ -44,20 +43,17 @@ def telemetry_view(intake: Intake, monitor: HealthMonitor, now: float) -> api.Te
             for rejected, counter in ((True, intake.rejected), (False, intake.unused))
             for (dialect, reason), count in counter.most_common()
         ],
-        refused=[
-            api.RefusedRequests.of(one, when=f"{ago(now - one.last_seen)} ago") for one in intake.refusals()
-        ],
+        refused=[api.RefusedRequests.of(one) for one in intake.refusals()],
     )
 
 
-def _source(source: Source, monitor: HealthMonitor, now: float) -> api.TelemetrySource:
+def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
     agent_id, session_id = source.session
     worker = monitor.get(agent_id, session_id) if agent_id else None
     vitals = None if worker is None else worker.vitals
     return api.TelemetrySource.of(
         source,
         libraries=list(source.libraries),
-        when=f"{ago(now - source.last_seen)} ago",
         used=max(0, source.used),
         rejected=source.rejected.total(),
         agents=list(reversed(source.agents)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -9,6 +10,8 @@ from sqlalchemy import Connection
 from queenright import api
 from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.health.audit_page import read_page
+from queenright.health.findings import WorkerKey
+from queenright.health.former_names import all_names
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.views.view import event_line
@@ -55,16 +58,22 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
         ticket: The ticket.
     """
     until = None if ticket.closed_at is None else ticket.closed_at + _AFTER_SECONDS
-    rows = read_page(
-        conn,
-        types=_OF_THE_TICKET | _OF_THE_WORKER,
-        agent_id=ticket.worker_agent_id,
-        since=ticket.first_seen,
-        until=until,
-        limit=_MOST + 1,
-    )
+    names = all_names(conn, ticket.worker_agent_id, ticket.worker_session_id)
+    rows = [
+        row
+        for agent_id in dict(names)
+        for row in read_page(
+            conn,
+            types=_OF_THE_TICKET | _OF_THE_WORKER,
+            agent_id=agent_id,
+            since=ticket.first_seen,
+            until=until,
+            limit=_MOST + 1,
+        )
+    ]
+    rows.sort(key=lambda row: -row.seq)
     events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MOST]]
-    entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket)]
+    entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket, names)]
     if ticket.incident_id:
         entries.append(_incident_entry(ticket))
     entries += [
@@ -73,13 +82,13 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     return api.Timeline(timeline=sorted(entries, key=lambda one: one.at), more=len(rows) > _MOST)
 
 
-def _is_about(event: AgentEvent, ticket: EscalationTicket) -> bool:
+def _is_about(event: AgentEvent, ticket: EscalationTicket, names: Collection[WorkerKey]) -> bool:
     data: Any = event.data
     if event.type is EventType.WORKER_ESCALATION_TICKET:
         data = event.data.get("ticket") or {}
     if event.type in _OF_THE_TICKET:
         return bool(data.get("ticket_id") == ticket.ticket_id)
-    return event.session_id == ticket.worker_session_id
+    return (event.agent_id, event.session_id) in names
 
 
 def _entry(event: AgentEvent) -> api.TimelineEntry:

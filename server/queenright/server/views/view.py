@@ -21,27 +21,23 @@ from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
-from queenright.server.recent.deliveries import delivery_rows
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
 from queenright.server.views.agents import agent_row
-from queenright.server.views.attention import open_incidents
 from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
-from queenright.server.views.formatting import ago, clock_time
-from queenright.server.views.possible_actions import ticket_actions
+from queenright.server.views.formatting import clock_time
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""
 _NAME_LIMIT: Final = 60
 """Characters of a name in such a line."""
+_TICKETS_SHOWN: Final = 100
 WORKERS_SHOWN: Final = 200
 """Workers in the console, the worst ones; each costs time to render."""
-_ENDED_SHOWN: Final = 10
 
 
 def ticket_row(
     ticket: EscalationTicket,
-    now: float,
     *,
     silenced: ActiveSilence | None = None,
     notified: Iterable[DeliveredNotification] = (),
@@ -53,7 +49,6 @@ def ticket_row(
 
     Args:
         ticket: The ticket.
-        now: Seconds since the epoch.
         silenced: The silence that mutes it.
         notified: The deliveries that Alertmanager reported.
         trace_url: The link to its trace.
@@ -69,7 +64,6 @@ def ticket_row(
         | {
             "agent_id": ticket.worker_agent_id,
             "session_id": ticket.worker_session_id,
-            "age": ago(now - ticket.first_seen),
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
@@ -87,14 +81,13 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float) -> api.Notification:
+def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
     Args:
         handed: The notification.
         outbox: The state of the outbox, which has the errors of peers that have not answered.
-        now: Seconds since the epoch.
     """
     peers = [
         _handover(one.peer, one.status, one.delivered_at, one.attempts, one.last_error)
@@ -113,8 +106,6 @@ def notification_row(handed: NotificationRecord, outbox: api.Outbox, now: float)
         agent_id=handed.agent,
         peers=sorted(peers, key=lambda one: (one.peer, one.status)),
         notified=delivery_rows(handed.notified),
-        time=clock_time(handed.written_at),
-        age=ago(now - handed.written_at),
     )
 
 
@@ -139,6 +130,27 @@ def _handover(
     )
 
 
+def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
+    """
+    Return a row for each receiver and status, the latest first.
+
+    Several alerts of one ticket, as when its severity rose, are one row with the first and the last time.
+    """
+    groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
+    for one in deliveries:
+        groups.setdefault((one.receiver, one.status), []).append(one)
+    rows = [
+        api.ReceiverDelivery(
+            receiver=receiver,
+            status=status,
+            first_at=min(one.first_at for one in group),
+            at=max(one.last_at for one in group),
+        )
+        for (receiver, status), group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.at, row.receiver, row.status))
+
+
 def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
     """Return an event of the feed; with ``brief``, texts that the ticket has in full are cut."""
     shorten = _first_sentence if brief else str
@@ -151,7 +163,6 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
         text = clip_text(text, _LINE_LIMIT)
     return api.FeedLine(
         at=event.time,
-        time=clock_time(event.time),
         kind=kind,
         text=text,
         id=event.id,
@@ -173,55 +184,33 @@ def ticket_of(event: AgentEvent) -> str:
 
 
 def status(service: Service) -> api.Status:
-    """Return the console's content: the worst workers and tickets, and the latest events."""
+    """Return the worst workers, the latest events, and what is under way."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
-    ended: list[WorkerHealth] = []
     unresolved = unresolved_sessions(service)
     for health in service.monitor.workers():
         standing = standing_of(health, unresolved)
-        (ended if standing is None else by_state[standing]).append(health)
+        if standing is not None:
+            by_state[standing].append(health)
     shown: list[WorkerHealth] = []
     for workers in by_state.values():
         shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), workers, key=_by_name)
-    ended = heapq.nsmallest(
-        _ENDED_SHOWN, ended, key=lambda one: (WORST_FIRST.index(one.state), *_by_name(one))
-    )
-    tickets = service.shown_tickets()
-    outbox = api.Outbox.model_validate(service.outbox.status())
+    newest = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
     return api.Status(
         at=now,
         started_at=service.started_at,
-        now=clock_time(now),
-        up_for=ago(now - service.started_at),
         counts={state.value: len(workers) for state, workers in by_state.items()},
-        agents=[agent_row(health, now) for health in shown],
+        agents=[agent_row(health) for health in shown],
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
-        ended=[agent_row(health, now) for health in ended],
-        tickets=[
-            ticket_row(
-                ticket,
-                now,
-                silenced=service.silences.of_ticket(ticket.ticket_id),
-                notified=service.recent_notifications.of(ticket.ticket_id),
-                actions=ticket_actions(service, ticket),
-            )
-            for ticket in tickets
-        ],
-        tickets_left_out=sum(service.tickets.open_counts().values()) - len(tickets),
-        silences_unknown=service.silences.unknown,
-        outbox=outbox,
-        handed_over=[notification_row(one, outbox, now) for one in service.notifications.latest],
+        tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
+        outbox=api.Outbox.model_validate(service.outbox.status()),
         feed=[
             event_line(event, brief=True)
             for event in reversed(service.recent)
             if has_feed_line(event.type, event.data)
         ],
         not_ready=service.ready(),
-        incidents=[api.Incident.of(one) for one in open_incidents(service)],
-        providers=[provider_row(one) for one in service.providers.providers(now)],
         acting=_acting(service, now),
-        stand_in=service.recorder is not None,
         paged=paged(service),
     )
 
@@ -230,10 +219,6 @@ def provider_row(one: ProviderHealth) -> api.Provider:
     """Return the health of a model provider."""
     errors = [api.ProviderError(error_type=kind, count=count) for kind, count in one.errors]
     return api.Provider.model_validate(asdict(one) | {"errors": errors})
-
-
-def _by_state(health: WorkerHealth) -> tuple[int, str, float]:
-    return WORST_FIRST.index(health.state), *_by_name(health)
 
 
 def _by_name(health: WorkerHealth) -> tuple[str, float]:
@@ -280,6 +265,5 @@ def paged(service: Service) -> list[api.StandInMessage]:
     if service.recorder is None:
         return []
     return [
-        api.StandInMessage.of(message, at=message.time, time=clock_time(message.time))
-        for message in reversed(service.recorder.received)
+        api.StandInMessage.of(message, at=message.time) for message in reversed(service.recorder.received)
     ]

@@ -1,9 +1,8 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
-import { answerApproval } from '../../api/acts'
-import { actorName } from '../../api/acts'
-import { data, GET, POST, PUT } from '../../api/client'
+import { actorName, answerApproval } from '../../api/acts'
+import { data, GET, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome } from '../../api/schema'
 import { useNow } from '../../clock'
@@ -14,7 +13,8 @@ import { Ago, Button, Loading, Panel, Pill, ReadError, ShowOlder, toneOf } from 
 import type { Tone } from '../../ui/basics'
 import { Ask } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
-import { StopWorker } from '../worker-dialogs'
+import { DECISIONS } from '../decisions'
+import { DecideEscalation, StopWorker } from '../worker-dialogs'
 import { useFilters } from './filters'
 
 /** Automatic actions: what limits them, what they wait for, and what was done. */
@@ -208,8 +208,6 @@ function ApprovalItem({ approval }: { approval: Approval }) {
   )
 }
 
-const DECISIONS = { more_time: 'More time', hand_off: 'Hand over', terminate: 'Stop' } as const
-
 function EscalationItem({ escalation }: { escalation: Escalation }) {
   const mayAct = useQuery(callerQuery).data?.may_act
   const [choice, setChoice] = useState<Escalation['options'][number] | null>(null)
@@ -233,28 +231,7 @@ function EscalationItem({ escalation }: { escalation: Escalation }) {
         </div>
       )}
       {choice && (
-        <Ask
-          title={`${DECISIONS[choice]}: ${agent_id}?`}
-          lead={`Session ${session_id}.`}
-          fields={[
-            ...(choice === 'more_time'
-              ? [{ name: 'seconds', label: 'For', value: '1800', options: [['900', '15 minutes'], ['1800', '30 minutes'], ['3600', '1 hour'], ['14400', '4 hours']].map(([value = '', label = '']) => ({ value, label })) }]
-              : []),
-            { name: 'reason', label: 'Reason', hint: 'Recorded with the decision.' },
-          ]}
-          confirm={DECISIONS[choice]}
-          danger={choice === 'terminate'}
-          run={async ({ reason = '', seconds }) => {
-            await data(
-              POST('/api/escalations/{escalation_id}/decision', {
-                params: { path: { escalation_id: escalation.escalation_id } },
-                body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), session_id, incarnation_id, ...by() },
-              }),
-            )
-            say(`Decided for ${agent_id}: ${DECISIONS[choice].toLowerCase()}.`)
-          }}
-          onClose={() => setChoice(null)}
-        />
+        <DecideEscalation escalationId={escalation.escalation_id} target={{ agentId: agent_id, session_id, incarnation_id }} choice={choice} onClose={() => setChoice(null)} />
       )}
     </li>
   )

@@ -93,7 +93,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
     case 'silence':
       return <SilenceTickets ids={[ticket!.ticket_id]} onClose={onClose} />
     case 'recover':
-      return <RecoverTask taskId={worker.task_id} name={agentId} onClose={onClose} />
+      return <RecoverTask taskId={worker.task_id} seen={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
     case 'stop':
       return <StopWorker target={target} seen={seen} onClose={onClose} />
   }

@@ -12,11 +12,19 @@ import { isOpen, useTickets } from './actions'
 
 const Chart = lazy(() => import('./chart').then((module) => ({ default: module.Chart })))
 
+const QueenChat = lazy(() => import('../queen').then((module) => ({ default: module.QueenChat })))
+
 export function Side({ worker }: { worker: AgentHealth }) {
   const tickets = useTickets(worker).data ?? []
+  const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
+      {about && (
+        <Suspense>
+          <QueenChat ticketId={about.ticket_id} />
+        </Suspense>
+      )}
       <Usage worker={worker} ticket={tickets.find(isOpen)} />
       <Progress worker={worker} />
       <Interventions worker={worker} />

@@ -11,7 +11,6 @@ from pydantic import Field
 from queenright.api import loaded as api
 from queenright.instrumentation.redaction import redact
 from queenright.server.agents.discovery import discover
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.loaded.operator_log import OperatorLogDep
 from queenright.server.routes.loaded.requests import PREFIX, TAG, OfGraph, SlotDep, graph_of, run_on_disk
@@ -124,10 +123,9 @@ async def list_entry_points(
 
 
 @agent_router.get("", **operation(errors=(404,)))
-async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) -> api.AgentDetail:
+async def get_agent(service: ServiceDep, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
-    now = service.clock()
-    sessions = [agent_row(one, now) for one in service.workers() if one.vitals.agent_id == agent_id]
+    sessions = [agent_row(one) for one in service.workers() if one.vitals.agent_id == agent_id]
     slot = service.agents.slots.get(agent_id)
     if slot is None and not sessions:
         raise HTTPException(
@@ -136,7 +134,7 @@ async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) 
             "workers, `queenright agents discover` the agents that can be loaded",
         )
     loaded = None if slot is None else slot_row(slot)
-    return set_etag(response, api.AgentDetail(agent_id=agent_id, loaded=loaded, sessions=sessions))
+    return api.AgentDetail(agent_id=agent_id, loaded=loaded, sessions=sessions)
 
 
 @agent_router.delete("", **operation(status=204, errors=(404,), description="The agent is unloaded."))

@@ -19,6 +19,7 @@ from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.server.agents.manager import AgentSlot
+from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.loaded.operator_log import OperatorLogDep
 from queenright.server.routes.loaded.requests import (
     PREFIX,
@@ -34,7 +35,8 @@ from queenright.server.routes.loaded.requests import (
 from queenright.server.routes.loaded.rows import execution_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
-from queenright.server.routes.params import Body
+from queenright.server.routes.params import Body, Incarnation
+from queenright.server.routes.seen import require_seen_run
 
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
@@ -97,6 +99,7 @@ class Inject(Body):
         Field(min_length=1, max_length=200, description="By default the active graph first."),
     ] = None
     session_id: Annotated[OptionalName, Field(description="The session, if the node runs in several.")] = None
+    incarnation_id: Incarnation = None
 
 
 class Resume(Body):
@@ -108,6 +111,7 @@ class Resume(Body):
         OptionalName,
         Field(description="Return to this checkpoint first; everything after it is discarded."),
     ] = None
+    incarnation_id: Incarnation = None
 
 
 class Stop(Body):
@@ -116,6 +120,7 @@ class Stop(Body):
     execution_id: OptionalName = None
     session_id: OptionalName = None
     graph_id: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    incarnation_id: Incarnation = None
 
 
 class Replay(Body):
@@ -154,13 +159,14 @@ async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None
 
 
 @router.post("/resume", **operation(status=202, errors=(404, 409)))
-async def resume_agent(log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.Started:
+async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Resume) -> api.Started:
     """
     Resume the newest unfinished run of a session.
 
     `queued`: other runs come first. 409 also if another process runs the session.
     """
     graph = graph_of(slot, body.graph_id)
+    require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
     started = await resume_session(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
     await log.write_result("resume", slot.id, started, body.checkpoint_id or "")
     return started
@@ -178,7 +184,9 @@ async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: Replay) -> api.
 
 
 @router.post("/stop", **operation(errors=(404, 409)))
-async def stop_agent(log: OperatorLogDep, slot: SlotDep, body: Stop | None = None) -> api.Stopped:
+async def stop_agent(
+    service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Stop | None = None
+) -> api.Stopped:
     """Pause runs, and return when they have stopped. They can be resumed."""
     given = body or Stop()
     if given.graph_id is not None:
@@ -189,6 +197,7 @@ async def stop_agent(log: OperatorLogDep, slot: SlotDep, body: Stop | None = Non
         run = _find_run(slot, given.execution_id)
         if run.done:
             raise HTTPException(409, f"run {run.id!r} has ended already: {execution_row(run).status}")
+    require_seen_run(service, slot.id, given.session_id, given.incarnation_id)
     chosen = [
         run
         for run in _current_runs(slot)
@@ -245,12 +254,13 @@ async def chat_with_agent(log: OperatorLogDep, slot: SlotDep, body: Chat) -> api
 
 
 @router.post("/inject", **operation(errors=(404, 409)))
-async def inject_input(log: OperatorLogDep, slot: SlotDep, body: Inject) -> api.Injected:
+async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Inject) -> api.Injected:
     """Send a message to one node of a run. It is durable when this returns."""
     graphs = _graphs(slot) if body.graph_id is None else [graph_of(slot, body.graph_id)]
     nodes = [node.id for graph in graphs for node in graph.nodes]
     if body.node_id not in nodes:
         raise HTTPException(404, f"there is no node {body.node_id!r}; there are: {', '.join(nodes)}")
+    require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
     injected = await _inject(slot, body.node_id, body.content, body.graph_id, body.session_id)
     if injected is None:
         raise HTTPException(

@@ -15,6 +15,7 @@ from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFoundError, SessionStore
 from queenright.server.agents.manager import AgentSlot
+from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.loaded.execution import resume_session
 from queenright.server.routes.loaded.operator_log import OperatorLogDep
 from queenright.server.routes.loaded.requests import (
@@ -34,7 +35,8 @@ from queenright.server.routes.loaded.requests import (
 )
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import one_of
+from queenright.server.routes.params import Body, Incarnation, one_of
+from queenright.server.routes.seen import require_seen_run
 
 # The longest paths come first: an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])
@@ -44,21 +46,30 @@ OfStatus = Annotated[
 ]
 
 
+class Restore(Body):
+    """The worker as the caller saw it."""
+
+    incarnation_id: Incarnation = None
+
+
 @router.post(
     "/sessions/{session_id}/checkpoints/{checkpoint_id}/restore", **operation(status=202, errors=(404, 409))
 )
 async def restore_checkpoint(
+    service: ServiceDep,
     log: OperatorLogDep,
     slot: SlotDep,
     graph: SessionGraphDep,
     session_id: SessionId,
     checkpoint_id: CheckpointId,
+    body: Restore | None = None,
 ) -> api.Started:
     """
     Resume a session from a checkpoint. Everything after the checkpoint is discarded.
 
     `queued`: other runs come first. 409 also if another process runs the session.
     """
+    require_seen_run(service, slot.id, session_id, body.incarnation_id if body else None)
     started = await resume_session(slot, graph, session_id, checkpoint_id, status="restored")
     await log.write_result("restore", slot.id, started, checkpoint_id)
     return started

@@ -42,10 +42,6 @@ class Latest(Generic[T]):
 
     def changed(self, event: AgentEvent) -> None:
         """Read the store soon, because an event may have changed it."""
-        self.request_read()
-
-    def request_read(self) -> None:
-        """Read the store soon."""
         self._changed.set()
 
     async def load(self) -> None:

@@ -1,1 +1,0 @@
-"""The newest rows of the store, kept in memory until they change."""
