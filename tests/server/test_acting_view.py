@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queenright import api
 from queenright.api.event_text import has_feed_line
 from queenright.health.interventions.ladder import Ladder, Step
 from queenright.health.interventions.record import Outcome
@@ -291,3 +292,8 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
     )
 
     assert [row.what for row in pending_requests.ladders] == [what]
+
+
+def test_the_api_has_each_field_of_a_ladder() -> None:
+    """An agent whose ladder the API cannot show has no page."""
+    assert set(api.Ladder.model_fields) == set(Ladder.model_fields)

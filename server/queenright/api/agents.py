@@ -119,7 +119,7 @@ class Ladder(Wire):
     until: float | None = Field(description="End of the wait for the effect of the last intervention.")
     escalation_id: str
     is_informed: bool = Field(description="Whether a worker that has to hand off was informed.")
-    delivered: bool = Field(description="Whether the last nudge was delivered or is queued.")
+    undelivered: str = Field(description="Why the last nudge did not reach it; empty: it did, or is queued.")
     is_recoverable: bool = Field(description="Whether it is recovered after a termination.")
     by: str = Field(description="Who requested the termination.")
     reason: str

@@ -93,7 +93,8 @@ class AgentsSettings(_Block):
     roots: tuple[Path, ...] = (Path("agents"), Path("exports"))
     """Folders below which agents are found and loaded. Loading runs their code."""
     storage: Path | None = None
-    """Folder for the sessions of agents; None: ``~/.queenright/agents``, as for `queenright run`."""
+    """Folder for the sessions of agents; None: ``agents`` in ``storage`` for `queenright up`, else
+    ``~/.queenright/agents``, as for `queenright run`."""
     load: tuple[Path, ...] = ()
     """Folders of agents to load at start, or their names below a root; empty: none."""
 

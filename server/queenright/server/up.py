@@ -223,6 +223,14 @@ async def serving(
         )
 
 
+def with_own_sessions(settings: Settings) -> Settings:
+    """Return settings that keep sessions of agents in the storage folder, unless a folder is set for them."""
+    if settings.agents.storage is not None:
+        return settings
+    agents = settings.agents.model_copy(update={"storage": settings.storage / "agents"})
+    return settings.model_copy(update={"agents": agents})
+
+
 @contextlib.asynccontextmanager
 async def up(
     settings: Settings, options: UpOptions, *, say: Say, find: Find = find_program
@@ -244,6 +252,7 @@ async def up(
         options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
     )
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
+    settings = with_own_sessions(settings)
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
             # Before all other ports: if another Queenright runs, its API port is taken.

@@ -158,13 +158,16 @@ class AgentRunner:
         Nothing is started or sent over the network, and no credential is shown.
         """
         errors, warnings = find_unknown_names(self._parts, {tool.name for tool in self._offered_tools}), []
+        reported: set[str] = set()
         for name, server in self._parts.mcp_servers.items():
             unset = [variable for variable in server.variables if variable not in self._environment]
             if unset:
+                reported.update(unset)
                 errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
         models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
         for variable in missing_credentials(self.spec.credentials, models, self._environment):
-            errors.append(f"not set in the environment: {variable}")
+            if variable not in reported:
+                errors.append(f"not set in the environment: {variable}")
         without_model = [n.id for n in self.spec.graph.nodes if needs_model(n) and not n.model]
         if not self._model and without_model:
             errors.append(

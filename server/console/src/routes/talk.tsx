@@ -68,7 +68,7 @@ export function TalkPage() {
           loaded.data && (
             <Empty title={agent ? `${agent} is not loaded` : 'Load an agent to talk with it'}>
               <p>Agents that run elsewhere are watched, nudged and stopped from their own page.</p>
-              <Copyable text="queenright agents load examples/log_digest" />
+              <Copyable text="queenright agents load examples/docs_checker" />
             </Empty>
           )
         )}
@@ -97,7 +97,7 @@ function LoadAgent() {
             choices.length
               ? { name: 'path', label: 'Agent', options: choices.map((one) => ({ value: one.path, label: `${one.name} (${one.path})` })) }
               : { name: 'path', label: 'Folder', required: true, hint: 'A folder below agents.roots.' },
-            { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own.' },
+            { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own. Variables and keys that the agent needs must be in the environment of the service when it starts.' },
           ]}
           confirm="Load"
           run={async ({ path = '', model }) => {

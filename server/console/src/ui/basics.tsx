@@ -129,7 +129,7 @@ export function Copyable({ text }: { text: string }) {
   }
   return (
     <div className="copyable">
-      <pre ref={shown} tabIndex={0}>
+      <pre ref={shown} tabIndex={0} className={text.includes('\n') ? undefined : 'one-line'}>
         {text}
       </pre>
       <Button small onPress={copy}>
