@@ -25,7 +25,7 @@ COLONY = """
 import asyncio, itertools, os, signal, sys, time
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import HealthSettings, Loops
+from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
@@ -35,7 +35,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 def worker(session):
     found = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)
-    return WorkerHealth(VitalSigns("bee", session, 1.0, Loops()), (found,), HealthState.STUCK, 1.0, "")
+    return WorkerHealth(VitalSigns("bee", session, 1.0, LoopSettings()), (found,), HealthState.STUCK, 1.0, "")
 
 def service(store, publish):
     return TicketService(store, settings=HealthSettings(), clock=time.time, publish=publish)

@@ -109,22 +109,6 @@ async def test_a_finding_wakes_the_judge_without_waiting_for_the_tick(hive: Hive
     assert (await hive.ticket()).first_seen == at
 
 
-async def test_finding_from_before_a_restart_is_ticketed_without_waiting_for_the_tick(hive: Hive) -> None:
-    """B43: killed between the finding and its ticket."""
-    await hive.start()
-    await hive.judging.stop()
-    await hive.begin()
-    await hive.bad_steps(15)
-    assert await hive.tickets.history(10) == []
-    at = hive.time.now
-    await hive.stop()
-
-    await hive.start(keep_monitor=True)
-    await hive.settle()
-
-    assert (await hive.ticket()).first_seen == at
-
-
 async def test_woken_judge_checks_the_worker_that_woke_it(hive: Hive) -> None:
     """A wake-up for a worker that is well asks no model; one without a name looks at all."""
     model = TalkingModel(healthy)
@@ -480,14 +464,15 @@ async def test_after_a_restart_the_second_check_still_knows_the_first(hive: Hive
     again = TalkingModel(healthy)
     hive.judge_model = again
     await hive.start(keep_monitor=True)
-    await hive.settle()
+    await hive.worker(EventType.STEP_COMPLETED, verdict="CONTINUE", text="thinking")
+    await hive.tick()
 
     seen = [unquote("worker", m.content) for m in again.shown[-1] if m.role == "user"]
     totals = [summary["total_steps"] for summary in seen if summary]
     trend = unquote("trend", again.shown[-1][-1].content) or {}
 
-    assert totals[-2:] == [10, 11]
-    assert (trend["then"]["total_steps"], trend["change"]["total_steps"]) == (10, 1)
+    assert totals[-2:] == [10, 12]
+    assert (trend["then"]["total_steps"], trend["change"]["total_steps"]) == (10, 2)
 
 
 async def test_corrupt_trend_file_is_logged_and_loses_only_the_trend(

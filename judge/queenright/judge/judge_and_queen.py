@@ -189,8 +189,6 @@ class JudgeAndQueen:
         for ticket in untriaged:
             self._queen.expect(ticket.ticket_id)
             self._request_triage(ticket.ticket_id)
-        # The previous process may have been killed between a finding and its ticket.
-        self.wake(reason="started")
         await self.chat.resume()
 
     async def stop(self) -> None:
