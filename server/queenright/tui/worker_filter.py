@@ -8,7 +8,7 @@ from typing import Final, Self
 from queenright.api.agents import AgentRow
 
 _HEALTH: Final = ("failing", "stuck", "degraded", "healthy", "ended")
-_ACTIVITIES: Final = ("working", "waiting", "paused", "queued", "idle")
+_ACTIVITIES: Final = ("working", "waiting", "held", "paused", "queued", "idle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   execution_paused: ['agents', 'status', 'attention'],
   execution_resumed: ['agents', 'status', 'attention'],
   agent_renamed: ['agents', 'status', 'attention'],
-  agent_terminated: ['agents', 'status', 'attention'],
+  agent_terminated: ['agents', 'status', 'attention', 'tickets'],
   agent_heartbeat: [],
   client_input_requested: ['agents', 'attention'],
   client_input_received: ['agents', 'attention'],
@@ -39,7 +39,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   judge_checked: [],
   worker_escalation_ticket: ['tickets', 'status', 'attention', 'incidents'],
   queen_intervention_requested: ['tickets', 'status', 'attention', 'incidents'],
-  ticket_triaged: ['tickets', 'status', 'attention'],
+  ticket_triaged: ['tickets', 'status', 'attention', 'incidents'],
   ticket_acknowledged: ['tickets', 'attention'],
   ticket_unacknowledged: ['tickets', 'attention'],
   ticket_reescalated: ['tickets', 'attention'],
@@ -60,7 +60,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   circuit_breaker_state_changed: ['acting', 'status'],
   breaker_reported: ['acting', 'status'],
   intervention_recorded: ['acting', 'attention', 'agents', 'status'],
-  emergency_stop_changed: ['acting', 'status'],
+  emergency_stop_changed: ['acting', 'agents', 'attention', 'status', 'tickets'],
 }
 
 /** Milliseconds between two readings of what changes all the time, and of what a person waits for. */
@@ -215,8 +215,8 @@ export function watch(queries: QueryClient): void {
       clearTimeout(lost)
       lost = undefined
       setConnection({ state: 'live', lostAt: null })
-      // What was read before the stream was open may have missed an event.
-      void queries.invalidateQueries({ predicate: ({ state }) => state.fetchStatus !== 'idle' || state.dataUpdatedAt > 0 || state.status === 'error' })
+      // What was read before the stream was open may have missed an event, and a first reading may have been cancelled.
+      void queries.invalidateQueries({ predicate: (query) => query.state.fetchStatus !== 'idle' || query.state.status !== 'pending' || query.isActive() })
     }
     source.onerror = () => {
       lose()

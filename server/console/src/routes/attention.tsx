@@ -115,17 +115,19 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
 function Answers({ item }: { item: AttentionItem }) {
   const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
   const target = { agentId: item.agent_id, ...seen }
-  const [asking, setAsking] = useState<'stop' | 'approve' | Decision | null>(null)
+  // What is asked about stays what was shown then, whatever takes its place meanwhile.
+  const [asked, setAsked] = useState<{ what: 'stop' | 'approve' | Decision; target: typeof target } | null>(null)
+  const ask = (what: 'stop' | 'approve' | Decision): void => setAsked({ what, target })
   const permission = useAct(async (decision: 'allow' | 'deny') => {
     await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
-  const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, target, verb))
+  const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, asked?.target ?? target, verb))
   const acknowledge = useAct(async () => {
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
-  if (item.kind === 'question') return <Reply key={item.incarnation_id} item={item} />
+  if (item.kind === 'question') return <Reply key={`${item.incarnation_id} ${item.since}`} item={item} />
   const busy = permission.isPending || approval.isPending || acknowledge.isPending
   return (
     <div className="acts">
@@ -141,7 +143,7 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'approval' && (
         <>
-          <Button small look="danger" isDisabled={busy} onPress={() => setAsking('approve')}>
+          <Button small look="danger" isDisabled={busy} onPress={() => ask('approve')}>
             Approve stop…
           </Button>
           <Button small isDisabled={busy} onPress={() => approval.mutate('deny')}>
@@ -151,7 +153,7 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'escalation' &&
         item.options.map((option) => (
-          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => setAsking(option as Decision)}>
+          <Button small key={option} look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => ask(option as Decision)}>
             {DECISIONS[option as Decision] ?? words(option)}…
           </Button>
         ))}
@@ -163,7 +165,7 @@ function Answers({ item }: { item: AttentionItem }) {
             </Button>
           )}
           {item.options.includes('terminate') && (
-            <Button small look="danger" isDisabled={busy} onPress={() => setAsking('stop')}>
+            <Button small look="danger" isDisabled={busy} onPress={() => ask('stop')}>
               Stop…
             </Button>
           )}
@@ -175,10 +177,12 @@ function Answers({ item }: { item: AttentionItem }) {
         </Link>
       )}
       <Suspense>
-        {(asking === 'stop' || asking === 'approve') && (
-          <StopWorker target={target} {...(asking === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsking(null)} />
+        {(asked?.what === 'stop' || asked?.what === 'approve') && (
+          <StopWorker target={asked.target} {...(asked.what === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsked(null)} />
         )}
-        {asking && asking !== 'stop' && asking !== 'approve' && <DecideEscalation escalationId={item.item_id} target={target} choice={asking} onClose={() => setAsking(null)} />}
+        {asked && asked.what !== 'stop' && asked.what !== 'approve' && (
+          <DecideEscalation escalationId={item.item_id} target={asked.target} choice={asked.what} onClose={() => setAsked(null)} />
+        )}
       </Suspense>
     </div>
   )

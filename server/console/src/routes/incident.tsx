@@ -76,7 +76,7 @@ function Shown({ incident }: { incident: Incident }) {
             </dl>
           </Panel>
           {first && <Notified ticket={first} />}
-          <QueenChat ticketId={incident.incident_id} />
+          <QueenChat key={incident.incident_id} ticketId={incident.incident_id} />
         </div>
       </div>
     </>
@@ -88,17 +88,20 @@ function Actions({ incident, tickets }: { incident: Incident; tickets: readonly 
   const [silencing, setSilencing] = useState<readonly string[] | null>(null)
   const acknowledge = useAcknowledgeAll(incident)
   const open = tickets.filter((one) => !one.closed_at)
-  const silent = open.filter((one) => !one.silenced)
+  const shown = new Set(tickets.map((one) => one.ticket_id))
+  // Of the tickets that are not shown it is not known whether they are open.
+  const others = incident.ticket_ids.filter((id) => !shown.has(id))
+  const notSilenced = [...open.filter((one) => !one.silenced).map((one) => one.ticket_id), ...others]
   if (mayAct === undefined) return null
   if (!mayAct) return <p className="muted ticket-actions">You may view this incident; acting on it needs the role operator.</p>
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
-        <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || open.every((one) => one.acknowledged_by)}>
+        <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || (!others.length && open.every((one) => one.acknowledged_by))}>
           Acknowledge all
         </Button>
-        <Button onPress={() => setSilencing(silent.map((one) => one.ticket_id))} isDisabled={silent.length === 0}>
-          {open.length && !silent.length ? 'Silenced' : 'Silence all…'}
+        <Button onPress={() => setSilencing(notSilenced)} isDisabled={notSilenced.length === 0}>
+          {open.length && !notSilenced.length ? 'Silenced' : 'Silence all…'}
         </Button>
       </div>
       {silencing && <SilenceTickets ids={silencing} onClose={() => setSilencing(null)} />}

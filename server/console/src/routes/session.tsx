@@ -31,11 +31,12 @@ export function SessionPage() {
     placeholderData: (before) => (before?.agent_id === agentId && (!session || before.session_id === session) ? before : undefined),
   })
   const worker = health.data
-  // The address names the session, so that a link shows what its sender saw.
-  const found = session ? '' : (worker?.session_id ?? '')
+  // The address names the session, so that a link shows what its sender saw; a renamed agent has a new address.
+  const isElsewhere = worker && (worker.agent_id !== agentId || worker.session_id !== session)
+  const [agentFound, sessionFound] = isElsewhere ? [worker.agent_id, worker.session_id] : ['', '']
   useEffect(() => {
-    if (found) void navigate({ to: '/agents/$agentId', params: { agentId }, search: (before) => ({ ...before, session: found }), replace: true, resetScroll: false })
-  }, [found, agentId, navigate])
+    if (sessionFound) void navigate({ to: '/agents/$agentId', params: { agentId: agentFound }, search: (before) => ({ ...before, session: sessionFound }), replace: true, resetScroll: false })
+  }, [agentFound, sessionFound, navigate])
   if (!worker) {
     if (!health.error) return <Panel title={agentId}><Loading rows={6} /></Panel>
     if (health.error instanceof RequestError && health.error.status === 404)

@@ -59,11 +59,11 @@ export function TalkPage() {
               <Start slot={slot} graph={graph || slot.active_graph_id} />
               <Sessions slot={slot} session={session} />
               {session && <Checkpoints slot={slot} session={session} />}
-              {ticket && <QueenChat ticketId={ticket} />}
+              {ticket && <QueenChat key={ticket} ticketId={ticket} />}
             </div>
           </>
         ) : ticket ? (
-          <QueenChat ticketId={ticket} />
+          <QueenChat key={ticket} ticketId={ticket} />
         ) : (
           loaded.data && (
             <Empty title={agent ? `${agent} is not loaded` : 'Load an agent to talk with it'}>

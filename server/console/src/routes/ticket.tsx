@@ -79,7 +79,7 @@ export function TicketPage() {
         <div className="stack">
           <Facts ticket={ticket} />
           <Notified ticket={ticket} />
-          <QueenChat ticketId={ticketId} />
+          <QueenChat key={ticketId} ticketId={ticketId} />
         </div>
       </div>
     </>

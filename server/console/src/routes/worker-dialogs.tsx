@@ -2,7 +2,7 @@ import { useQueryClient } from '@tanstack/react-query'
 import type { ReactNode } from 'react'
 import { stopWorker } from '../api/acts'
 import type { Target } from '../api/acts'
-import { data, POST } from '../api/client'
+import { data, POST, RequestError } from '../api/client'
 import { duration } from '../format'
 import { by } from '../shell/name'
 import { say } from '../ui/act'
@@ -57,10 +57,24 @@ export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClo
       confirm="Silence"
       run={async ({ seconds: chosen, other, comment = '' }) => {
         const seconds = other ? secondsOf(other) : Number(chosen)
-        for (const ticket_id of ids) await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
-        // A silence has no event.
-        void queries.invalidateQueries({ queryKey: ['tickets'] })
-        say(`Silenced for ${duration(seconds)}.`)
+        let refused: RequestError | undefined
+        let silenced = 0
+        try {
+          for (const ticket_id of ids)
+            try {
+              await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
+              silenced++
+            } catch (error) {
+              // One that is closed or that nobody was notified of; the others are silenced.
+              if (!(error instanceof RequestError && error.status === 409)) throw error
+              refused = error
+            }
+        } finally {
+          // A silence has no event.
+          void queries.invalidateQueries({ queryKey: ['tickets'] })
+        }
+        if (refused && !silenced) throw refused
+        say(`Silenced ${ids.length === 1 ? '' : `${silenced} of ${ids.length} tickets `}for ${duration(seconds)}.`)
       }}
       onClose={onClose}
     />

@@ -294,8 +294,8 @@ class FleetScreen(AppScreen):
         fleet = self.app_state.fleet
         if self.tab == "tickets":
             return fleet.ticket(self.query_one("#ticket-list", RowTable).selected)
-        if (item := self.attention_item) is not None and (ticket := fleet.ticket(item.ticket_id)):
-            return ticket
+        if (item := self.attention_item) is not None:
+            return fleet.ticket(item.ticket_id)
         of_worker = (
             fleet.worst_ticket_of(self.worker.agent_id) if self.tab == "fleet" and self.worker else None
         )

@@ -22,7 +22,7 @@ export function Side({ worker }: { worker: AgentHealth }) {
       <Findings worker={worker} />
       {about && (
         <Suspense>
-          <QueenChat ticketId={about.ticket_id} />
+          <QueenChat key={about.ticket_id} ticketId={about.ticket_id} />
         </Suspense>
       )}
       <Usage worker={worker} ticket={tickets.find(isOpen)} />
