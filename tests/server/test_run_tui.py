@@ -61,7 +61,7 @@ async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
         await shows(app, "Hello, who are you?")
         await typed(app, pilot, "Ada")
         await shows(app, "the run completed")
-        await pilot.press("escape")
+        await pilot.press("escape", "2")
         await shows(app, "chatter")  # in the fleet: it is watched
 
     assert list((tmp_path / "here").rglob("state.json"))

@@ -330,6 +330,7 @@ ATTENTION: Final = [
         session_id="inbox_triage-1",
         title="The mail server answers 429",
         since=NOW - 400,
+        options=["acknowledge", "terminate"],
         ticket_id="018f6f7e-0000-7000-8000-0000000000c3",
     ),
     row(
