@@ -254,6 +254,7 @@ def test_unusable_agent_name_is_no_name(name: str) -> None:
     assert workers(events_of([chat(2, 1, end=1)], [invoke(1, name, start=-1, end=3)])) == {
         ("svc", TRACE.hex())
     }
-    assert workers(decode(chat(2, 1, end=1), **{"service.name": name}).events) == {
+    resource: dict[str, Any] = {"service.name": name}
+    assert workers(decode(chat(2, 1, end=1), **resource).events) == {
         ("unknown_service", TRACE.hex())
     }
