@@ -255,6 +255,4 @@ def test_unusable_agent_name_is_no_name(name: str) -> None:
         ("svc", TRACE.hex())
     }
     resource: dict[str, Any] = {"service.name": name}
-    assert workers(decode(chat(2, 1, end=1), **resource).events) == {
-        ("unknown_service", TRACE.hex())
-    }
+    assert workers(decode(chat(2, 1, end=1), **resource).events) == {("unknown_service", TRACE.hex())}
