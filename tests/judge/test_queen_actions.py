@@ -442,6 +442,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
+    # A function that refuses every call stands in for the interventions.
     hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=TerminationSettings())  # type: ignore[arg-type]
 
     await bees.begin()

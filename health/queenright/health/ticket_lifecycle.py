@@ -199,6 +199,15 @@ def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | 
     return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
+def can_be_acknowledged(ticket: EscalationTicket) -> bool:
+    """Return whether a person can acknowledge the ticket."""
+    try:
+        acknowledge(ticket, by="", now=0.0)
+    except (TicketClosedError, TicketStatusError):
+        return False
+    return True
+
+
 def can_be_dismissed(ticket: EscalationTicket) -> bool:
     """Return whether a person can dismiss the ticket."""
     try:

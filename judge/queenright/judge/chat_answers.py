@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from queenright.health.interventions.target import LADDER
 from queenright.health.tickets import TicketStatus
-from queenright.judge.wording import clock_time, one_line
+from queenright.judge.wording import clock_time, one_line, sentence
 
 _LIMIT: Final = 600
 _MOST_INTERVENTIONS: Final = 5
@@ -53,7 +53,7 @@ def _what_happened(ticket: Mapping[str, Any]) -> str:
     since, occurrences = ticket.get("first_seen"), ticket.get("occurrences") or 1
     times = f"The ticket counts it {occurrences:,} times. " if occurrences > 1 else ""
     opened = f"Open since {clock_time(since)}, severity {ticket.get('severity')}." if since else ""
-    return f"What happened: {_sentence(cause)} {times}{opened}".rstrip()
+    return f"What happened: {sentence(cause)} {times}{opened}".rstrip()
 
 
 def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> str:
@@ -79,7 +79,7 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
         else f"The {name} is not found now."
     )
     state = f"the worker is {_text(worker, 'state').lower()}{reason}"
-    return f"Now{at}: {_sentence(state)} {still}".rstrip()
+    return f"Now{at}: {sentence(state)} {still}".rstrip()
 
 
 def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] | None) -> str:
@@ -92,7 +92,7 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
     told = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
-    return f"Done: {_sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{told}"
+    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{told}"
 
 
 def _by(intervention: Mapping[str, Any]) -> str:
@@ -107,15 +107,11 @@ def _what_to_do(ticket: Mapping[str, Any]) -> str:
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
     agent, ticket_id = quote(_text(ticket, "worker_agent_id") or "AGENT"), _text(ticket, "ticket_id")
     return (
-        f"You can: {f'{_sentence(advice)} ' if advice else ''}"
+        f"You can: {f'{sentence(advice)} ' if advice else ''}"
         f"Write here `nudge it: TEXT`, `stop it: REASON`{acknowledge}, or `restart it` if it is loaded here; "
         f"in the terminal, `queenright tickets show {ticket_id}` has the whole ticket and "
         f"`queenright events --agent {agent} --types all` follows the worker."
     )
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

@@ -153,8 +153,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
         cause = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
     elif agent not in cause:
         cause = f"{agent}: {cause}"
-    if not cause.endswith((".", "!", "?", "…")):
-        cause += "."
+    cause = wording.sentence(cause)
     # Omit numbers that the cause states.
     counted = wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),

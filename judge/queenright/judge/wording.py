@@ -189,6 +189,11 @@ def one_line(text: str, limit: int = _CLIP) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
+def sentence(text: str) -> str:
+    """Return ``text`` with a full stop, unless it ends as a sentence does."""
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
 def clock_time(at: float) -> str:
     """Return a time of day, UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queenright.health.ticket_lifecycle import can_be_acknowledged
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.instrumentation.redaction import redact
 from queenright.server.console.forms import (
@@ -34,11 +35,6 @@ _COMMENT: Final = Field(
 def can_be_silenced(ticket: EscalationTicket) -> bool:
     """Return whether a ticket has sent notifications that a silence would mute."""
     return ticket.live and ticket.notified_severity is not None
-
-
-def can_be_acknowledged(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket waits for an acknowledgement."""
-    return ticket.live and ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING)
 
 
 def _way(given: Given) -> AckChannel:

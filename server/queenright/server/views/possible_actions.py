@@ -25,7 +25,7 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     if not ticket.live:
         return []
     found = []
-    if ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING):
+    if ticket_lifecycle.can_be_acknowledged(ticket):
         found.append("acknowledge")
     if ticket.status is TicketStatus.ACKNOWLEDGED:
         found.append("unacknowledge")
