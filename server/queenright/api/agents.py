@@ -199,7 +199,7 @@ class AgentCounts(Wire):
         examples=[{"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "ended": 3}],
     )
     activity: dict[str, int] = Field(
-        description="Of sessions that run: `working`, `waiting`, `queued`, `paused` and `idle`.",
+        description="Of sessions that run: `working`, `waiting`, `queued`, `paused`, `held` and `idle`.",
         examples=[{"working": 9, "waiting": 2, "queued": 0, "paused": 0, "held": 0, "idle": 1}],
     )
     owner: dict[str, int] = Field(

@@ -53,7 +53,7 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
               if (text.trim() && !ask.isPending) ask.mutate(text.trim())
             }}
           >
-            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened? Is it still so? What can I do?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
+            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened? Is it still so?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || ask.isPending}>
               Ask
             </Button>
