@@ -97,8 +97,8 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
         is_healthy = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
         return "none" if is_healthy else SILENT
     try:
-        draft = json.loads(json.loads(tickets[-1])["ticket_json"])
-        level = str(draft["severity"])
+        draft = json.loads(tickets[-1])["ticket_json"]
+        level = str((json.loads(draft) if isinstance(draft, str) else draft)["severity"])
     except (ValueError, KeyError, TypeError):
         return SILENT
     return level if level in LEVELS else SILENT
