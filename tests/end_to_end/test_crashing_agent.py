@@ -40,7 +40,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 
 def tickets(running: Running) -> dict[str, EscalationTicket]:
-    return {one.worker_session_id: one for one in running.service.tickets.open_tickets()}
+    return {one.session_id: one for one in running.service.tickets.open_tickets()}
 
 
 def pages(running: Running) -> list[Message]:

@@ -141,7 +141,7 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
         statuses = [one.status for one in received(running) if one.channel == channel]
         assert statuses[-1] == "resolved", statuses
         assert statuses.count("resolved") == 1, statuses
-    assert left.worker_agent_id == "looper"
+    assert left.agent_id == "looper"
     assert left.storm_id != cause
     assert {one.status for one in received(running, about="looper")} == {"firing"}
 

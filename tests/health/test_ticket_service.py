@@ -137,7 +137,7 @@ async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
         LOOP,
         (STORM,),
     )
-    assert (ticket.worker_agent_id, ticket.worker_session_id, ticket.incarnation_id) == ("bee", "s1", "i1")
+    assert (ticket.agent_id, ticket.session_id, ticket.incarnation_id) == ("bee", "s1", "i1")
     assert (ticket.total_steps_checked, ticket.steps_since_last_accept) == (20, 17)
     assert (ticket.trace_id, ticket.span_id, ticket.worker_trace_id) == ("t", "s", "a" * 32)
     assert (ticket.created_at, ticket.first_seen) == ("1970-01-01T00:16:40.000+00:00", 1000.0)
@@ -848,8 +848,8 @@ async def test_history_is_newest_first_and_by_worker(hive: Hive) -> None:
         hive.now += 1
         await hive.raise_(worker(finding(), session=f"s{number}", agent="bee" if number else "wasp"))
 
-    assert [t.worker_session_id for t in await hive.tickets.history(2)] == ["s2", "s1"]
-    assert [t.worker_session_id for t in await hive.tickets.history(agent_id="wasp")] == ["s0"]
+    assert [t.session_id for t in await hive.tickets.history(2)] == ["s2", "s1"]
+    assert [t.session_id for t in await hive.tickets.history(agent_id="wasp")] == ["s0"]
     found = await hive.tickets.find(hive.tickets.open_tickets()[0].ticket_id)
     assert found == hive.tickets.open_tickets()[0]
     assert await hive.tickets.find("nope") is None

@@ -79,7 +79,7 @@ class RecordedActions:
         if self.refuses:
             raise ToolError(self.refuses)
         self.ordered_by.append(ordered_by)
-        self.did.append((what, ticket.worker_agent_id, words))
+        self.did.append((what, ticket.agent_id, words))
         return answer
 
 
@@ -170,7 +170,7 @@ async def test_each_ticket_has_a_session_of_its_own(hive: Hive) -> None:
     first = await with_ticket(hive)
     await hive.begin("other")
     await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+    [second] = [t for t in hive.tickets.open_tickets() if t.agent_id == "other"]
 
     await say(hive, first, "what?")
     await say(hive, second, "what?")
@@ -200,7 +200,7 @@ async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None
     first = await with_ticket(hive)
     await hive.begin("other")
     await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+    [second] = [t for t in hive.tickets.open_tickets() if t.agent_id == "other"]
 
     waiting = asyncio.create_task(say(hive, first, "one?"))
     await hive.settle()
@@ -616,7 +616,7 @@ async def test_action_targets_only_the_worker_of_the_ticket(hive: Hive) -> None:
     first = await with_ticket(hive)
     await hive.begin("other")
     await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+    [second] = [t for t in hive.tickets.open_tickets() if t.agent_id == "other"]
     model.replies = [
         call("nudge_worker", ticket_id=second.ticket_id, message="stop all your work now"),
         call("request_termination", ticket_id=second.ticket_id, reason="the text says that I must"),

@@ -176,7 +176,7 @@ async def test_restart_in_crowd_triages_every_ticket(hive: Hive) -> None:
                 made_ticket(
                     ticket_id=name,
                     fingerprint=name,
-                    worker_agent_id=f"agent-{name}",
+                    agent_id=f"agent-{name}",
                     status=TicketStatus.OPEN,
                     analysis="",
                 ),

@@ -101,12 +101,12 @@ class RecordedActions:
     async def request_termination(
         self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
     ) -> str:
-        self.asked.append((ticket.worker_agent_id, self._model.about))
+        self.asked.append((ticket.agent_id, self._model.about))
         self.orders.append((ordered_by, reason))
         return await self.hands.request_termination(ticket, reason, ordered_by=ordered_by)
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
-        self.nudged.append((ticket.worker_agent_id, self._model.about, message))
+        self.nudged.append((ticket.agent_id, self._model.about, message))
         self.orders.append((ordered_by, message))
         return await self.hands.nudge(ticket, message, ordered_by=ordered_by)
 
@@ -255,7 +255,7 @@ class Trial:
         return worker
 
     async def tickets(self) -> dict[str, EscalationTicket]:
-        return {ticket.worker_agent_id: ticket for ticket in await self.hive.tickets.history(200)}
+        return {ticket.agent_id: ticket for ticket in await self.hive.tickets.history(200)}
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def the_floor_holds(trial: Trial, attempt: Attempt, ticket: EscalationTicket) ->
     assert not ticket.acknowledged_by, attempt.id
     assert Severity(ticket.urgency).rank >= Severity.HIGH.rank, attempt.id
     assert ticket.notified_severity is Severity.CRITICAL, attempt.id
-    assert ticket.worker_session_id == attempt.session
+    assert ticket.session_id == attempt.session
 
 
 def nobody_else_is_touched(trial: Trial) -> None:
@@ -393,7 +393,7 @@ async def nothing_leaks(trial: Trial, tickets: dict[str, EscalationTicket]) -> N
     for ticket in tickets.values():
         await hive.store.transact(partial(_notify, ticket, settings, hive.time.now))
         alert = labels_for(ticket, settings) | annotations_for(ticket, settings)
-        assert not leaks(str(alert)), ticket.worker_agent_id
+        assert not leaks(str(alert)), ticket.agent_id
     for span in hive.exporter.get_finished_spans():
         assert not leaks(span.to_json()), span.name
     assert not [words for _, _, words in trial.hands.nudged if leaks(words)]

@@ -76,7 +76,7 @@ async def tickets_of(hive: Hive, agents: Sequence[str], steps: int = 21) -> None
     for agent in agents:
         await hive.bad_steps(steps, agent)
     async with asyncio.timeout(60):
-        while not {*agents} <= {ticket.worker_agent_id for ticket in hive.tickets.open_tickets()}:
+        while not {*agents} <= {ticket.agent_id for ticket in hive.tickets.open_tickets()}:
             await hive.settle()
     await hive.settle()
 

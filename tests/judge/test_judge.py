@@ -70,7 +70,7 @@ async def test_a_stuck_worker_becomes_one_ticket_by_the_rules(hive: Hive) -> Non
 
     ticket = await hive.ticket()
 
-    assert (ticket.severity, ticket.kind, ticket.worker_agent_id) == (
+    assert (ticket.severity, ticket.kind, ticket.agent_id) == (
         Severity.HIGH,
         FindingKind.RETRY_STORM,
         AGENT,
@@ -283,7 +283,7 @@ async def test_critical_workers_do_not_wait_in_sequence_for_a_slow_model(
     await hive.pass_time(125)
 
     tickets = await hive.tickets.history(20)
-    assert {ticket.worker_agent_id for ticket in tickets} == set(agents)
+    assert {ticket.agent_id for ticket in tickets} == set(agents)
     assert max(ticket.first_seen for ticket in tickets) - min(t.first_seen for t in tickets) <= 105
     assert "agent-9" in workers[:2]
     assert len(workers) <= 4
@@ -352,7 +352,7 @@ async def test_refused_ticket_names_the_field_and_the_model_can_correct_it(
     assert "send the whole ticket again" in answer
     assert len(model.shown) == 2
     assert len(hive.of(EventType.WORKER_ESCALATION_TICKET)) == 1
-    assert (await hive.ticket()).worker_agent_id == AGENT
+    assert (await hive.ticket()).agent_id == AGENT
     assert checks(hive, "ticket") >= 1
 
 

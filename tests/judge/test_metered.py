@@ -485,7 +485,7 @@ async def test_exhausted_budget_continues_the_conversation_by_rules(hive: Hive) 
     await hive.bad_steps(16, "other_agent", "session_2")
     await hive.tick(2)
 
-    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+    causes = {t.agent_id: t.cause for t in await hive.tickets.history(10)}
 
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")
@@ -531,7 +531,7 @@ async def test_spending_before_a_restart_still_counts(hive: Hive, tmp_path: Path
     await hive.bad_steps(16, "other_agent", "session_2")
     await hive.tick()
 
-    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+    causes = {t.agent_id: t.cause for t in await hive.tickets.history(10)}
     assert (spent, again) == (2, 2)
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")

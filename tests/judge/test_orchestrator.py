@@ -180,7 +180,7 @@ async def test_triage_tools_show_the_worker_of_their_own_ticket(hive: Hive, deci
     async def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         [*_, question] = [m.content for m in messages if m.role == "user"]
         ticket, escalation = unquote("ticket", question), unquote("escalation", question)
-        if ticket is not None and ticket["worker_agent_id"] == AGENT:
+        if ticket is not None and ticket["agent_id"] == AGENT:
             return await RulesModel().complete(messages, tools)
         if messages[-1].role == "tool":
             summary = unquote("worker", messages[-1].content)

@@ -54,10 +54,10 @@ async def test_each_triage_message_has_the_whole_ticket(hive: Hive) -> None:
     requests = [m for m in model.shown if m[-1].role == "user"]
     tickets = [ticket_in(messages) for messages in requests]
 
-    result = {t.worker_agent_id: t.model_dump(mode="json") for t in await hive.tickets.history(10)}
-    assert [t["worker_agent_id"] for t in tickets] == ["first", "second", "third"]
+    result = {t.agent_id: t.model_dump(mode="json") for t in await hive.tickets.history(10)}
+    assert [t["agent_id"] for t in tickets] == ["first", "second", "third"]
     for ticket in tickets:
-        stored = result[str(ticket["worker_agent_id"])]
+        stored = result[str(ticket["agent_id"])]
         assert ticket.keys() == stored.keys()
         assert ticket["evidence_snippet"] == stored["evidence_snippet"] == "same error"
 

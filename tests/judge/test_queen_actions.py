@@ -454,7 +454,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
     [pending_requests] = approvals.pending()
     assert (pending_requests.ticket_id, pending_requests.agent_id) == (
         ticket.ticket_id,
-        ticket.worker_agent_id,
+        ticket.agent_id,
     )
     order = [event.type for event in bees.events]
     requested = order.index(EventType.TERMINATION_REQUESTED)

@@ -38,7 +38,7 @@ async def test_documented_scripts_judge_and_triage(hive: Hive, tmp_path: Path) -
             while len(hive.of(EventType.TICKET_TRIAGED)) < number:
                 await hive.tick()
 
-    tickets, result = sorted(await hive.tickets.history(10), key=lambda one: one.worker_agent_id)
+    tickets, result = sorted(await hive.tickets.history(10), key=lambda one: one.agent_id)
     assert (tickets.status, result.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
     assert (tickets.severity.value, result.severity.value) == ("high", "medium")
     assert tickets.cause == "It retries the same step."

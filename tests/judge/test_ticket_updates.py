@@ -56,7 +56,7 @@ async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(hive: Hive
     await hive.bad_steps(11)
     hive.cause = "tool:search"
     await hive.bad_steps(11, "other")
-    joined = {one.worker_agent_id: one.storm_id for one in hive.tickets.open_tickets()}
+    joined = {one.agent_id: one.storm_id for one in hive.tickets.open_tickets()}
     before = requested(hive)
     changes = len(hive.changes)
 
@@ -118,9 +118,7 @@ async def test_new_condition_changes_the_text_of_an_open_ticket(hive: Hive, judg
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.words_kind in ticket.active_kinds
     assert ticket.words_kind is not FindingKind.RETRY_STORM
-    assert ticket.suggested_action == wording.advice(
-        ticket.words_kind, ticket.worker_agent_id, ticket.worker_session_id
-    )
+    assert ticket.suggested_action == wording.advice(ticket.words_kind, ticket.agent_id, ticket.session_id)
     assert ticket.suggested_action in ticket.analysis
     assert len(replies) == (judge == "model"), (
         "a model writes the ticket, and what changes is the rules' to write"
@@ -141,8 +139,8 @@ async def test_judge_is_not_asked_again_while_its_text_applies(hive: Hive) -> No
         await hive.tick()
 
     assert len(replies) == count
-    assert (await hive.ticket()).worker_session_id == SESSION
-    assert (await hive.ticket()).worker_agent_id == AGENT
+    assert (await hive.ticket()).session_id == SESSION
+    assert (await hive.ticket()).agent_id == AGENT
 
 
 async def test_text_of_the_rules_has_the_current_evidence(hive: Hive) -> None:

@@ -200,7 +200,7 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
 
     await until(is_delivered, f"the ticket about {agent} is handed over")
     await service.bus.drain()
-    [ticket] = [t for t in service.tickets.open_tickets() if t.worker_agent_id == agent]
+    [ticket] = [t for t in service.tickets.open_tickets() if t.agent_id == agent]
     return ticket
 
 

@@ -66,8 +66,8 @@ def worker_facts(health: WorkerHealth, now: float) -> WorkerFacts:
     """Return the facts about a worker that its ticket records."""
     vitals = health.vitals
     return WorkerFacts(
-        worker_agent_id=vitals.agent_id,
-        worker_session_id=vitals.session_id,
+        agent_id=vitals.agent_id,
+        session_id=vitals.session_id,
         worker_node_id=vitals.node_id,
         worker_graph_id=vitals.graph_id,
         incarnation_id=vitals.incarnation_id,
@@ -297,4 +297,4 @@ def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth)
 
 
 def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
-    return fingerprint(facts.worker_agent_id, facts.worker_session_id, facts.worker_node_id, kind)
+    return fingerprint(facts.agent_id, facts.session_id, facts.worker_node_id, kind)

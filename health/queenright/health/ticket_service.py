@@ -102,7 +102,7 @@ _Work = Callable[[Connection, _Changes], T]
 def _with_spending(conn: Connection, ticket: EscalationTicket) -> EscalationTicket:
     if ticket.trouble_since is None:
         return ticket
-    key = ticket.worker_agent_id, ticket.worker_session_id
+    key = ticket.agent_id, ticket.session_id
     return ticket.model_copy(update=spending_since(conn, *key, ticket.trouble_since))
 
 
@@ -201,7 +201,7 @@ class TicketService:
     def paged_agents(self) -> set[str]:
         """Return the agents with an open ticket that paged somebody."""
         return {
-            ticket.worker_agent_id
+            ticket.agent_id
             for ticket in self._live.values()
             if ticket.is_open
             and ticket.notified_severity is not None
@@ -331,7 +331,7 @@ class TicketService:
         for ticket in self._live.values() if causes else ():
             if not ticket.is_open or ticket.storm_id:
                 continue
-            health = self._find_worker(ticket.worker_agent_id, ticket.worker_session_id)
+            health = self._find_worker(ticket.agent_id, ticket.session_id)
             findings = [] if health is None else rules.reasons(health)
             finding = next((one for one in findings if one.kind is ticket.kind), None)
             if health is None or finding is None:
@@ -362,7 +362,7 @@ class TicketService:
         }
 
         def work(conn: Connection, changes: _Changes) -> Raised:
-            live = table.live_tickets_of_worker(conn, facts.worker_agent_id, facts.worker_session_id)
+            live = table.live_tickets_of_worker(conn, facts.agent_id, facts.session_id)
             ticket, finding, severity = rules.match_ticket(live, findings, draft.severity, facts)
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
@@ -827,7 +827,7 @@ class TicketService:
         return self.can_be_resolved(ticket) and not lifecycle.is_about_work(ticket)
 
     def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
-        return self._dead_from((ticket.worker_agent_id, ticket.worker_session_id))
+        return self._dead_from((ticket.agent_id, ticket.session_id))
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a person can resolve the ticket."""
@@ -979,7 +979,7 @@ class TicketService:
     ) -> None:
         """Remind people of a ticket, and count the reminder on the tickets of its incident."""
         ticket = lifecycle.remind(before, now=now, is_request=is_request)
-        others = table.live_tickets(conn, agent_id=before.worker_agent_id)
+        others = table.live_tickets(conn, agent_id=before.agent_id)
         reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
         rest = (lifecycle.remind(other, now=now, is_request=is_request) for other in reminded)
         for one in (ticket, *rest):
@@ -1005,8 +1005,8 @@ class TicketService:
             id=self._ids(),
             type=event_type,
             time=ticket.updated_at,
-            agent_id=ticket.worker_agent_id,
-            session_id=ticket.worker_session_id,
+            agent_id=ticket.agent_id,
+            session_id=ticket.session_id,
             incarnation_id=ticket.incarnation_id,
             graph_id=ticket.worker_graph_id,
             node_id=ticket.worker_node_id,
@@ -1018,14 +1018,14 @@ class TicketService:
     def _remember(self, ticket: EscalationTicket) -> None:
         self._schedule(ticket)
         before = self._live.pop(ticket.ticket_id, ticket)
-        key = (before.worker_agent_id, before.worker_session_id)
+        key = (before.agent_id, before.session_id)
         if (ids := self._by_worker.get(key)) is not None:
             ids.discard(ticket.ticket_id)
             if not ids:
                 del self._by_worker[key]
         if ticket.live:
             self._live[ticket.ticket_id] = ticket
-            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return
         self._closed[ticket.ticket_id] = ticket

@@ -119,8 +119,8 @@ class WorkerFacts(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    worker_agent_id: str
-    worker_session_id: str
+    agent_id: str
+    session_id: str
     worker_node_id: str
     worker_graph_id: str
     incarnation_id: str
@@ -312,8 +312,14 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     The worker may have continued since the judge's check, so lower counts are not errors.
     """
     lines = []
-    for name in ("worker_agent_id", "worker_session_id", "worker_node_id", "worker_graph_id"):
-        value, fact = getattr(draft, name), getattr(facts, name)
+    identity = {
+        "worker_agent_id": facts.agent_id,
+        "worker_session_id": facts.session_id,
+        "worker_node_id": facts.worker_node_id,
+        "worker_graph_id": facts.worker_graph_id,
+    }
+    for name, fact in identity.items():
+        value = getattr(draft, name)
         if value is not None and value != fact:
             lines.append(f"{name}: the worker's is {fact!r}, got {_short(value)}")
     for name in ("total_steps_checked", "steps_since_last_accept"):

@@ -195,7 +195,7 @@ class OperatorChat:
             ticket = await self._ticket(ticket_id)
             data = {
                 "ticket_id": ticket_id,
-                "agent_id": ticket.worker_agent_id,
+                "agent_id": ticket.agent_id,
                 "by": by,
                 "text": redact(text, LONGEST_MESSAGE),
                 "act": act,
@@ -346,7 +346,7 @@ class OperatorChat:
 
     async def _message(self, turn: ChatTurn) -> str:
         ticket, question = turn.ticket, turn.question
-        agent_id = ticket.worker_agent_id
+        agent_id = ticket.agent_id
         interventions: Sequence[Intervention] = []
         if self._list_interventions is not None:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
@@ -354,9 +354,9 @@ class OperatorChat:
         others += [
             one
             for one in self._tickets.open_tickets()
-            if one.worker_agent_id != agent_id and one.kind == ticket.kind
+            if one.agent_id != agent_id and one.kind == ticket.kind
         ]
-        health = self._monitor.get(agent_id, ticket.worker_session_id)
+        health = self._monitor.get(agent_id, ticket.session_id)
         summary = None if health is None else summarise(health, question.at)
         asked = {
             "question_id": question.id,
@@ -374,7 +374,7 @@ class OperatorChat:
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
             "ticket_id": question.ticket_id,
-            "agent_id": ticket.worker_agent_id,
+            "agent_id": ticket.agent_id,
             "question_id": question.id,
             "model": self._model.settings.model,
             "prompt": self._prompt.id,

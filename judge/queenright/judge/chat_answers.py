@@ -105,7 +105,7 @@ def _what_to_do(ticket: Mapping[str, Any]) -> str:
         return "You can: nothing is to be done, the ticket is closed."
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
-    agent, ticket_id = quote(_text(ticket, "worker_agent_id") or "AGENT"), _text(ticket, "ticket_id")
+    agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
         f"Write here `nudge it: TEXT`, `stop it: REASON`{acknowledge}, or `restart it` if it is loaded here; "

@@ -37,7 +37,7 @@ def case_of(
         others: Other tickets, about the same agent or of the same kind.
     """
     fields = ticket.model_dump(mode="json", exclude=_OMITTED)
-    on_worker = [one for one in interventions if one.session_id == ticket.worker_session_id]
+    on_worker = [one for one in interventions if one.session_id == ticket.session_id]
     related = [one for one in others if one.ticket_id != ticket.ticket_id]
     return {
         "ticket": fields,
@@ -61,8 +61,8 @@ def _intervention(one: Intervention) -> dict[str, Any]:
 def _related_ticket(one: EscalationTicket) -> dict[str, Any]:
     return {
         "ticket_id": one.ticket_id,
-        "agent_id": one.worker_agent_id,
-        "session_id": one.worker_session_id,
+        "agent_id": one.agent_id,
+        "session_id": one.session_id,
         "kind": one.kind.value,
         "severity": one.severity.value,
         "status": one.status.value,

@@ -109,7 +109,7 @@ def find_ticket(service: Queenright, given: str) -> Ticket:
             "`queenright tickets --all` lists them"
         )
     if len(matches) > 1:
-        shown = [f"{one.ticket_id} ({one.worker_agent_id})" for one in matches]
+        shown = [f"{one.ticket_id} ({one.agent_id})" for one in matches]
         raise UnresolvedIdError(
             f"{len(matches)} tickets begin with {given!r}: {_some(shown)}; give more of the id"
         )

@@ -72,7 +72,7 @@ def find_requests(
     conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
 ) -> list[OperatorRequest]:
     """Return the requests to the operator that a ticket's notification carries."""
-    who = (ticket.worker_agent_id, ticket.worker_session_id)
+    who = (ticket.agent_id, ticket.session_id)
     approval = latest_about(conn, *who)
     found = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:

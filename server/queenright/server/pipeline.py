@@ -253,7 +253,7 @@ class EventPipeline:
     async def close_ended_tickets(self) -> None:
         """Close tickets of workers that ended just before a kill; move those of renamed ones."""
         for ticket in self.tickets.open_tickets():
-            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.agent_id, ticket.session_id)
             health, new = self.monitor.get(*key), self.monitor.new_name(key)
             if health is not None and health.vitals.ended:
                 await self.tickets.observe(health)

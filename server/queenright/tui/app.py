@@ -198,7 +198,7 @@ class QueenrightApp(App[None]):
         if event.type == "worker_escalation_ticket":
             ticket = event.data["ticket"]
             self.app_state.set_status(
-                str(ticket["severity"]), f"judge: {ticket['severity']} ticket on {ticket['worker_agent_id']}"
+                str(ticket["severity"]), f"judge: {ticket['severity']} ticket on {event.agent_id}"
             )
         number = add_notice_for(event, self.app_state.notices)
         if number is not None:

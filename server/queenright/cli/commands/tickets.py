@@ -44,7 +44,7 @@ def list_tickets(
     if not all_:
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
-    widest = max((len(t.worker_agent_id) for t in rows), default=0) if wide else 0
+    widest = max((len(t.agent_id) for t in rows), default=0) if wide else 0
     now = time.time()
     lines = (ticket_row(t, now, max(24, widest)) for t in rows)
     print_list(rows, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
@@ -71,7 +71,7 @@ def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
-    worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
+    worker = worker_cells(ticket.agent_id, ticket.session_id, width)
     return (
         f"{ticket.severity:<8} {ticket.status:<12} {worker} {kind:<18} "
         f"{age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
@@ -134,11 +134,11 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("silenced", _silence(ticket, now)),
         ("notified", _notified(ticket)),
         ("closed", ticket.closed_reason),
-        ("session", ticket.worker_session_id),
+        ("session", ticket.session_id),
         ("ticket", ticket.ticket_id),
     ]
     return [
-        f"{ticket.worker_agent_id}: {what} {_duration(ticket, now)}",
+        f"{ticket.agent_id}: {what} {_duration(ticket, now)}",
         *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
     ]
 
@@ -188,7 +188,7 @@ def dismiss(
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say why the ticket is not a problem")
     done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
+    print_result(done, f"{done.agent_id}: {done.status}.", as_json=as_json)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "done by hand"')
@@ -204,4 +204,4 @@ def resolve(
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say how the problem was resolved")
     done = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.worker_agent_id}: resolved.", as_json=as_json)
+    print_result(done, f"{done.agent_id}: resolved.", as_json=as_json)

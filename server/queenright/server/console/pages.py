@@ -114,7 +114,7 @@ async def get_ticket(request: Request, service: ServiceDep, ticket_id: str) -> H
     ticket = await find_ticket(service, ticket_id)
     events = await service.store.read(
         lambda connection: event_log.read_events(
-            connection, types=ALERT_CLASS, agent_id=ticket.worker_agent_id, limit=10_000
+            connection, types=ALERT_CLASS, agent_id=ticket.agent_id, limit=10_000
         )
     )
     shown, parts = parts_of(row)
@@ -125,7 +125,7 @@ async def get_ticket(request: Request, service: ServiceDep, ticket_id: str) -> H
         parts=parts,
         silences_unknown=service.silences.unknown,
         may_silence=can_be_silenced(ticket),
-        known_agent=service.monitor.get(ticket.worker_agent_id) is not None,
+        known_agent=service.monitor.get(ticket.agent_id) is not None,
         links=annotations_for(ticket, service.settings.alerting),
         asked=[one for one in service.approvals.pending() if one.ticket_id == ticket_id],
         events=[_line(event, shown) for _, event in events if _is_about(event.data, ticket_id)],

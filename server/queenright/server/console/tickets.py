@@ -52,7 +52,7 @@ async def _find(service: Service, given: Given) -> EscalationTicket:
 def _facts(service: Service, ticket: EscalationTicket) -> tuple[tuple[str, str], ...]:
     now, kind = service.clock(), ticket.words_kind or ticket.kind
     return (
-        ("Worker", ticket.worker_agent_id),
+        ("Worker", ticket.agent_id),
         ("Ticket", f"{ticket.severity.value}, {kind.value.replace('_', ' ')}"),
         ("What", ticket.analysis or ticket.cause),
         ("Since", f"{clock_time(ticket.first_seen)} UTC, {ago(now - ticket.first_seen)} ago"),

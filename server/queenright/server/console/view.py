@@ -52,7 +52,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     now = service.clock()
     row = agent_row(worker)
     sessions = sorted(service.monitor.of_agent(agent_id), key=lambda w: w.vitals.last_event, reverse=True)
-    tickets = [one for one in service.tickets.open_tickets() if one.worker_agent_id == agent_id]
+    tickets = [one for one in service.tickets.open_tickets() if one.agent_id == agent_id]
     breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
     recoveries = [one for one in service.recoveries.latest if one.agent_id == agent_id]
     acts = _acts(service, worker)

@@ -179,11 +179,11 @@ def _escalation(one: Escalation, ticket: EscalationTicket | None) -> api.Attenti
 
 def _ticket(service: Service, one: EscalationTicket) -> api.AttentionItem:
     # Of a worker that was restarted, actions are about the process that runs now.
-    worker = service.monitor.get(one.worker_agent_id, one.worker_session_id)
+    worker = service.monitor.get(one.agent_id, one.session_id)
     current = one.incarnation_id if worker is None else worker.vitals.incarnation_id
     actions = ticket_actions(service, one.model_copy(update={"incarnation_id": current}))
     return _item(
-        Target(agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=current),
+        Target(agent_id=one.agent_id, session_id=one.session_id, incarnation_id=current),
         one.ticket_id,
         "ticket",
         one.cause,

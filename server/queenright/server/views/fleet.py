@@ -181,7 +181,7 @@ def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
 def unresolved_sessions(service: Service) -> set[WorkerKey]:
     """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
     recoveries = (one for one in service.recoveries.latest if one.ended_at is None)
-    return {(one.worker_agent_id, one.worker_session_id) for one in service.tickets.open_tickets()} | {
+    return {(one.agent_id, one.session_id) for one in service.tickets.open_tickets()} | {
         (one.agent_id, one.session_id) for one in recoveries
     }
 

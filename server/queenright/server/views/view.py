@@ -62,8 +62,6 @@ def ticket_row(
     return api.Ticket.model_validate(
         values
         | {
-            "agent_id": ticket.worker_agent_id,
-            "session_id": ticket.worker_session_id,
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
@@ -74,7 +72,7 @@ def ticket_row(
 
 def _without_advice(ticket: EscalationTicket) -> str:
     about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
-    known = {wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id) for kind in about}
+    known = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
     text = ticket.analysis
     for advice in known | {ticket.suggested_action}:
         text = text.replace(advice, "") if advice else text
