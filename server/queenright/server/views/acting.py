@@ -13,16 +13,10 @@ from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.recovery.attempt import Recovery
 from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20
-_COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
-_RECOVERY_COLOURS: Final = {
-    RecoveryState.SUCCEEDED: "healthy",
-    RecoveryState.FAILED: "failing",
-    RecoveryState.DROPPED: "plain",
-}
 
 
 def acting_view(
@@ -126,13 +120,9 @@ def _approval_row(one: Approval) -> api.StatusApproval:
 
 def breaker_row(one: BreakerStatus) -> api.StatusBreaker:
     """Return a circuit breaker as the pages show it."""
-    return api.StatusBreaker.of(one, colour=_COLOURS[one.state.value])
+    return api.StatusBreaker.of(one)
 
 
 def recovery_row(one: Recovery) -> api.StatusRecovery:
     """Return a recovery as the pages show it."""
-    return api.StatusRecovery.of(
-        one,
-        colour=_RECOVERY_COLOURS.get(one.state, "degraded"),
-        reason=one.outcome or one.reason,
-    )
+    return api.StatusRecovery.of(one, reason=one.outcome or one.reason)
