@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
@@ -60,7 +60,7 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
         async with people() as everybody:
             received = everybody.recorder.received
 
-            def of(channel: str) -> list[Message]:
+            def of(channel: str) -> list[RecordedMessage]:
                 return [m for m in received if m.channel == channel]
 
             slow = configure(tmp_path / "slow", everybody, group_interval="10m")

@@ -17,7 +17,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.callbacks.alertmanager import dedup_key
 from queenright.alerting.notification import alert_key
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
@@ -40,7 +40,7 @@ class Line:
     deliver_at: Callable[[float], Awaitable[float]]
     """Deliver what is due at a time, in seconds since the epoch."""
 
-    def messages_on(self, channel: str, status: str) -> list[Message]:
+    def messages_on(self, channel: str, status: str) -> list[RecordedMessage]:
         return [m for m in self.alertmanager.recorder.received if (m.channel, m.status) == (channel, status)]
 
     async def flush(self, marker: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.notification import list_notifications
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets import EscalationTicket
 from queenright.server.ops.sockets import free_port
 from queenright.server.settings import Settings, load_settings
@@ -43,7 +43,7 @@ def tickets(running: Running) -> dict[str, EscalationTicket]:
     return {one.session_id: one for one in running.service.tickets.open_tickets()}
 
 
-def pages(running: Running) -> list[Message]:
+def pages(running: Running) -> list[RecordedMessage]:
     assert running.service.recorder is not None
     return [one for one in running.service.recorder.received if one.channel == "pagerduty"]
 

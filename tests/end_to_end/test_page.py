@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.judge import wording
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -27,7 +27,7 @@ def received(running: Running) -> Counter[tuple[str, str]]:
     return Counter((message.channel, message.status) for message in recorder.received)
 
 
-def message(recorder: Recorder | None, channel: str, status: str) -> Message:
+def message(recorder: Recorder | None, channel: str, status: str) -> RecordedMessage:
     assert recorder is not None
     [found] = [m for m in recorder.received if (m.channel, m.status) == (channel, status)]
     return found
@@ -54,13 +54,13 @@ def settings(settings: Settings, links: dict[str, str]) -> Settings:
     return settings.model_copy(update={"alerting": settings.alerting.model_copy(update=links)})
 
 
-def links_in_slack(message: Message) -> dict[str, str]:
+def links_in_slack(message: RecordedMessage) -> dict[str, str]:
     [attachment] = message.body["attachments"]
     buttons = {button["text"]: button["url"] for button in attachment["actions"]}
     return buttons | {word: url for url, word in re.findall(r"<([^|<>]+)\|(\w+)>", message.text)}
 
 
-def links_in_pagerduty(message: Message) -> dict[str, str]:
+def links_in_pagerduty(message: RecordedMessage) -> dict[str, str]:
     return {link["text"]: link["href"] for link in message.body["links"]}
 
 

@@ -19,7 +19,7 @@ from queenright.health.interventions.approvals_record import (
     read_approvals,
 )
 from queenright.health.interventions.ladder import Ladder, Level
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.record import (
     Escalation,
     EscalationStatus,
@@ -166,7 +166,7 @@ class OperatorRequests:
     store: Store
     tickets: TicketService
     monitor: HealthMonitor
-    ledger: Ledger
+    ledger: InterventionLedger
     settings: InterventionSettings
 
     async def load(self) -> None:

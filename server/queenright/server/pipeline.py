@@ -35,7 +35,7 @@ from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.ops.arrivals import ArrivalLog
 from queenright.server.remediation import Remediation
-from queenright.server.replay import Replay
+from queenright.server.replay import ReplayedLog
 from queenright.server.stream.feed import Feed
 
 _log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class EventPipeline:
 
     # -- after a restart ------------------------------------------------------------------------
 
-    def resume(self, replay: Replay) -> None:
+    def resume(self, replay: ReplayedLog) -> None:
         """Continue after a replay: publish findings and states that were not logged before a kill."""
         self._replayed = replay.last_events
         now = self.clock()

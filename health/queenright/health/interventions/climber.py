@@ -19,7 +19,7 @@ from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, TerminationLadders
 from queenright.health.interventions.control import Stopped
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.limits import refusal_reason
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
@@ -67,7 +67,7 @@ class Climber:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: InterventionLedger,
         actions: Actions,
         *,
         settings: HealthSettings,

@@ -26,7 +26,7 @@ _MOST_TERMINATIONS: Final = 1000
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
 
-class Ledger:
+class InterventionLedger:
     """All interventions and ladders of one store. Belongs to one event loop."""
 
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:

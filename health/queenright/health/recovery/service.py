@@ -24,7 +24,7 @@ from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import plan
 from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
-from queenright.health.recovery.ledger import Changes, Ledger
+from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
 from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
@@ -88,7 +88,7 @@ class RecoveryService:
         held: Callable[[], str | None] = lambda: None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
+        self._ledger = RecoveryLedger(store, clock=clock, ids=ids, publish=publish)
         self._store = store
         self._settings = settings
         self._limits = settings.recovery

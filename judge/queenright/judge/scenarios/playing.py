@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge import policy
 from queenright.judge.rules import RulesModel
-from queenright.judge.scenarios.recording_model import Answer, answered_severity, answered_triage
+from queenright.judge.scenarios.recording_model import RecordedCall, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, start, turn
 from queenright.judge.scenarios.stage import Stage
@@ -52,8 +52,8 @@ class Outcome:
     tickets: int
     judge_answer: str | None
     queen_answer: str | None
-    judge_answers: tuple[Answer, ...]
-    queen_answers: tuple[Answer, ...]
+    judge_answers: tuple[RecordedCall, ...]
+    queen_answers: tuple[RecordedCall, ...]
     faults: tuple[str, ...] = ()
     """What no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules."""
 

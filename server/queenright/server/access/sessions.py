@@ -23,7 +23,7 @@ class _Session:
     until: float
 
 
-class Sessions:
+class ConsoleSessions:
     """
     Open console sessions; each ends with its token.
 

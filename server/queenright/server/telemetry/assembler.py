@@ -24,7 +24,7 @@ from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.pricing import Prices, Tokens, price_call
+from queenright.server.telemetry.pricing import Prices, TokenCounts, price_call
 from queenright.server.telemetry.process import origin_of
 from queenright.server.telemetry.runs import (
     MAX_TRACES,
@@ -35,7 +35,7 @@ from queenright.server.telemetry.runs import (
     candidate_name,
     restored_name,
 )
-from queenright.server.telemetry.sessions import Sessions
+from queenright.server.telemetry.sessions import SessionCache
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
@@ -85,7 +85,7 @@ class Assembler:
     def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
         self.prices = prices or {}
         self.traces = Traces(max_traces)
-        self.sessions = Sessions()
+        self.sessions = SessionCache()
         self.duplicates = Duplicates()
         self.lost_spans = LostSpans()
         self.loose_runs = LooseRuns()
@@ -559,7 +559,7 @@ class _Assembly:
         if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
         tokens = (data.get(key) or 0 for key in _TOKEN_KEYS)
-        cost = price_call(data.get("model") or "", Tokens(*tokens), self._prices)
+        cost = price_call(data.get("model") or "", TokenCounts(*tokens), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 

@@ -468,7 +468,7 @@ def _tokens_of(data: Mapping[str, Any]) -> int:
     return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
 
 
-class Sessions:
+class SessionCache:
     """Sessions by client and id. The least recently seen are dropped first."""
 
     def __init__(self) -> None:
