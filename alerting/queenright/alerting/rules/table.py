@@ -12,9 +12,10 @@ _INTRODUCTION: Final = """# Alerts
 All Prometheus alerts of Queenright with the default settings. This page is generated from the rules;
 `queenright rules export` writes them with your thresholds.
 
-`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake the
-judge and page nobody. People are notified about an agent by `QueenrightIntervention`, which Queenright sends when
-the queen has approved it ([alerting](alerting.md), [runbook](../alerting/runbooks/QueenrightIntervention.md)).
+`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake
+the judge and page nobody. People are notified about an agent by `QueenrightIntervention`, which Queenright
+sends when the queen has approved it ([alerting](alerting.md),
+[runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
 _TITLES: Final = {
