@@ -65,10 +65,10 @@ def acting_view(
         escalations_more=max(0, len(escalations) - _ROW_LIMIT),
         approvals=[_approval_row(one) for one in requests[:_ROW_LIMIT]],
         approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[breaker_row(one) for one in tripped[:_ROW_LIMIT]],
+        breakers=[api.StatusBreaker.of(one) for one in tripped[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
         breakers_more=max(0, len(tripped) - _ROW_LIMIT),
-        recoveries=[recovery_row(one) for one in list(recoveries)[:_ROW_LIMIT]],
+        recoveries=[_recovery_row(one) for one in list(recoveries)[:_ROW_LIMIT]],
     )
 
 
@@ -118,11 +118,5 @@ def _approval_row(one: Approval) -> api.StatusApproval:
     return api.StatusApproval.of(one, by=describe_requester(one.asked_by, one.ordered_by))
 
 
-def breaker_row(one: BreakerStatus) -> api.StatusBreaker:
-    """Return a circuit breaker as the pages show it."""
-    return api.StatusBreaker.of(one)
-
-
-def recovery_row(one: Recovery) -> api.StatusRecovery:
-    """Return a recovery as the pages show it."""
+def _recovery_row(one: Recovery) -> api.StatusRecovery:
     return api.StatusRecovery.of(one, reason=one.outcome or one.reason)
