@@ -412,7 +412,7 @@ class TicketService:
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)
-            taken = False
+            is_other_open = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
                 ended = (
@@ -424,7 +424,10 @@ class TicketService:
                     why = reason if ended else "the worker has a new incarnation"
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
-                    taken = self._apply(conn, changes, ticket, health, findings, now, taken=taken) or taken
+                    is_other_open = (
+                        self._apply(conn, changes, ticket, health, findings, now, is_other_open=is_other_open)
+                        or is_other_open
+                    )
 
         await self._commit(work)
 
@@ -913,10 +916,10 @@ class TicketService:
         findings: Sequence[Finding],
         now: float,
         *,
-        taken: bool,
+        is_other_open: bool,
     ) -> bool:
-        """Apply findings to a live ticket; return whether it is open. ``taken``: another ticket is open."""
-        changed, change = rules.apply_findings(ticket, findings, now, taken=taken)
+        """Apply findings to a live ticket; return whether it is open."""
+        changed, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
         if changed is not ticket:
             if change != "counted" or changed.occurrences != ticket.occurrences:
                 changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))

@@ -341,8 +341,8 @@ class OperatorChat:
         run = state.executions.get(CHAT_STREAM)
         if run is None:
             return None
-        asked = unquote("question", str(run.input.get("message") or "")) or {}
-        return run if asked.get("question_id") == question.id else None
+        asked_question = unquote("question", str(run.input.get("message") or "")) or {}
+        return run if asked_question.get("question_id") == question.id else None
 
     async def _message(self, turn: ChatTurn) -> str:
         ticket, question = turn.ticket, turn.question
@@ -358,7 +358,7 @@ class OperatorChat:
         ]
         health = self._monitor.get(agent_id, ticket.session_id)
         summary = None if health is None else summarise(health, question.at)
-        asked = {
+        question_fields = {
             "question_id": question.id,
             "ticket_id": question.ticket_id,
             "by": question.by,
@@ -367,7 +367,7 @@ class OperatorChat:
             "may": list(turn.allowed_tools),
             "is_admin": question.is_admin,
         }
-        return question_message(question.at, case_of(ticket, interventions, others), summary, asked)
+        return question_message(question.at, case_of(ticket, interventions, others), summary, question_fields)
 
     async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
         question, ticket = turn.question, turn.ticket

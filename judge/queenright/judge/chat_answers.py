@@ -91,8 +91,8 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
-    told = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
-    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{told}"
+    notified = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
+    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
 def _by(intervention: Mapping[str, Any]) -> str:

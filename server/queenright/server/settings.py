@@ -293,9 +293,9 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
             changed[name] = tuple(
                 one if named and not (folder / one).exists() else folder / one for one in value
             )
-    made = block.model_copy(update=changed)
-    made.__pydantic_fields_set__ = set(block.model_fields_set)
-    return made
+    resolved = block.model_copy(update=changed)
+    resolved.__pydantic_fields_set__ = set(block.model_fields_set)
+    return resolved
 
 
 def _read(path: Path, file: Path) -> dict[Any, Any]:

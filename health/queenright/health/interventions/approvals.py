@@ -113,10 +113,10 @@ class Approvals:
             rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
             return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
 
-        for one, begun in await self._store.read(read):
+        for one, termination in await self._store.read(read):
             self._open[one.approval_id] = one
-            if begun is not None:
-                await self._record_outcome(one, begun.outcome, begun.detail)
+            if termination is not None:
+                await self._record_outcome(one, termination.outcome, termination.detail)
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
@@ -168,17 +168,17 @@ class Approvals:
 
         def ask(conn: Connection) -> list[Approval]:
             latest = record.latest_about(conn, one.agent_id, one.session_id)
-            written = [one]
+            requests = [one]
             if latest is not None and latest.target == one.target:
                 if (objection := self._refusal(latest, now)) is not None:
                     raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
-                written.insert(
+                requests.insert(
                     0,
                     _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
                 )
-            return written
+            return requests
 
         await self._commit(ask)
         return one
@@ -321,9 +321,9 @@ class Approvals:
     async def _resume(self, one: Approval) -> None:
         """Carry out an earlier approval unless it had started. Nothing awaits this."""
         try:
-            begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
-            if begun is not None:
-                await self._record_outcome(one, begun.outcome, begun.detail)
+            termination = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
+            if termination is not None:
+                await self._record_outcome(one, termination.outcome, termination.detail)
             else:
                 await self._carry_out(one)
         except (ActionRefusedError, ApprovalClosedError) as error:
@@ -385,19 +385,19 @@ class Approvals:
             events: list[AgentEvent] = []
 
             def transaction(conn: Connection) -> list[Approval]:
-                written = work(conn)
-                for one in written:
+                requests = work(conn)
+                for one in requests:
                     record.write_approval(conn, one)
                     self.on_change(conn, one)
-                events[:] = [event for one in written if (event := self._event(one)) is not None]
+                events[:] = [event for one in requests if (event := self._event(one)) is not None]
                 append_events(conn, events)
-                return written
+                return requests
 
-            written = await self._store.transact(transaction)
-            for one in written:
+            requests = await self._store.transact(transaction)
+            for one in requests:
                 self._remember(one)
             self._publish(*events)
-            return written
+            return requests
 
         # Cancelling the caller must not keep committed events from being published.
         return await asyncio.shield(self._start(commit()))

@@ -112,7 +112,7 @@ class Access:
 
     def own_token(self) -> str:
         """Create a reporter token for the child processes; it is valid while this process runs."""
-        made, text = new_token(
+        token, text = new_token(
             "queenright",
             Role.REPORTER,
             id_=secrets.token_hex(4),
@@ -120,7 +120,7 @@ class Access:
             now=self._clock(),
             expires_at=None,
         )
-        self._own = Tokens((*self._own.all, made))
+        self._own = Tokens((*self._own.all, token))
         return text
 
     def identify(

@@ -370,13 +370,15 @@ class Session:
 
     def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.continuation and observation.end:
-            begun = self._continued.pop(observation.continuation, None)
-            if not isinstance(begun, Call):
+            continued = self._continued.pop(observation.continuation, None)
+            if not isinstance(continued, Call):
                 self._continue(observation.continuation, observation)
                 return
-            known_data = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
+            known_data = {"tool": continued.tool} | (
+                {"args_hash": continued.arguments} if continued.arguments else {}
+            )
             observation = replace(
-                observation, call=begun.id, continuation="", data=observation.data | known_data
+                observation, call=continued.id, continuation="", data=observation.data | known_data
             )
         call, is_new = self._calls.record(observation, Kind.TOOL)
         if observation.continuation:

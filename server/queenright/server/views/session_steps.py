@@ -140,10 +140,10 @@ class SessionSteps:
             self._wait = None
         if kind is EventType.EXECUTION_STARTED:
             self._open.clear()
-        if kind in _ENDS and (begun := self._start_of(event)) is not None:
-            self._open.remove(begun)
-            begun.end, begun.seq = event, seq
-            return begun.start.id
+        if kind in _ENDS and (open_step := self._start_of(event)) is not None:
+            self._open.remove(open_step)
+            open_step.end, open_step.seq = event, seq
+            return open_step.start.id
         if kind is EventType.WORKER_WAITING and not data.get("reason"):
             return ""
         if not has_feed_line(kind.value, data):
@@ -292,18 +292,18 @@ def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentE
     clock = stall_clock(v, settings)
     found = []
     for tool in v.open_tools or ():
-        begun = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
-        found.append(_open_step("tool", begun, tool.tool, tool.started, **_limit_of_tool(tool, clock)))
+        start = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
+        found.append(_open_step("tool", start, tool.tool, tool.started, **_limit_of_tool(tool, clock)))
     if v.waiting is not None and v.waiting_since is not None:
-        begun = next((one for one in starts if _KINDS.get(one.type) == "wait"), None)
+        start = next((one for one in starts if _KINDS.get(one.type) == "wait"), None)
         # Only the wait for a rate limit has an end that is known.
         limits = {} if clock is None else _limit(clock)
         text = _text(v.question or v.held_by)
-        found.append(_open_step("wait", begun, v.waiting.value, v.waiting_since, text=text, **limits))
+        found.append(_open_step("wait", start, v.waiting.value, v.waiting_since, text=text, **limits))
     elif not found and clock is not None and clock.phase is Phase.LLM:
-        begun = next((one for one in starts if one.type is EventType.LLM_CALL_STARTED), None)
-        since = clock.since if begun is None else begun.time
-        found.append(_open_step("turn", begun, v.model, since, **_limit(clock)))
+        start = next((one for one in starts if one.type is EventType.LLM_CALL_STARTED), None)
+        since = clock.since if start is None else start.time
+        found.append(_open_step("turn", start, v.model, since, **_limit(clock)))
     elif not found and clock is not None:
         found.append(_open_step("other", None, _IDLE[clock.phase], clock.since, **_limit(clock)))
     return found
@@ -314,10 +314,10 @@ def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: st
     return next((one for one in of_kind if one.time == at), of_kind[0] if of_kind else None)
 
 
-def _open_step(kind: str, begun: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
+def _open_step(kind: str, start: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
     return _plain(
-        step_id=f"open:{kind}:{name}:{since:.3f}" if begun is None else begun.id,
-        type="" if begun is None else begun.type,
+        step_id=f"open:{kind}:{name}:{since:.3f}" if start is None else start.id,
+        type="" if start is None else start.type,
         kind=kind,
         name=name,
         phase="open",
