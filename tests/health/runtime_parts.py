@@ -72,9 +72,8 @@ class Colony:
             sleep=time.sleep,
             disk=time.disk,
         )
-        self.runtime.add_graph(
-            two_node_graph(**second), model=model or self.held_model, agent_id="bee", primary=True
-        )  # type: ignore[arg-type]
+        graph, model = two_node_graph(**second), model or self.held_model  # type: ignore[arg-type]
+        self.runtime.add_graph(graph, model=model, agent_id="bee", primary=True)  # type: ignore[arg-type]
 
     async def begin(self) -> Target:
         """Begin a run, and return it when its second node thinks."""
