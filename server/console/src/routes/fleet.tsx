@@ -1,9 +1,10 @@
-import { useInfiniteQuery } from '@tanstack/react-query'
+import { useInfiniteQuery, useQueryClient } from '@tanstack/react-query'
+import type { InfiniteData } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
-import type { AgentRow, operations } from '../api/schema'
+import type { AgentRow, AgentsPage, operations } from '../api/schema'
 import { BAR_SECONDS, burnOf } from '../api/burn'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
@@ -21,6 +22,13 @@ interface Place {
   before?: Place
 }
 const FIRST: Place = { cursor: '', index: 0 }
+
+/** The last place before this one at which a list of `total` rows may have rows. */
+function placeBefore(place: Place, total: number): Place {
+  let found = place.before ?? FIRST
+  while (found.before && found.index * PAGE >= total) found = found.before
+  return found
+}
 
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
 const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
@@ -42,8 +50,10 @@ export function Fleet() {
     const search = Object.fromEntries(Object.entries({ ...filters, ...next }).filter(([, value]) => value))
     void navigate({ to: '/', search, replace: true, resetScroll: false })
   }
+  const queries = useQueryClient()
+  const queryKey = ['agents', filters]
   const fleet = useInfiniteQuery({
-    queryKey: ['agents', filters],
+    queryKey,
     queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
     initialPageParam: FIRST,
     getNextPageParam: (last, _, place) => (last.next ? { cursor: last.next, index: place.index + 1, before: place } : undefined),
@@ -53,7 +63,15 @@ export function Fleet() {
   })
   const first = fleet.data?.pages[0]
   const rows = fleet.data?.pages.flatMap((page) => page.agents) ?? []
-  const above = ((fleet.data?.pageParams[0] as Place | undefined)?.index ?? 0) * PAGE
+  const place = (fleet.data?.pageParams[0] as Place | undefined) ?? FIRST
+  const above = place.index * PAGE
+  // The list has become shorter, or its rows have moved, and it ends before the pages that are kept.
+  const isPastEnd = rows.length === 0 && above > 0
+  useEffect(() => {
+    if (!isPastEnd || fleet.isFetching) return
+    queries.setQueryData(queryKey, (kept?: InfiniteData<AgentsPage, Place>) => kept && { pages: kept.pages.slice(0, 1), pageParams: [placeBefore(place, kept.pages[0]?.total ?? 0)] })
+    void fleet.refetch()
+  })
   const chosen = new Set(filters.health?.split(',').filter(Boolean))
   const isFiltered = Object.entries(filters).some(([name, value]) => name !== 'sort' && value)
 
@@ -91,7 +109,7 @@ export function Fleet() {
         <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
       ) : !first ? (
         <Loading rows={6} />
-      ) : rows.length === 0 ? (
+      ) : rows.length === 0 && !isPastEnd ? (
         isFiltered ? (
           <Empty title="No session matches these filters" />
         ) : (
@@ -103,7 +121,7 @@ export function Fleet() {
           </Empty>
         )
       ) : (
-        <Rows rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !fleet.isFetching && void fleet.fetchPreviousPage()} />
+        <Rows key={JSON.stringify({ ...filters, sort: '' })} rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !isPastEnd && !fleet.isFetching && void fleet.fetchPreviousPage()} />
       )}
     </section>
   )
@@ -140,8 +158,9 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
   const scroll = useRef<HTMLDivElement>(null)
   const small = useMatches('(max-width: 640px)')
   const height = small ? 64 : 48
+  const length = rows.length ? above + rows.length : total
   const virtual = useVirtualizer({
-    count: above + rows.length,
+    count: length,
     getScrollElement: () => scroll.current,
     estimateSize: () => height,
     overscan: 6,
@@ -182,7 +201,7 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
           })}
         </div>
       </div>
-      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${(above + rows.length) * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
+      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${length * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
         <div style={{ height: virtual.getTotalSize(), position: 'relative' }} role="presentation">
           {items.map((item) => {
             const row = rows[item.index - above]
