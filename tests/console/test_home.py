@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -216,7 +217,7 @@ async def test_list_that_becomes_shorter_shows_its_end(running: Running, page: P
     await expect(rows.filter(has_text="agent-00000")).to_be_visible()
 
 
-async def test_tokens_of_a_session_are_drawn_as_they_are_spent(running: Running, page: Page) -> None:
+async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: Running, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="spender", times=1)))
     await page.goto(running.url)
     row = page.get_by_role("row").filter(has_text="spender")
@@ -227,12 +228,17 @@ async def test_tokens_of_a_session_are_drawn_as_they_are_spent(running: Running,
         time=now,
         agent_id="spender",
         session_id="spender-session",
-        data={"model": "m", "input_tokens": 1200, "output_tokens": 34},
+        data={"model": "m", "input_tokens": 1200, "output_tokens": 34, "cost_usd": 0.25},
     )
+    step = replace(call, id="step", type=EventType.STEP_COMPLETED, data={"verdict": "ACCEPT"})
 
-    await running.service.ingest([call])
+    await running.service.ingest([call, step])
 
     await expect(row.get_by_role("img", name="1,234 tokens in the last 2 min")).to_be_visible()
+    fleet = page.get_by_role("region", name="Fleet")
+    await expect(fleet.get_by_role("img", name="$0.25 of model calls in the last 2 min")).to_be_visible()
+    progress = fleet.get_by_role("img", name="1 accepted steps and checkpoints in the last 2 min")
+    await expect(progress).to_be_visible()
 
 
 async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, page: Page) -> None:

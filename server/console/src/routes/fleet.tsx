@@ -5,7 +5,8 @@ import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
 import type { AgentRow, AgentsPage, operations } from '../api/schema'
-import { BAR_SECONDS, burnOf } from '../api/burn'
+import { BAR_SECONDS, fleetBars, tokensOf } from '../api/spending'
+import type { FleetSeries } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
@@ -85,6 +86,7 @@ export function Fleet() {
     <section className="panel fleet" aria-labelledby="fleet">
       <header>
         <h2 id="fleet">Fleet{first && <span className="muted number"> {count(first.total)}</span>}</h2>
+        <Rates />
       </header>
       <div className="fleet-tools" role="group" aria-label="Filters">
         <div className="tiles">
@@ -255,19 +257,53 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
   )
 }
 
-/** Tokens of the last two minutes, as far as this page has watched them. */
-function Burn({ row }: { row: AgentRow }) {
-  const bars = burnOf(row.agent_id, row.session_id, useNow())
-  const total = bars.reduce((sum, tokens) => sum + tokens, 0)
-  if (row.ended || !total) return null
+const total = (bars: readonly number[]): number => bars.reduce((sum, amount) => sum + amount, 0)
+
+/** Amounts over time as bars, as high as the most of them. */
+function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
   const most = Math.max(...bars)
-  const text = `${count(total)} tokens in the last ${duration(bars.length * BAR_SECONDS)}`
   return (
-    <span className="burn" role="img" aria-label={text} title={text}>
-      {bars.map((tokens, at) => (
-        <i key={at} style={{ height: `${Math.round((tokens / most) * 100)}%` }} />
+    <span className="sparkline" role="img" aria-label={text} title={text}>
+      {bars.map((amount, at) => (
+        <i key={at} style={{ height: `${Math.round((amount / most) * 100)}%` }} />
       ))}
     </span>
+  )
+}
+
+/** Tokens of the last two minutes, as far as this page has watched them. */
+function Burn({ row }: { row: AgentRow }) {
+  const bars = tokensOf(row.agent_id, row.session_id, useNow())
+  if (row.ended || !total(bars)) return null
+  return <Sparkline bars={bars} text={`${count(total(bars))} tokens in the last ${duration(bars.length * BAR_SECONDS)}`} />
+}
+
+const RATES: readonly { series: FleetSeries; label: string; unit: string; format: (value: number) => string }[] = [
+  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: count },
+  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: count },
+  { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
+]
+
+/** What the fleet achieves and spends, as far as this page has watched it. */
+function Rates() {
+  const now = useNow()
+  return (
+    <dl className="rates">
+      {RATES.map(({ series, label, unit, format }) => {
+        const bars = fleetBars(series, now)
+        if (!total(bars)) return null
+        const lastMinute = total(bars.slice(-Math.round(60 / BAR_SECONDS)))
+        return (
+          <div key={series}>
+            <dt>{label}</dt>
+            <dd>
+              <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
+              <span className="number">{format(lastMinute)}/min</span>
+            </dd>
+          </div>
+        )
+      })}
+    </dl>
   )
 }
 
