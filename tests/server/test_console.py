@@ -103,7 +103,7 @@ async def test_worker_page_has_status_and_available_actions(
     assert "http://grafana.example/d/a?agent=looper" in page.text
 
 
-async def test_recovery_is_offered_only_for_a_failed_ended_worker(
+async def test_recovery_is_offered_only_for_a_failed_worker_that_can_be_started(
     running: Running, browser: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
@@ -113,7 +113,7 @@ async def test_recovery_is_offered_only_for_a_failed_ended_worker(
 
     assert "/act/recover" not in well.text
     assert "It cannot be recovered now: it has ended (completed)" in well.text
-    assert "/act/recover?agent=looper" in failed.text
+    assert "It cannot be recovered now: nothing here can start its worker" in failed.text
     assert "/act/nudge" not in failed.text
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.health.interventions.permit import ActionRefusedError, permit
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import RecoveryStatus
-from queenright.health.recovery.plan import is_lost
 from queenright.health.service import AgentNotFoundError
 from queenright.server.console.forms import (
     Act,
@@ -28,6 +26,7 @@ from queenright.server.routes.interventions import Nudge, WorkerRequest
 from queenright.server.routes.recoveries import Recover
 from queenright.server.service import Service
 from queenright.server.views.formatting import ago
+from queenright.server.views.possible_actions import objection
 
 WHY = Field(
     name="reason",
@@ -36,18 +35,6 @@ WHY = Field(
     hint="Recorded in the audit trail with your name.",
     required=True,
 )
-
-
-def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
-    """Return why an action on a worker is not possible now; empty if it is."""
-    stopped = service.remediation.stop_switch.reason
-    if kind is ActionKind.RECOVER and is_lost(worker):
-        return stopped or ""
-    try:
-        permit(kind, Target.of(worker.vitals), worker, stop_reason=stopped)
-    except ActionRefusedError as refused:
-        return refused.reason
-    return ""
 
 
 # -- the worker -----------------------------------------------------------------------

@@ -13,13 +13,12 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.runtime.events import AgentEvent
-from queenright.server.console.actions import objection
 from queenright.server.console.forms import part
 from queenright.server.service import Service
 from queenright.server.views.acting import breaker_row, recovery_row
 from queenright.server.views.agents import agent_row
 from queenright.server.views.formatting import ago
-from queenright.server.views.possible_actions import ticket_actions
+from queenright.server.views.possible_actions import objection, ticket_actions
 from queenright.server.views.view import event_line, ticket_row
 
 _A_DAY: Final = 86_400.0
@@ -50,7 +49,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     worker = service.monitor.get(agent_id, health.session_id)
     assert worker is not None  # nothing was awaited since it was found
     now = service.clock()
-    row = agent_row(worker)
+    row = agent_row(service, worker)
     sessions = sorted(service.monitor.of_agent(agent_id), key=lambda w: w.vitals.last_event, reverse=True)
     tickets = [one for one in service.tickets.open_tickets() if one.worker_agent_id == agent_id]
     breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
