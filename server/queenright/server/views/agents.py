@@ -27,7 +27,7 @@ _WAITS: Final = {
 
 
 def activity_of(vitals: VitalSigns) -> tuple[str, str]:
-    """Return the kind of what a worker does now, one of `terms.ActivityKind`, and a text that describes it."""
+    """Return what a worker does now: its kind, one of `terms.ActivityKind`, and a text."""
     if vitals.ended:
         return "", ""
     if vitals.limited_until is not None:
