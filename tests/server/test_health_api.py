@@ -314,7 +314,7 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
         ),
         ((EventType.EXECUTION_PAUSED, {}), set()),
         ((EventType.EXECUTION_COMPLETED, {}), set()),
-        ((EventType.EXECUTION_FAILED, {"error": "boom"}), {"recover"}),
+        ((EventType.EXECUTION_FAILED, {"error": "boom"}), set()),
     ],
 )
 async def test_actions_that_are_offered_are_not_refused(
