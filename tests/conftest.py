@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -32,6 +34,8 @@ _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25)
 settings.register_profile("search", _COMMON, max_examples=200, print_blob=True)
 settings.load_profile("gate")
+
+_TESTS = Path(__file__).parent
 
 _BEGAN = pytest.StashKey[float]()
 
@@ -62,6 +66,15 @@ _WHOLE = {
 # One start of everything serves all the files of these.
 _WHOLE_FOLDERS = {"observed"}
 
+# One process imports litellm, which takes seconds.
+_WITH_LITELLM = {
+    "judge/test_invalid_answers.py",
+    "judge/test_model_requests.py",
+    "judge/test_models.py",
+    "runtime/test_agent_models.py",
+    "runtime/test_litellm_provider.py",
+}
+
 
 def _file(nodeid: str) -> str:
     """Return the file of a test, within the folder of the tests."""
@@ -73,6 +86,11 @@ def _unit(nodeid: str) -> str:
     file = _file(nodeid)
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
+    if file in _WITH_LITELLM:
+        return "litellm"
+    # One process starts a server.
+    if "postgres" in nodeid:
+        return "postgres"
     return file if file in _WHOLE else nodeid
 
 
@@ -107,6 +125,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = _unit
     return scheduling
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share the compiling on a clean checkout: each process imports other files of the tests first."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(_TESTS.rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # An error is shown by the collection.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(_TESTS.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)
