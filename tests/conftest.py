@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import signal
@@ -42,27 +43,6 @@ _BEGAN = pytest.StashKey[float]()
 _SHOWN = 4000
 """So many characters of what the guard refused are shown: a sender tries again and again."""
 
-# Their tests share something that takes long to make, so each file stays in one process.
-_WHOLE = {
-    "client/test_every_action.py",
-    "detection/test_measured.py",
-    "end_to_end/test_judge_job.py",
-    "end_to_end/test_up.py",
-    "health/test_audit.py",
-    "judge/test_scenarios.py",
-    "packaging/test_commands_of_pages.py",
-    "packaging/test_image.py",
-    "packaging/test_wheel.py",
-    "server/test_cli_watch.py",
-    "server/test_openapi.py",
-    "server/agents/test_endpoints.py",
-    "server/agents/test_killed.py",
-    "server/test_event_stream.py",
-    "simulation/test_week.py",
-    "tui/test_on_a_service.py",
-    "tui/test_snapshots.py",
-}
-
 # One start of everything serves all the files of these.
 _WHOLE_FOLDERS = {"observed"}
 
@@ -81,6 +61,17 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0].removeprefix("tests/")
 
 
+@functools.cache
+def _is_whole(file: str) -> bool:
+    """Return whether the tests of a file share something, which is made anew in each process."""
+    path = _TESTS / file
+    return any(
+        'scope="module"' in one.read_text("utf-8")
+        for one in (path, path.with_name("conftest.py"))
+        if one.is_file()
+    )
+
+
 def _unit(nodeid: str) -> str:
     """Return what a process takes at once: a test, or the file or folder that stays whole."""
     file = _file(nodeid)
@@ -91,7 +82,7 @@ def _unit(nodeid: str) -> str:
     # One process starts a server.
     if "postgres" in nodeid:
         return "postgres"
-    return file if file in _WHOLE else nodeid
+    return file if _is_whole(file) else nodeid
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -208,9 +208,9 @@ async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(htt
     ],
 )
 async def test_index_addresses_lead_to_the_page_that_lists_them(
-    http: httpx.AsyncClient, address: str, place: str
+    idle_http: httpx.AsyncClient, address: str, place: str
 ) -> None:
-    answer = await http.get(address)
+    answer = await idle_http.get(address)
 
     assert (answer.status_code, answer.headers["location"]) == (307, place)
 
