@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.incidents import incidents_of
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -324,6 +324,39 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(hive: Hive
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await hive.restart()
     assert {one.storm_id for one in hive.tickets.open_tickets()} == {"tool:search"}
+
+
+async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(hive: Hive) -> None:
+    """A fleet with many tickets of its own does not slow an incident down."""
+    compared: list[str] = []
+
+    def group(health: WorkerHealth, found: Finding) -> str:
+        compared.append(health.vitals.agent_id)
+        return shared_cause(health, found, hive.workers.values, SETTINGS, hive.now)
+
+    hive.group = group
+    for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
+        script = WorkerScript(agent=name, at=hive.now, settings=NO_GRACE).start()
+        for call in range(6):
+            tool = "search" if name.startswith("bee") else f"tool-{name}"
+            script.call(tool, args=f"{call}", outcome="error", error_type="gone")
+        hive.workers[script.health.key] = script.health
+        hive.now = script.now
+        compared.clear()
+        await hive.raise_(script.health)
+
+    assert {one.storm_id for one in hive.tickets.open_tickets()} == {"", "tool:search"}
+    assert set(compared) == {"bee-0", "bee-1", "bee-2"}
+
+
+def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
+    first, *others, last = [script.health for script in workers_that_repeat("search", "unavailable", 20)]
+    fleet = iter([first, *others, last])
+
+    cause = shared_cause(first, first.findings[0], lambda: fleet, SETTINGS, first.vitals.last_activity)
+
+    assert cause == "tool:search"
+    assert list(fleet) == [last]
 
 
 async def test_incident_adopts_no_ticket_about_something_else(hive: Hive) -> None:

@@ -28,6 +28,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.run_cost import spending_since
 from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import possible_cause
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -332,13 +333,18 @@ class TicketService:
             if not ticket.is_open or ticket.storm_id:
                 continue
             health = self._find_worker(ticket.worker_agent_id, ticket.worker_session_id)
-            findings = [] if health is None else rules.reasons(health)
-            finding = next((one for one in findings if one.kind is ticket.kind), None)
-            if health is None or finding is None:
+            found = () if health is None else health.findings
+            finding = next((one for one in found if one.kind is ticket.kind), None)
+            # What could be shared is known without a look at the fleet.
+            if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
                 continue
-            cause = self._group(health, finding)
+            findings = rules.reasons(health)
             child = ticket.model_copy(update={"storm_id": cause})
-            if cause in causes and not rules.has_separate_trouble(child, findings):
+            if (
+                finding in findings
+                and self._group(health, finding) == cause
+                and not rules.has_separate_trouble(child, findings)
+            ):
                 children[ticket.ticket_id] = cause
         return children
 
