@@ -152,6 +152,27 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
 
 
 @pytest.mark.parametrize(
+    ("texts", "cause"),
+    [
+        (["Error code: 529 - Overloaded (request id: {n}a)"], "provider:anthropic"),
+        (["401 invalid x-api-key", "Connection refused", "prompt is malformed"], ""),
+    ],
+)
+def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], cause: str) -> None:
+    """B104: clients that report only that a call failed."""
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [
+        failing(**called, error_type="_OTHER", error=texts[n % len(texts)].format(n=n)) for n in range(3)
+    ]
+    scripts += [answered(**called) for _ in range(30)]
+    seen = scripts[0].finding(PROVIDER)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+@pytest.mark.parametrize(
     ("error", "failing_workers", "answered_workers", "cause"),
     [
         ("timeout", 1, 0, "mcp:github"),
