@@ -13,6 +13,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -378,6 +379,58 @@ def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
 
     assert cause == "tool:search"
     assert list(fleet) == [last]
+
+
+async def ended_in_incident(hive: Hive) -> None:
+    """Let the sessions of an incident end while calls still fail."""
+    hive.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        gone = service.worker(agent=f"bee-{n}")
+        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, hive.now
+        await hive.tickets.observe(gone)
+        await hive.tickets.settle(hive.now)
+
+
+def closings(hive: Hive) -> list[tuple[str, object]]:
+    found = [one.data for one in hive.published if one.type is EventType.INCIDENT_CLOSED]
+    return [(str(one["cause"]), one["closed_at"]) for one in found]
+
+
+@pytest.mark.parametrize("restarts", [(), (300.0,), (900.0,), (300.0, 900.0, 901.0)])
+async def test_incident_that_closes_by_the_clock_is_reported_once(
+    hive: Hive, restarts: tuple[float, ...]
+) -> None:
+    """B104: whether the service runs then, is restarted before, or starts later."""
+    await ended_in_incident(hive)
+    began = hive.now
+
+    for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
+        hive.now = began + after
+        if after in restarts:
+            before = {one.ticket_id for one in hive.tickets.recent_tickets()}
+            await hive.restart()
+            assert {one.ticket_id for one in hive.tickets.recent_tickets()} == before
+        await hive.tickets.settle(hive.now)
+        assert closings(hive) == ([] if after < 600 else [("provider:anthropic", began + 600)])
+
+    assert [one for one in await hive.logged() if one.type is EventType.INCIDENT_CLOSED] == [
+        one for one in hive.published if one.type is EventType.INCIDENT_CLOSED
+    ]
+
+
+async def test_incident_that_closes_with_its_last_ticket_is_reported(hive: Hive) -> None:
+    hive.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        await hive.tickets.settle(hive.now)
+    for n in range(2):
+        hive.now += 10
+        await hive.tickets.observe(service.worker(agent=f"bee-{n}"))
+    hive.now += service.HOLD
+    await hive.tickets.settle(hive.now)
+
+    assert closings(hive) == [("provider:anthropic", hive.now)]
 
 
 async def test_incident_adopts_no_ticket_about_something_else(hive: Hive) -> None:
