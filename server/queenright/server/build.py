@@ -22,6 +22,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.deadlines import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import ProviderTraffic
@@ -38,7 +39,7 @@ from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.control import ServiceRuntimes
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.workspaces import LoadedWorkspaces
-from queenright.server.guards import health_guard, ladder_seconds
+from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
