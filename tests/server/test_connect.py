@@ -428,6 +428,12 @@ async def test_connect_asks_the_service_for_its_telemetry_address(
     assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in done.output
 
 
+async def test_connect_writes_the_port_that_a_service_took(home: Path, running: Running) -> None:
+    done = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+
+    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{running.otlp_url}"' in done.output
+
+
 def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Path) -> None:
     done = run("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
 

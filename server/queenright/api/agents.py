@@ -9,6 +9,7 @@ from pydantic import Field
 from queenright.api.breakers import Breaker
 from queenright.api.slots import AgentSlot
 from queenright.api.terms import (
+    ActivityKind,
     FindingKind,
     Health,
     LadderLevel,
@@ -56,6 +57,7 @@ class AgentRow(Wire):
     activity: str = Field(
         description="What it does now: working, waiting, paused, held by its guard, idle; empty if it ended."
     )
+    activity_kind: ActivityKind = Field(description="The kind of its activity; empty if it ended.")
     phase: Phase = Field(description="The phase of its step.")
     tool: str = Field(description="The running tool; empty: none.")
     waiting: Waiting = Field(description="Why it waits; empty if it does not.")
@@ -70,9 +72,7 @@ class AgentRow(Wire):
         description="US dollars of its model calls; null if no call has a known price."
     )
     unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
-    actions: list[WorkerAction] = Field(
-        description="What can be done with it now, unless the emergency stop is on."
-    )
+    actions: list[WorkerAction] = Field(description="What can be done with it now.")
     verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None
