@@ -20,7 +20,7 @@ from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
-from queenright.server.json_limits import check_json_size
+from queenright.server.http.json_limits import check_json_size
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager, alert, queen

@@ -26,7 +26,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.guards import health_guard
+from queenright.server.agents.guards import health_guard
 from queenright.server.views.agents import activity_of
 from tests.runtime.conftest import FakeTime
 
