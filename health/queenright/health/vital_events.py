@@ -17,13 +17,13 @@ from queenright.health.limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
     OWN,
-    QUESTION_LIMIT,
     Beat,
     Output,
     SessionStatus,
     after_mcp_change,
     name,
     parse_count,
+    question_in,
     seconds,
     tail,
     word,
@@ -143,17 +143,12 @@ def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
         return
     v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
     held_by = name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    v.begin_wait(reason, at, question=_question(data), held_by=held_by)
-
-
-def _question(data: Mapping[str, Any]) -> str:
-    question = data.get("question")
-    return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
+    v.begin_wait(reason, at, question=question_in(data), held_by=held_by)
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at, question=_question(data))
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

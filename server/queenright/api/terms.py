@@ -13,6 +13,8 @@ LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healt
 """What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """What a session that runs does now."""
+ActivityKind = Annotated[str, KnownValues("", "working", "waiting", "queued", "paused", "held", "idle")]
+"""The same; empty for a session that has ended."""
 AgentSort = Annotated[
     str,
     KnownValues(
@@ -112,7 +114,7 @@ TicketStatus = Annotated[
     str, KnownValues("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
 ]
 Triage = Annotated[str, KnownValues("dismiss", "intervene", "bypass")]
-AckChannel = Annotated[str, KnownValues("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
+AckChannel = Annotated[str, KnownValues("api", "cli", "chat", "slack", "pagerduty")]
 """How a ticket was acknowledged."""
 AlertStatus = Annotated[str, KnownValues("firing", "resolved")]
 ChatRole = Annotated[str, KnownValues("operator", "queen")]

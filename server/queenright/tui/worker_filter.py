@@ -34,10 +34,9 @@ class WorkerFilter:
 
     def matches(self, one: AgentRow) -> bool:
         """Return whether a worker is listed."""
-        activity = "" if one.ended else one.activity.partition(" ")[0].rstrip(":")
         text = (one.agent_id, one.session_id, one.task_id, one.reason, one.question)
         return (
             (not self.health or ("ended" if one.ended else one.state) in self.health)
-            and (not self.activities or activity in self.activities)
+            and (not self.activities or one.activity_kind in self.activities)
             and any(self.text in part.lower() for part in text)
         )

@@ -220,7 +220,7 @@ class Approvals:
             )
         if (stop_reason := self._stop_reason()) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, stop_reason)
-        if (objection := void_reason(one, self._monitor.get(*one.target.key))) is not None:
+        if (objection := void_reason(one, self._monitor.find(*one.target.key))) is not None:
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, objection))
         approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
         return await asyncio.shield(self._start(self._carry_out(approved)))
@@ -286,7 +286,7 @@ class Approvals:
         """
         for one in [one for one in self._open.values() if self._is_idle(one)]:
             # Shortly after a start, no worker has sent an event yet.
-            reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
+            reason = void_reason(one, self._monitor.find(*one.target.key)) if begin else None
             if one.is_pending and one.expires_at <= now:
                 await self._close_if_open(one, ApprovalStatus.EXPIRED, "nobody answered in time")
             elif one.is_pending and reason is not None:
@@ -423,7 +423,7 @@ class Approvals:
         else:
             type_ = EventType.TERMINATION_DECIDED
             data |= {"status": one.status.value, "by": one.decided_by, "reason": one.decision_reason}
-        worker = self._monitor.get(*one.target.key)
+        worker = self._monitor.find(*one.target.key)
         return messages.event_about(type_, one, worker, self._clock(), data)
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
