@@ -31,7 +31,7 @@ from queenright.alerting.export import (
     in_groups,
     rule_links,
 )
-from queenright.alerting.export.alertmanager import queenright_section, whole_config
+from queenright.alerting.export.alertmanager import queenright_section, render_config
 from queenright.alerting.export.compare import normalize_expression
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
@@ -43,7 +43,7 @@ from queenright.cli.app import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
 from queenright.health.settings import HealthSettings, StallSettings
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tests.programs import VERSIONS, program, run
 from tests.unpacked import unpack
 
@@ -230,7 +230,7 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
         (tmp_path / "rules" / name).write_text(text)
     config = tmp_path / "prometheus.yml"
     config.write_text(f"rule_files: ['{tmp_path}/rules/*.yml']\n")
-    port = free_port("127.0.0.1", 0, what="Prometheus", option="")
+    port = find_free_port("127.0.0.1", 0, what="Prometheus", option="")
     child = await Child.start(
         "Prometheus",
         [
@@ -430,7 +430,7 @@ def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_amtool_takes_the_configuration_without_a_dead_mans_address(tmp_path: Path, version: str) -> None:
     config = tmp_path / "alertmanager.yml"
-    config.write_text(whole_config("http://queenright:8420", templates=templates_folder()))
+    config.write_text(render_config("http://queenright:8420", templates=templates_folder()))
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -586,7 +586,7 @@ def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> No
 
 
 def test_snippet_has_its_own_slack_url() -> None:
-    part = queenright_section(whole_config("http://queenright:8420"))
+    part = queenright_section(render_config("http://queenright:8420"))
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}
     assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
@@ -602,7 +602,7 @@ def test_snippet_has_its_own_slack_url() -> None:
 
 def test_the_snippet_is_the_same_part() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
-    part = queenright_section(whole_config("http://queenright.agents:8420"))
+    part = queenright_section(render_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}
     assert snippet["inhibit_rules"] == part["inhibit_rules"]
     assert snippet["receivers"] == part["receivers"]

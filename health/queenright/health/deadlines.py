@@ -85,12 +85,12 @@ def may_be_silent(v: VitalSigns) -> bool:
     return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
-def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = False) -> StallClock | None:
+def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
     """
     Return the running stall clock, or None while the worker may be silent.
 
-    A worker that only ever sent heartbeats has none: its activity is unknown. ``on_trial`` returns the clock
-    as if learned limits held, where they are in shadow.
+    A worker that only ever sent heartbeats has none: its activity is unknown. ``shadow`` returns the clock
+    with learned limits that are in shadow mode.
     """
     if may_be_silent(v) or v.only_heartbeats:
         return None
@@ -108,7 +108,7 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
         Phase.UNKNOWN: limits.unknown_seconds,
     }[phase]
     learned = None
-    if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
+    if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if shadow else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
         learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
@@ -286,9 +286,9 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
             stall = stall_clock(v, settings)
             if stall is not None:
                 yield stall.ticket_due
-            trial = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, on_trial=True)
-            if trial:
-                yield trial.due
+            shadow = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, shadow=True)
+            if shadow:
+                yield shadow.due
         elif clock.kind is FindingKind.NO_TOOL_CALLS:
             for times in (HIGH_AFTER, CRITICAL_AFTER):
                 yield clock.since + times * settings.health_check.no_tool_call_seconds

@@ -161,11 +161,11 @@ def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find circuit breakers of the worker that are open, else on trial: what is behind them fails, or did."""
+    """Find the worker's open circuit breakers, else the half-open ones."""
     if not v.breakers:
         return None
-    names = v.breakers.open or v.breakers.on_trial
-    # A breaker is called by what it is for: a tool's name is a worker's word.
+    names = v.breakers.open or v.breakers.half_open
+    # A breaker's name may contain a tool name, which the worker chose.
     shown = redact(", ".join(names[:3]), 300) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return Finding(
         kind=FindingKind.CIRCUIT_BREAKER_OPEN,
@@ -333,8 +333,8 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
     """Find recent refusals of edits, submissions or commands: of one error class, or more of several."""
     loops, call = settings.loops, v.tool_calls_total
-    lately = [(one.lately(call, loops.window), one) for one in v.refusals]
-    times, refused = max(lately, key=lambda one: one[0])
+    recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
+    times, refused = max(recent, key=lambda counted: counted[0])
     if times >= loops.refused_changes:
         failed = f"edits or submissions failed with {refused.error}"
         what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
@@ -344,7 +344,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
             evidence=f"{refused.times} {what} since a change succeeded",
             since=refused.since,
         )
-    times, limit = sum(times for times, _ in lately), half_more(loops.refused_changes)
+    times, limit = sum(times for times, _ in recent), half_more(loops.refused_changes)
     if times < limit:
         return None
     return Finding(
@@ -352,7 +352,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         severity=grown(times, limit, settings),
         evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
         f"the last with {v.refusals[0].error}",
-        since=min(one.since for _, one in lately),
+        since=min(refusal.since for _, refusal in recent),
     )
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.rate_limits import rate_limit_seconds
-from queenright.health.vital_facts import name, seconds, was_cancelled
+from queenright.health.vital_facts import display_name, parse_seconds, was_cancelled
 from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
@@ -140,17 +140,17 @@ class ProviderTraffic:
         if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
         data, at = event.data, min(event.time, now)
-        provider, model = name(data.get("provider")), name(data.get("model"))
+        provider, model = display_name(data.get("provider")), display_name(data.get("model"))
         if at < now - WINDOW or not (provider or model):
             return None
-        kind = name(data.get("error_type") or ("error" if data.get("error") else ""))
+        kind = display_name(data.get("error_type") or ("error" if data.get("error") else ""))
         if kind and was_cancelled(f"{kind} {data.get('error') or ''}"):
             return None
         traffic = self._traffic.setdefault((provider, model), _Traffic())
         self._traffic.move_to_end((provider, model))
         while len(self._traffic) > _MOST:
             self._traffic.popitem(last=False)
-        call = ModelCall((provider, model), at, event.agent_id, kind, seconds(data.get("duration")))
+        call = ModelCall((provider, model), at, event.agent_id, kind, parse_seconds(data.get("duration")))
         traffic.add(call)
         if not kind:
             traffic.last_success = max(traffic.last_success or 0.0, at)

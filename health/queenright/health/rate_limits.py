@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from queenright.health.vital_facts import seconds
+from queenright.health.vital_facts import parse_seconds
 from queenright.runtime.timers import load_timezone
 
 _MAX_SECONDS: Final = 8 * 86_400.0
@@ -81,7 +81,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     text = " ".join(f"{data.get('error_type') or ''} {data.get('error') or ''}"[:_HEAD].split())
     if _LIMITED.search(text) is None:
         return None
-    wait = seconds(data.get("retry_after"))
+    wait = parse_seconds(data.get("retry_after"))
     if wait is None:
         wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
     return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None

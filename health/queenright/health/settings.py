@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from queenright.health.findings import ON_TRIAL, FindingKind
+from queenright.health.findings import SHADOW_KINDS, FindingKind
 from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
@@ -599,7 +599,7 @@ class HealthSettings(_Block):
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
         """Return whether a detector is on, in shadow, or off."""
-        return self.detectors.get(kind) or ("shadow" if kind in ON_TRIAL else "on")
+        return self.detectors.get(kind) or ("shadow" if kind in SHADOW_KINDS else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
         """Return whether findings of this kind open tickets and lead to actions."""

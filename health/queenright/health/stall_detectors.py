@@ -47,10 +47,10 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
 
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has been silent for longer than usual, where learned limits are in shadow."""
-    clock, trial = stall_clock(v, settings), stall_clock(v, settings, on_trial=True)
-    if clock is None or trial is None or trial.learned is None or not trial.due <= now < clock.due:
+    clock, shadow = stall_clock(v, settings), stall_clock(v, settings, shadow=True)
+    if clock is None or shadow is None or shadow.learned is None or not shadow.due <= now < clock.due:
         return None
-    return _stalled(v, trial, now)
+    return _stalled(v, shadow, now)
 
 
 def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:

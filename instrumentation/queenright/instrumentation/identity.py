@@ -1,4 +1,4 @@
-"""Names and ids of agents, sessions and incarnations."""
+"""Functions that generate ids, and validate names and session ids."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     """
     Return a name that is safe as a label, in a log line and on a page.
 
-    Control characters are removed and secrets are masked (``mask_name``). A name longer than ``limit`` is cut
-    and ends in a hash of the whole name, so that different names stay different. Blank names, ``.`` and
-    ``..`` (which have a meaning in URLs) become empty. Workers and the service both call this, so that an
-    agent has the same name everywhere.
+    Control characters are replaced by spaces and secrets are masked (``mask_name``). A name longer than
+    ``limit`` is cut and ends in a hash of the whole name, so that different names stay different. Blank
+    names, ``.`` and ``..`` (which have a meaning in URLs) become empty. Workers and the service both call
+    this, so that an agent has the same name everywhere.
     """
     if not text.isprintable():
         text = _CONTROL.sub(" ", _UNSEEN.sub("", _ESCAPE.sub("", text)))

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from queenright.alerting.export.alertmanager import (
     NO_DEADMAN,
-    about_deadman,
+    deadman_warning,
     queenright_section,
-    whole_config,
+    render_config,
 )
 from queenright.alerting.export.taken import Extras
 from queenright.alerting.export.yaml_text import yaml_text
@@ -79,8 +79,8 @@ def kubernetes_files(
     for name, text in extras.dashboards.items():
         stem = PurePosixPath(name).stem
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
-    config = whole_config(service_url, deadman_url=deadman_url)
-    deadman = about_deadman(deadman_url)
+    config = render_config(service_url, deadman_url=deadman_url)
+    deadman = deadman_warning(deadman_url)
     part = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),

@@ -119,7 +119,7 @@ class Actions:
                 grant.target, message, instruction_id=one.intervention_id, expires_at=expires_at
             )
         except Exception as error:
-            detail = _described(error)
+            detail = _describe_error(error)
             return await self._end(one, _outcome(error), _undelivered(ladder, detail), detail=detail)
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         event = self._event(
@@ -244,7 +244,7 @@ class Actions:
                 within=self._settings.termination.cleanup_timeout_seconds,
             )
         except Exception as error:
-            return await self._end(one, _outcome(error), ladders.otherwise, detail=_described(error))
+            return await self._end(one, _outcome(error), ladders.otherwise, detail=_describe_error(error))
         if not stopped.confirmed and self._has_ended(grant.target):
             detail = stopped.detail if stopped.lingers else "it has ended"
             stopped = replace(stopped, confirmed=True, detail=detail)
@@ -455,7 +455,7 @@ def _outcome(error: Exception) -> Outcome:
     return Outcome.REFUSED if isinstance(error, ActionRefusedError) else Outcome.FAILED
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, WorkerUnreachableError):
         return str(error)
     return error.reason if isinstance(error, ActionRefusedError) else f"{type(error).__name__}: {error}"

@@ -21,7 +21,7 @@ from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.permissions import Answered, PermissionRequest
+from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
     MORE_TIME_SECONDS,
@@ -498,7 +498,7 @@ class InterventionService:
     async def answer_permission(
         self,
         request: PermissionRequest,
-        decision: Answered,
+        decision: PermissionDecision,
         *,
         by: str,
         reason: str = "",

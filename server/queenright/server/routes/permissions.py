@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.health.interventions.permissions import Answered
+from queenright.health.interventions.permissions import PermissionDecision
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 class PermissionAnswer(Seen):
     """The answer to a permission request."""
 
-    decision: Answered
+    decision: PermissionDecision
     by: By = "operator"
     reason: Text = ""
 

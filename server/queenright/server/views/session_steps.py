@@ -17,7 +17,7 @@ from queenright.health.learned_clocks import Learned
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_log import read_session
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import OpenTool, count, dollars, seconds
+from queenright.health.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
 from queenright.health.vital_work import call_signature, tool_call_failed
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -393,7 +393,7 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
         end = start
     values: dict[str, Any] = {"at": end.time if end is not None else start.time}
     values["ended_at"] = None if end is None else end.time
-    duration = seconds(data.get("duration"))
+    duration = parse_seconds(data.get("duration"))
     if draft.end is None and end is not None and duration is not None:
         values["started_at"] = start.time - duration
     failed = False
@@ -407,9 +407,9 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
             failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = str(data.get("model") or start.data.get("model") or "")
             values["detail"] = str(data.get("error_type") or ("truncated" if data.get("truncated") else ""))
-            values["tokens_in"] = count(data.get("input_tokens"))
-            values["tokens_out"] = count(data.get("output_tokens"))
-            values["cost_usd"] = dollars(data.get("cost_usd"))
+            values["tokens_in"] = count_or_zero(data.get("input_tokens"))
+            values["tokens_out"] = count_or_zero(data.get("output_tokens"))
+            values["cost_usd"] = parse_dollars(data.get("cost_usd"))
         case EventType.STEP_STARTED | EventType.STEP_COMPLETED:
             failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = f"step {data['index']}" if data.get("index") is not None else "step"

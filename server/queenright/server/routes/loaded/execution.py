@@ -331,7 +331,7 @@ async def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: An
         if any(one is run for one in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions)
     )
     if run.task is not None:
-        await run.wait_placed()
+        await run.wait_until_scheduled()
     if run.done and not run.has_begun:
         result = await run.wait()
         raise HTTPException(409, redact(result.error, 1000) or f"run {run.id!r} was {result.status.value}")
