@@ -1,8 +1,9 @@
 """
-Texts of a notification about a ticket, ordered by trust. Pure.
+Texts of a ticket's alert annotations, ordered by trust. Pure.
 
 First the finding, written by the rules from their own numbers; then the worker's evidence; then the
-statements of models, attributed and sanitized. Text that repeats the rules' text is left out.
+statements of models, attributed and sanitized. Text that repeats the rules' text is left out. The template
+``alertmanager/templates/queenright.tmpl`` renders the annotations for Slack and PagerDuty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-Deadlines: the next moments at which time alone changes a worker's findings.
+Deadlines: when a worker is stalled, or the passing of time otherwise changes its findings.
 
-Detectors compare ``now`` with the same moments, so that they find what a deadline announces.
+Detectors compare ``now`` with the same moments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resolves the session of a run."""
+"""Resolver of a run's session: finds or creates it. `storage.session_store` keeps sessions on disk."""
 
 from __future__ import annotations
 

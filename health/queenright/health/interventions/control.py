@@ -1,4 +1,9 @@
-"""Worker control: the interface through which a worker is nudged and stopped, wherever it runs."""
+"""
+Interface to nudge or stop a worker, wherever it runs.
+
+`actions` calls it to nudge and terminate; `runtime_control` implements it for agents of this process, and
+`instructions` for agents in other processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on disk: one folder each, with the state in one file that several processes may update."""
+"""Store of sessions on disk: a folder each, with the state in one file that several processes may update."""
 
 from __future__ import annotations
 
