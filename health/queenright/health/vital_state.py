@@ -298,7 +298,7 @@ class VitalState:
         self.incarnation_started = at
         self.ended_at: float | None = None
         self.has_new_start = False
-        """Whether it restarted after its termination, before the end by its clock; a later sign revives it."""
+        """Whether it restarted after termination, before the end by its clock; a later sign revives it."""
         self.outlived_termination = False
         """Whether this incarnation continued to work after it was reported as terminated."""
         self.refused_input = ""
