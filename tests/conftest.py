@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -29,8 +30,10 @@ for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25)
-settings.register_profile("search", _COMMON, max_examples=500, print_blob=True)
+settings.register_profile("search", _COMMON, max_examples=200, print_blob=True)
 settings.load_profile("gate")
+
+_BEGAN = pytest.StashKey[float]()
 
 _SHOWN = 4000
 """So many characters of what the guard refused are shown: a sender tries again and again."""
@@ -40,6 +43,7 @@ _WHOLE = {
     "client/test_every_action.py",
     "detection/test_measured.py",
     "end_to_end/test_judge_job.py",
+    "end_to_end/test_up.py",
     "health/test_audit.py",
     "judge/test_scenarios.py",
     "packaging/test_commands_of_pages.py",
@@ -70,6 +74,24 @@ def _unit(nodeid: str) -> str:
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
     return file if file in _WHOLE else nodeid
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run end in time: what has not begun by then is skipped, and named as such."""
+    parser.addoption("--minutes", type=float, metavar="N", help="begin no test after so many minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the clock of ``--minutes``."""
+    config.stash[_BEGAN] = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the test if the time is over."""
+    minutes = item.config.option.minutes
+    if minutes is not None and time.monotonic() - item.config.stash[_BEGAN] > minutes * 60:
+        pytest.skip(f"not run, as the {minutes:g} minutes are over: {_file(item.nodeid)}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

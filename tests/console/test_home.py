@@ -17,6 +17,8 @@ from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
@@ -214,7 +214,6 @@ async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.Mo
     assert known == 1
 
 
-@settings(max_examples=30, deadline=None)
 @given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
 def test_each_request_ends_exactly_once(steps: list[str]) -> None:
     """B93: an answer that is accepted is the one that the request gets; each request ends."""

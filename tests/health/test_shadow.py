@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -32,7 +32,6 @@ def test_every_kind_of_finding_has_its_detector() -> None:
     assert set(DETECTORS) == set(FindingKind)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(moves, max_size=40))
 def test_shadow_findings_change_no_state_and_open_no_ticket(
     script: list[Any],
@@ -61,7 +60,6 @@ def test_shadow_findings_change_no_state_and_open_no_ticket(
     assert {change["to"] for change in changes} <= {"healthy", "failing", "terminated"}
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=30), st.sets(st.sampled_from(list(FindingKind))))
 def test_other_detectors_are_unchanged(script: list[Any], in_shadow: set[FindingKind]) -> None:
     some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in in_shadow}})

@@ -1,5 +1,5 @@
 """
-``python -m tests.judge.scores``: score of the rules on the labelled scenarios, as in docs/judging.md.
+``python -m tests.judge.scores``: score of the rules on the labelled scenarios, as in docs/judge.md.
 
 ``--write`` updates the document.
 """
@@ -16,7 +16,7 @@ from queenright.judge.scenarios import Score, load_scenarios, model_maker, play_
 from queenright.judge.scenarios.agreement import Agreement
 from queenright.judge.settings import RULES
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "judging.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "judge.md"
 _BEGIN: Final = "<!-- begin: python -m tests.judge.scores --write -->"
 _END: Final = "<!-- end -->"
 

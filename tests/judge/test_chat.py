@@ -137,7 +137,7 @@ async def test_model_gets_the_whole_case_with_every_question(hive: Hive) -> None
 
 
 async def test_actions_on_the_worker_are_in_the_case(hive: Hive) -> None:
-    async def done_to(agent_id: str) -> list[Intervention]:
+    async def done_to(limit: int, agent_id: str) -> list[Intervention]:
         return [
             Intervention(
                 intervention_id="1",

@@ -243,7 +243,7 @@ def test_breaker_series_has_failures_and_retry_time(page: Page) -> None:
 
 def test_unfinished_recoveries_are_counted_by_current_state() -> None:
     registry, active = CollectorRegistry(), ["one", "two"]
-    ServiceMetrics(registry, list, recovering=lambda: len(active))
+    ServiceMetrics(registry, list, recovering=lambda: active)
 
     before = registry.get_sample_value("queenright_recoveries_active")
     active.clear()

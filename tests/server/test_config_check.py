@@ -61,3 +61,12 @@ def test_usable_settings_are_accepted(tmp_path: Path) -> None:
 def test_reachable_address_without_a_token_is_refused(block: str) -> None:
     with pytest.raises(QueenrightError, match=r"0\.0\.0\.0 requires a token"):
         check({block: {"host": "0.0.0.0"}})
+
+
+def test_host_name_counts_as_the_address_that_it_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"bees.internal": "127.0.0.1", "localhost": "192.0.2.1"}
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_: [(0, 0, 0, "", (found.get(host, host), 0))])
+
+    check({"http": {"host": "bees.internal"}})
+    with pytest.raises(QueenrightError, match=r"192\.0\.2\.1 requires a token"):
+        check({"otlp": {"host": "localhost"}})

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import FleetStoppedError, TakeNudges, Task, run_task
+from queenright.demo.agent import TakeNudges, Task, run_task
 from queenright.demo.fleet import Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
+from queenright.health.vitals import SessionStatus
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
-from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
 from tests.waiting import until
 
@@ -65,7 +66,7 @@ def verdicts_of(
 
     found: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
-        with contextlib.suppress(FleetStoppedError, ProviderError):
+        with contextlib.suppress(CancelledError, ProviderError):
             task = Task("node", "task", turn_seconds=0, answer_seconds=0)
             run_task(
                 worker,
@@ -154,20 +155,15 @@ def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
     assert NudgeInbox(threading.Event()).wait(0.0) is False
 
 
-async def test_stopped_fleet_leaves_no_failed_worker(running: Running, tmp_path: Path) -> None:
-    """Otherwise the next start on the same folder would recover them and page."""
+async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> None:
+    """Failed workers would be recovered at the next start; completed ones end tickets about failed runs."""
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
-    ended = [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED]
-    failures: list[AgentEvent] = []
-    async with asyncio.timeout(60):
-        while len(failures) < len(running.service.workers()):
-            failures = await running.service.store.history(types=ended)
-            await asyncio.sleep(0.05)
+    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "all have ended")
 
-    assert {event.type for event in failures} == {EventType.EXECUTION_COMPLETED}
+    assert {worker.vitals.status for worker in running.service.workers()} == {SessionStatus.CANCELLED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

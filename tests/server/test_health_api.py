@@ -314,7 +314,7 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
         ),
         ((EventType.EXECUTION_PAUSED, {}), set()),
         ((EventType.EXECUTION_COMPLETED, {}), set()),
-        ((EventType.EXECUTION_FAILED, {"error": "boom"}), {"recover"}),
+        ((EventType.EXECUTION_FAILED, {"error": "boom"}), set()),
     ],
 )
 async def test_actions_that_are_offered_are_not_refused(
@@ -456,7 +456,6 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
     pages.append((await http.get("/api/breakers", params={"limit": 1, "cursor": pages[0]["next"]})).json())
     [only] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
     health = (await http.get("/api/agents/looper/health")).json()
-    page = (await http.get("/breakers")).text
     reset = await http.post(f"/api/breakers/{only['name']}/reset")
     await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
 
@@ -464,6 +463,5 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
     assert [row["name"] for one in pages for row in one["breakers"]] == [name, "tool_execution:looper:search"]
     assert (only["name"], only["state"], only["session_id"]) == (name, "open", WORKER["session_id"])
     assert only["name"] in [b["name"] for b in health["circuit_breakers"]]
-    assert name in page
     assert (reset.status_code, "when a probe there succeeds" in reset.text) == (409, True)
     assert (await http.get("/api/breakers", params={"open": True})).json()["breakers"] == []

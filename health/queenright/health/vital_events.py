@@ -17,7 +17,6 @@ from queenright.health.limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
     PROCESS_PREFIX,
-    QUESTION_LIMIT,
     HeartbeatFields,
     Output,
     SessionStatus,
@@ -26,6 +25,7 @@ from queenright.health.vital_facts import (
     display_name,
     parse_count,
     parse_seconds,
+    question_in,
     tail,
 )
 from queenright.health.vital_state import Handler, VitalState
@@ -143,17 +143,12 @@ def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
         return
     v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
     held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    v.begin_wait(reason, at, question=_question(data), held_by=held_by)
-
-
-def _question(data: Mapping[str, Any]) -> str:
-    question = data.get("question")
-    return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
+    v.begin_wait(reason, at, question=question_in(data), held_by=held_by)
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at, question=_question(data))
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -438,3 +438,9 @@ class SpentToday(NamedTuple):
     """By all sessions of the worker's agent."""
     fleet: float
     """By all agents."""
+
+
+def question_in(data: Mapping[str, Any]) -> str:
+    """Return the question of an event, with secrets masked; empty if it has none."""
+    question = data.get("question")
+    return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""

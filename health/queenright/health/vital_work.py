@@ -26,6 +26,7 @@ from queenright.health.vital_facts import (
     is_stopped_by_user,
     parse_dollars,
     parse_seconds,
+    question_in,
     tail,
     was_cancelled,
 )
@@ -285,7 +286,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         opened.append(tool)
         del opened[:-_OPEN_TOOLS]
     if v.waiting is None and asks_user(tool.tool):
-        v.begin_wait(WaitingReason.USER_INPUT, at)
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
 

@@ -79,8 +79,9 @@ _RESUMED_SECONDS: Final = 24 * 3600.0
 _RESUMED_EVENTS: Final = 1_000
 _UNFINISHED: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
-ListInterventions = Callable[[str], Awaitable[Sequence[Intervention]]]
-"""Returns the interventions on an agent's workers, newest first."""
+ListInterventions = Callable[[int, str], Awaitable[Sequence[Intervention]]]
+"""Returns at most so many interventions on an agent's workers, newest first."""
+_INTERVENTIONS_SHOWN: Final = 50
 
 _FALLBACK: Final[Mapping[FallbackReason, str]] = {
     "budget": "By rule: the budget for models is spent.",
@@ -346,7 +347,9 @@ class OperatorChat:
     async def _message(self, turn: ChatTurn) -> str:
         ticket, question = turn.ticket, turn.question
         agent_id = ticket.worker_agent_id
-        interventions = [] if self._list_interventions is None else await self._list_interventions(agent_id)
+        interventions: Sequence[Intervention] = []
+        if self._list_interventions is not None:
+            interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
         others += [
             one

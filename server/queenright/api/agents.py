@@ -70,9 +70,7 @@ class AgentRow(Wire):
         description="US dollars of its model calls; null if no call has a known price."
     )
     unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
-    actions: list[WorkerAction] = Field(
-        description="What can be done with it now, unless the emergency stop is on."
-    )
+    actions: list[WorkerAction] = Field(description="What can be done with it now.")
     verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,6 @@ class Task:
     """Save a checkpoint after every accepted answer."""
 
 
-class FleetStoppedError(Exception):
-    """Raised inside an agent when the fleet is stopped."""
-
-
 def run_task(
     worker: Worker,
     model: Model,
@@ -49,14 +46,14 @@ def run_task(
 
     Raises:
         ProviderError: The provider failed too many times in a row.
-        FleetStoppedError: The fleet is being stopped.
+        CancelledError: The fleet is being stopped.
     """
     messages: list[dict[str, Any]] = [{"role": "user", "content": task.prompt}]
     known_results: set[str] = set()
     provider_failures = 0
     while True:
         if sleep(task.turn_seconds):
-            raise FleetStoppedError
+            raise CancelledError
         messages.extend({"role": "user", "content": text} for text in take_nudges())
         with worker.step(task.node) as step:
             try:
@@ -80,7 +77,7 @@ def run_task(
         if reply.question:
             with worker.waiting("user_input"):
                 if sleep(task.answer_seconds):
-                    raise FleetStoppedError
+                    raise CancelledError
             messages.append({"role": "user", "content": "Yes, go on."})
         elif reply.final:
             return
@@ -93,7 +90,7 @@ def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
             text = run(tools, call.tool, call.arguments)
             span.result(text)
             return True, text
-    except FleetStoppedError:
+    except CancelledError:
         raise
     except Exception as error:  # the model handles errors of tools
         return False, f"{type(error).__name__}: {error}"

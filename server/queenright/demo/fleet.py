@@ -8,11 +8,12 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import FleetStoppedError, run_task
+from queenright.demo.agent import run_task
 from queenright.demo.model import LiteLLMModel, Model, ProviderError, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
@@ -134,20 +135,16 @@ class Fleet:
     ) -> None:
         model: Model = self._model or ScriptedModel(persona.script(self._library, rng))
         try:
-            # A stopped worker must end without an error: a failed one would be recovered.
-            with (
-                Worker(
-                    persona.agent,
-                    framework=DEMO_FRAMEWORK,
-                    endpoint=self._endpoint,
-                    registry=self._registry,
-                    storage=self._storage,
-                    on_nudge=inbox.put if persona.accepts_nudges else None,
-                    control_endpoint=self._control,
-                ) as worker,
-                contextlib.suppress(FleetStoppedError),
-            ):
+            with Worker(
+                persona.agent,
+                framework=DEMO_FRAMEWORK,
+                endpoint=self._endpoint,
+                registry=self._registry,
+                storage=self._storage,
+                on_nudge=inbox.put if persona.accepts_nudges else None,
+                control_endpoint=self._control,
+            ) as worker:
                 run_task(worker, model, persona.task, tools, self._stop.wait, inbox.take)
-        except ProviderError:
-            # The worker has reported the error.
+        except (ProviderError, CancelledError):
+            # The worker has reported how it ended.
             return

@@ -11,7 +11,7 @@ from queenright.server.access.guard import Guard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
-from queenright.server.console.login import add_login, refusal_page
+from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.etags import ETagMiddleware
@@ -98,7 +98,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     # The last one that is added is the outermost.
     app.add_middleware(ETagMiddleware)
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)
-    app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
+    app.add_middleware(Guard, access=access, bound=bound, page=render_error)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     app.add_middleware(Gate, names=names)
     app.add_middleware(HeadMiddleware)

@@ -9,9 +9,9 @@ pipeline on the bus, and ``_subscribe`` subscribes the parts that follow events.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from opentelemetry import trace
@@ -22,21 +22,20 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.findings import Finding
 from queenright.health.interventions.spending_brake import SpendingBrake
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.retention import Retention
 from queenright.health.service import HealthMonitoringService
-from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import ALERT_CLASS, Clock, EventType
+from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
+from queenright.server.agents.control import ServiceRuntimes
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.guards import health_guard, ladder_seconds
@@ -61,8 +60,6 @@ from queenright.server.telemetry.intake import Intake
 from queenright.server.ticket_notifications import TicketNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
-_log = logging.getLogger(__name__)
-
 _RECOVERY_CHANGES = frozenset(
     {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
 )
@@ -79,8 +76,6 @@ _NOTIFICATION_CHANGES = frozenset(
 )
 """Events that may have changed the outbox."""
 _RECOVERIES_SHOWN = 20
-_INTERVENTIONS_SHOWN = 50
-"""Interventions on an agent's workers that the queen sees in the operator chat."""
 
 
 class UnusableStorageError(QueenrightError):
@@ -142,7 +137,7 @@ def _build(
 ) -> Service:
     health_settings = settings.health_monitoring
     stopping = asyncio.Event()
-    bus = EventBus(log=store, on_error=_log_subscriber_error)
+    bus = EventBus(log=store)
     monitor = HealthMonitor(health_settings)
 
     # Runtimes of graphs: judge, queen and loaded agents.
@@ -154,7 +149,7 @@ def _build(
     companions = CompanionSessions()
     agents = AgentManager(
         settings.agents.roots,
-        bus=lambda agent_id: _open_agent_bus(agent_id, store=store, bus=bus, companions=companions),
+        bus=partial(_open_agent_bus, store=store, bus=bus, companions=companions),
         companions=companions,
         storage=settings.agents.storage,
         clock=clock,
@@ -184,18 +179,12 @@ def _build(
         settings,
         monitor=monitor,
         runtime=runtime,
-        runtimes=lambda: [runtime, *agents.runtimes()],
+        runtimes=ServiceRuntimes(runtime, agents),
         breakers=breakers,
         on_approval=ticket_notifications.write_approval,
         publish=bus.fan_out,
         clock=clock,
     )
-
-    def find_group(worker: WorkerHealth, finding: Finding) -> str:
-        """Return the cause that a worker shares with others, else the storm that it is part of."""
-        now = clock()
-        cause = shared_cause(worker, finding, monitor.workers, monitor.settings, now)
-        return cause or remediation.storm.storm_of(worker.key)
 
     tickets = TicketService(
         store,
@@ -204,7 +193,7 @@ def _build(
         publish=bus.fan_out,
         on_change=ticket_notifications.write,
         silenced_until=silences.silenced_until,
-        group=find_group,
+        group=remediation.find_group,
         find_worker=monitor.get,
         dead_from=monitor.dead_from,
         find_joined=ticket_notifications.find_joined,
@@ -229,7 +218,7 @@ def _build(
         monitor.workers,
         paged=tickets.paged_agents,
         breakers=breakers.registry.all,
-        recovering=lambda: len(remediation.recovery.active()),
+        recovering=remediation.recovery.active,
     )
     providers = ProviderTraffic()
     worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
@@ -252,7 +241,7 @@ def _build(
         ),
         providers=providers,
         metrics=metrics,
-        provider_metrics=ProviderMetrics(registry, lambda: providers.providers(clock())),
+        provider_metrics=ProviderMetrics(registry, providers, clock),
         worker_series=worker_series,
         feed=feed,
         arrivals=ArrivalLog(settings.storage / "arrivals"),
@@ -284,7 +273,7 @@ def _build(
         decide=interventions.decide,
         actions=remediation.queen_actions,
         read_tools=user_stack.tools,
-        list_interventions=lambda agent_id: health.interventions(_INTERVENTIONS_SHOWN, agent_id),
+        list_interventions=health.interventions,
         workspaces=LoadedWorkspaces(
             agents,
             bus=bus,
@@ -329,7 +318,7 @@ def _build(
         health=health,
         judging=judging,
         retention=Retention(store, health_settings.retention, clock=clock),
-        recoveries=Latest(lambda: remediation.recovery.recent(_RECOVERIES_SHOWN), what="recoveries"),
+        recoveries=Latest(partial(remediation.recovery.recent, _RECOVERIES_SHOWN), what="recoveries"),
         stopping=stopping,
     )
     pipeline.connect()
@@ -357,10 +346,9 @@ def _open_agent_bus(
     return EventBus(
         log=companions.recording_log(store, agent_id),
         on_drop=bus.report_drop,
-        on_error=_log_subscriber_error,
-        on_publish=lambda events: bus.fan_out(*events),
+        on_publish=partial(_forward, bus),
     )
 
 
-def _log_subscriber_error(name: str, error: BaseException) -> None:
-    _log.error("subscriber %s failed: %r", name, error)
+def _forward(bus: EventBus, events: Sequence[AgentEvent]) -> None:
+    bus.fan_out(*events)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.findings import HealthState
+from queenright.health.findings import Finding, HealthState
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.approvals import Change as ApprovalChange
 from queenright.health.interventions.control import WorkerControl
@@ -26,12 +26,13 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.recovery.service import RecoveryService
+from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge.queen_actions import WorkerActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.server.agents.control import EachRuntime, Runtimes
+from queenright.server.agents.control import EachRuntime
 from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
 from queenright.server.webhooks.orchestrator import OrchestratorWebhook
@@ -57,7 +58,7 @@ class Remediation:
         settings: All settings.
         monitor: The workers' health.
         runtime: Runs judge and queen, and other graphs.
-        runtimes: Returns all runtimes that are in the service now, those of loaded agents included.
+        runtimes: The runtimes that are in the service at the time of an iteration.
         breakers: The circuit breakers.
         on_approval: Is called in the transaction of every change of an approval request.
         publish: Is given events once they are durable (``EventBus.fan_out``).
@@ -74,7 +75,7 @@ class Remediation:
         *,
         monitor: HealthMonitor,
         runtime: AgentRuntime,
-        runtimes: Runtimes,
+        runtimes: Iterable[AgentRuntime],
         breakers: BreakerStore,
         on_approval: ApprovalChange,
         publish: Callable[..., None],
@@ -147,6 +148,11 @@ class Remediation:
             return reason
         worker = self._monitor.get(*target.key)
         return "it waits" if worker is not None and worker.vitals.may_be_idle else None
+
+    def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
+        """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
+        cause = shared_cause(worker, finding, self._monitor.workers, self._monitor.settings, self._clock())
+        return cause or self.storm.storm_of(worker.key)
 
     # -- lifecycle ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -147,7 +148,7 @@ class Service:
             "outbox": self.outbox.run,
             "recoveries": self.recoveries.run,
             "silences": self.silences.run,
-            "event-streams": lambda: self.feed.run(self.stopping),
+            "event-streams": partial(self.feed.run, self.stopping),
             "retention": self.retention.run,
             "breakers": self.remediation.run_breakers,
             "instructions": self.remediation.run_expiry,

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -164,7 +165,7 @@ async def serving(
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
-        settings = _link_to_service(settings, url_of(api_socket))
+        settings = _link_to_service(_with_ports(settings, api_socket, otlp_socket), url_of(api_socket))
         access = Access(settings)
         access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
         service = await stack.enter_async_context(
@@ -370,6 +371,16 @@ def _prometheus_address(
         return settings, url  # the judge reads the configured one
     judging = settings.judging.model_copy(update={"prometheus_url": SecretStr(url)})
     return settings.model_copy(update={"judging": judging}), url
+
+
+def _with_ports(settings: Settings, api: socket.socket, otlp: socket.socket) -> Settings:
+    """Return settings with the ports that were bound: port 0 took free ones."""
+    return settings.model_copy(
+        update={
+            "http": settings.http.model_copy(update={"port": api.getsockname()[1]}),
+            "otlp": settings.otlp.model_copy(update={"port": otlp.getsockname()[1]}),
+        }
+    )
 
 
 def _link_to_service(settings: Settings, url: str) -> Settings:

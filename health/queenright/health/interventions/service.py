@@ -441,8 +441,7 @@ class InterventionService:
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
             current = self._ladder(worker)
-            if current is not None and current.escalation_id in self.ledger.pending:
-                pending = f"escalation {current.escalation_id} to the orchestrator is pending already"
+            if pending := self.pending_escalation(worker):
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(
                 ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
@@ -450,6 +449,13 @@ class InterventionService:
             self._climber.budget.spend(self._clock())
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
+
+    def pending_escalation(self, worker: WorkerHealth) -> str:
+        """Return why a worker is not escalated again: its escalation is pending; empty if none is."""
+        current = self._ladder(worker)
+        if current is None or current.escalation_id not in self.ledger.pending:
+            return ""
+        return f"escalation {current.escalation_id} to the orchestrator is pending already"
 
     async def terminate(
         self,

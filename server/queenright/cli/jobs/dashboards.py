@@ -19,10 +19,11 @@ from queenright.grafana.thresholds import Thresholds
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.extras import install_command
 from queenright.server.settings import Settings, load_settings
 
 INSTALL_GRAFANA: Final = (
-    "`.venv/bin/pip install -e '.[grafana]'` in a checkout, `pip install 'queenright[grafana]'` elsewhere"
+    f"`.venv/bin/pip install -e '.[grafana]'` in a checkout; elsewhere {install_command('grafana')}"
 )
 _DEFAULTS: Final = (
     "The dashboards show the default thresholds, but the rules use yours. "

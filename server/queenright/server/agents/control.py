@@ -7,11 +7,22 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.server.agents.manager import AgentManager
 
 T = TypeVar("T")
 
-Runtimes = Callable[[], Iterable[AgentRuntime]]
-"""Returns the runtimes that are in the service now."""
+
+@dataclass(frozen=True)
+class ServiceRuntimes:
+    """The runtimes that are in the service now: its own, then those of the loaded agents."""
+
+    own: AgentRuntime
+    agents: AgentManager
+
+    def __iter__(self) -> Iterator[AgentRuntime]:
+        """Yield the runtimes."""
+        yield self.own
+        yield from self.agents.runtimes()
 
 
 @dataclass(frozen=True)
@@ -21,15 +32,15 @@ class EachRuntime(Generic[T]):
 
     Args:
         make: Makes a control or a respawner of a runtime.
-        runtimes: Returns the runtimes: agents are loaded and unloaded.
+        runtimes: The runtimes at the time of the iteration: agents are loaded and unloaded.
         elsewhere: Controls or respawners of workers outside the service.
     """
 
     make: Callable[[AgentRuntime], T]
-    runtimes: Runtimes
+    runtimes: Iterable[AgentRuntime]
     elsewhere: tuple[T, ...] = ()
 
     def __iter__(self) -> Iterator[T]:
         """Yield the controls, the service's own runtimes first."""
-        yield from map(self.make, self.runtimes())
+        yield from map(self.make, self.runtimes)
         yield from self.elsewhere

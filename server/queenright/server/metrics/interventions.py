@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -68,7 +68,7 @@ class InterventionMetrics:
         breakers: Returns the current circuit breakers.
         limited: Counts label values that are folded into `other`.
         left_out: The gauge of breakers without series.
-        recovering: Returns the number of open recoveries.
+        recovering: Returns the open recoveries.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class InterventionMetrics:
         limited: Limited,
         left_out: Gauge,
         *,
-        recovering: Callable[[], int] = int,
+        recovering: Callable[[], Sized] = tuple,
     ) -> None:
         # Initialized at 0: a counter that first appears at 1 shows no increase.
         self._interventions = counter(names.INTERVENTIONS, registry)
@@ -92,7 +92,7 @@ class InterventionMetrics:
         for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
             self._recoveries.labels(outcome_label)
         active = names.RECOVERIES_ACTIVE
-        Gauge(active.name, active.help, registry=registry).set_function(recovering)
+        Gauge(active.name, active.help, registry=registry).set_function(lambda: len(recovering()))
         threads_left = names.THREADS_LEFT
         Gauge(threads_left.name, threads_left.help, registry=registry).set_function(count_abandoned_threads)
         # Collected before the transitions, so that the first scrape of a breaker has them at 0.

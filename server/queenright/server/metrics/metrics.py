@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from typing import Final
 
 from prometheus_client import (
@@ -47,7 +47,7 @@ class ServiceMetrics:
         workers: Returns the current workers.
         paged: Returns the agents with an active page.
         breakers: Returns the current circuit breakers.
-        recovering: Returns the number of open recoveries.
+        recovering: Returns the open recoveries.
         agent_limit: Beyond this number of agents, only unhealthy ones have their own series.
     """
 
@@ -58,7 +58,7 @@ class ServiceMetrics:
         *,
         paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerStatus]] = tuple,
-        recovering: Callable[[], int] = int,
+        recovering: Callable[[], Sized] = tuple,
         agent_limit: int = 1000,
     ) -> None:
         self.registry = registry

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from queenright.health.provider_traffic import ModelCall, ProviderHealth
+from queenright.health.provider_traffic import ModelCall, ProviderTraffic
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
+from queenright.runtime.events import Clock
 from queenright.server.metrics.families import gauge_family
 
 MAX_MODELS: Final = 50
@@ -25,12 +26,10 @@ class ProviderMetrics:
 
     Args:
         registry: The registry.
-        providers: Returns the current health of each provider.
+        providers: The current health of each provider.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry, providers: Callable[[], Iterable[ProviderHealth]]
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, providers: ProviderTraffic, clock: Clock) -> None:
         calls, duration_metric = names.PROVIDER_CALLS, names.PROVIDER_CALL_DURATION
         self._calls = Counter(calls.name, calls.help, calls.labels, registry=registry)
         self._duration = Histogram(
@@ -42,7 +41,7 @@ class ProviderMetrics:
         )
         self._limited = Limited(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        registry.register(_LimitCollector(providers, self._labels))
+        registry.register(_LimitCollector(providers, clock, self._labels))
 
     def count(self, call: ModelCall) -> None:
         """Count an ended call."""
@@ -68,11 +67,9 @@ class _LimitCollector(Collector):
     """The end of each model's rate limit, read from the live state as it expires by itself."""
 
     def __init__(
-        self,
-        providers: Callable[[], Iterable[ProviderHealth]],
-        labels: dict[tuple[str, str], tuple[str, str]],
+        self, providers: ProviderTraffic, clock: Clock, labels: dict[tuple[str, str], tuple[str, str]]
     ) -> None:
-        self._providers, self._labels = providers, labels
+        self._providers, self._clock, self._labels = providers, clock, labels
 
     def describe(self) -> Iterable[Metric]:
         """Return an empty family, so that registering does not read the providers."""
@@ -81,7 +78,7 @@ class _LimitCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the end of each model's rate limit; other models have no series."""
         family = gauge_family(names.PROVIDER_LIMITED_UNTIL)
-        for provider in self._providers():
+        for provider in self._providers.providers(self._clock()):
             if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:
                 family.add_metric([provider.provider, provider.model], provider.limited_until)
         yield family

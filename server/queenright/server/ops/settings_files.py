@@ -17,6 +17,7 @@ from queenright.server.ops.secret_files import (
     respawners_secret,
     stack_tokens,
 )
+from queenright.server.ops.sockets import address_of
 from queenright.server.settings import InvalidSettingsError, Settings
 
 
@@ -47,7 +48,7 @@ def check_use(settings: Settings) -> None:
     if not faults:
         try:
             read_tokens(tokens_file(settings))
-            Access(settings).require_live_token(settings.http.host, settings.otlp.host)
+            Access(settings).require_live_token(*map(address_of, (settings.http.host, settings.otlp.host)))
         except InvalidTokensError as error:
             faults.append(f"auth.tokens_file: {error}")
     roots = Roots(settings.agents.roots)

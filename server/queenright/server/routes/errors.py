@@ -132,7 +132,7 @@ _RETRY_AFTER: Final = "5"
 """Seconds, if too many runs are queued."""
 
 
-ErrorPage = Callable[[Request, int, str], Response]
+ErrorPage = Callable[[int, str], Response]
 """Renders a status and what is wrong for a browser."""
 
 
@@ -181,7 +181,7 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     assert found is not None
     response: Response
     if wants_page(request):
-        response = page(request, found.status, redact(found.title, LONGEST_TEXT))
+        response = page(found.status, redact(found.title, LONGEST_TEXT))
     else:
         response = problem_response(found)
     if isinstance(error, HTTPException):
@@ -199,7 +199,8 @@ def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -
     if not is_found or rest[:1] not in ("", "/"):
         return ""
     query = dict(request.query_params)
-    query |= {name: session_id for name in ("session_id", "session") if name in query}
+    if "session_id" in query:
+        query["session_id"] = session_id
     path = f"{base}/agents/{quote(agent_id, safe='')}{rest}"
     return f"{path}?{urlencode(query)}" if query else path
 

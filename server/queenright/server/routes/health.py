@@ -122,7 +122,7 @@ async def list_agents(
         "agents",
         found.shown,
         limit,
-        row=lambda one: agent_row(one[1]),
+        row=lambda one: agent_row(service, one[1]),
         place=lambda one: (sort, *one[0]),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=found.total,
@@ -156,7 +156,7 @@ async def list_agent_health(
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
-        row=lambda one: agent_health_row(workers[one.agent_id, one.session_id], one),
+        row=lambda one: agent_health_row(service, workers[one.agent_id, one.session_id], one),
         place=lambda one: (one.agent_id, one.session_id),
     )
     return set_etag(response, found)
@@ -171,7 +171,7 @@ async def get_agent_health(
     if worker is None:
         raise AgentNotFoundError(agent_id, session_id)
     health = service.health.health_of(worker)
-    return set_etag(response, agent_health_row(worker, health))
+    return set_etag(response, agent_health_row(service, worker, health))
 
 
 @router.get("/agents/{agent_id:agent}/history")

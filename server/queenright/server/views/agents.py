@@ -12,6 +12,7 @@ from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.service import AgentHealth
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.service import Service
 from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
@@ -56,7 +57,7 @@ def reason_of(health: WorkerHealth) -> str:
     return end_reason(health.vitals) if health.vitals.refused_input else ""
 
 
-def agent_row(health: WorkerHealth) -> api.AgentRow:
+def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     state = health.fleet_state or health.state
@@ -88,7 +89,7 @@ def agent_row(health: WorkerHealth) -> api.AgentRow:
         tokens=vitals.tokens,
         cost_usd=vitals.cost_usd,
         unpriced_tokens=vitals.unpriced_tokens,
-        actions=worker_actions(health),
+        actions=worker_actions(service, health),
         verdicts=list(vitals.recent_verdicts[-12:]),
         last_activity=vitals.last_activity,
         last_progress=vitals.last_progress,
@@ -97,7 +98,7 @@ def agent_row(health: WorkerHealth) -> api.AgentRow:
     )
 
 
-def agent_health_row(worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
+def agent_health_row(service: Service, worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
     """Return the row of a worker, with the signals and the metrics behind its state."""
-    values = vars(agent_row(worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    values = vars(agent_row(service, worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
     return api.AgentHealth.model_validate(values, from_attributes=True)

@@ -8,16 +8,34 @@ from queenright.health import ticket_lifecycle
 from queenright.health.interventions.permit import ActionRefusedError, permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
+from queenright.health.recovery.plan import is_lost
+from queenright.health.recovery.service import NOBODY
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.server.service import Service
 
 _ON_WORKERS: Final = (ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE, ActionKind.RECOVER)
 
 
-def worker_actions(worker: WorkerHealth, target: Target | None = None) -> list[str]:
-    """Return what can be done with a worker, or with its incarnation ``target``; see ``permit``."""
+def worker_actions(service: Service, worker: WorkerHealth) -> list[str]:
+    """Return what can be done with a worker."""
+    return [kind.value for kind in _ON_WORKERS if not objection(service, kind, worker)]
+
+
+def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: Target | None = None) -> str:
+    """Return why an action on a worker, or on its incarnation ``target``, is not possible; empty if it is."""
     target = target or Target.of(worker.vitals)
-    return [kind.value for kind in _ON_WORKERS if _is_permitted(kind, target, worker)]
+    stopped = service.remediation.stop_switch.reason
+    is_recovery = kind is ActionKind.RECOVER
+    if not (is_recovery and stopped is None and is_lost(worker)):
+        try:
+            permit(kind, target, worker, stop_reason=stopped)
+        except ActionRefusedError as refused:
+            return refused.reason
+    if is_recovery and not service.remediation.recovery.can_reach(target):
+        return NOBODY
+    if kind is ActionKind.ESCALATE:
+        return service.interventions.pending_escalation(worker)
+    return ""
 
 
 def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
@@ -39,14 +57,6 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
         session_id=ticket.worker_session_id,
         incarnation_id=ticket.incarnation_id,
     )
-    if worker is not None and service.remediation.stop_switch.reason is None:
-        found += [kind for kind in worker_actions(worker, target) if kind == ActionKind.TERMINATE]
+    if worker is not None and not objection(service, ActionKind.TERMINATE, worker, target):
+        found.append(ActionKind.TERMINATE)
     return found
-
-
-def _is_permitted(kind: ActionKind, target: Target, worker: WorkerHealth) -> bool:
-    try:
-        permit(kind, target, worker, stop_reason=None)
-    except ActionRefusedError:
-        return False
-    return True

@@ -200,7 +200,7 @@ def status(service: Service) -> api.Status:
         at=now,
         started_at=service.started_at,
         counts={state.value: len(workers) for state, workers in by_state.items()},
-        agents=[agent_row(health) for health in shown],
+        agents=[agent_row(service, health) for health in shown],
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
         tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
         outbox=api.Outbox.model_validate(service.outbox.status()),

@@ -35,13 +35,12 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   const ask = (action: Action): void => setAsked({ action, worker, ticket })
   if (!caller) return null
   if (!caller.may_act) return <span className="muted">You may view only.</span>
-  const canRecover = worker.ended && worker.outcome !== 'completed'
   return (
     <div className="row wraps" role="group" aria-label="Actions">
       {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
       {worker.actions.includes('escalate') && <Button onPress={() => ask('escalate')}>Escalate…</Button>}
       {ticket && <Button onPress={() => ask('silence')}>Silence…</Button>}
-      {canRecover && <Button onPress={() => ask('recover')}>Recover…</Button>}
+      {worker.actions.includes('recover') && <Button onPress={() => ask('recover')}>Recover…</Button>}
       {worker.actions.includes('terminate') && (
         <Button look="danger" onPress={() => ask('stop')}>
           Stop…

@@ -125,7 +125,7 @@ async def list_entry_points(
 @agent_router.get("", **operation(errors=(404,)))
 async def get_agent(service: ServiceDep, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
-    sessions = [agent_row(one) for one in service.workers() if one.vitals.agent_id == agent_id]
+    sessions = [agent_row(service, one) for one in service.workers() if one.vitals.agent_id == agent_id]
     slot = service.agents.slots.get(agent_id)
     if slot is None and not sessions:
         raise HTTPException(

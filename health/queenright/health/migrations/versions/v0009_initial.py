@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
+revision = "0009"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -110,14 +110,14 @@ def _create_tickets_and_outbox() -> None:
     )
     unique = ["dedup_key", "receiver", "ticket_id", "alert_key", "status"]
     op.create_table(
-        "told",
+        "receiver_notifications",
         sa.Column("id", sa.Integer, primary_key=True),
         *map(_text, unique),
-        *map(_float, ("first_told_at", "told_at")),
+        *map(_float, ("first_notified_at", "notified_at")),
     )
-    op.create_index("ux_told_once", "told", unique, unique=True)
-    op.create_index("ix_told_ticket_id", "told", ["ticket_id"])
-    op.create_index("ix_told_told_at", "told", ["told_at"])
+    op.create_index("ux_receiver_notifications_once", "receiver_notifications", unique, unique=True)
+    op.create_index("ix_receiver_notifications_ticket_id", "receiver_notifications", ["ticket_id"])
+    op.create_index("ix_receiver_notifications_notified_at", "receiver_notifications", ["notified_at"])
     op.create_table(
         "callbacks",
         _text("callback_id", primary_key=True),

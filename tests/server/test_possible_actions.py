@@ -1,0 +1,109 @@
+"""The actions that a worker lists are those that the routes accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings
+from tests.waiting import until
+
+WAITING, FAILED = EventType.WORKER_WAITING, EventType.EXECUTION_FAILED
+RUNS = ["nudge", "escalate", "terminate"]
+STATES: dict[str, tuple[list[tuple[EventType, dict[str, Any]]], list[str]]] = {
+    "working": ([], RUNS),
+    "waiting for a user": ([(WAITING, {"reason": "user_input", "question": "Which?"})], []),
+    "asking permission": ([(WAITING, {"reason": "user_input", "tool": "Bash", "question": "ls"})], []),
+    "waiting for sub-agents": ([(WAITING, {"reason": "children"})], []),
+    "waiting to try again": ([(WAITING, {"reason": "backoff", "seconds": 60})], []),
+    "held": ([(WAITING, {"reason": "held", "finding": "doom_loop"})], RUNS),
+    "paused": ([(EventType.EXECUTION_PAUSED, {})], []),
+    "completed": ([(EventType.EXECUTION_COMPLETED, {})], []),
+    "failed": ([(FAILED, {"error": "boom"})], ["recover"]),
+    "cancelled": ([(FAILED, {"error": "stopped", "error_type": "cancelled"})], []),
+    "terminated": ([(EventType.AGENT_TERMINATED, {})], ["recover"]),
+    "lost": ([], [*RUNS, "recover"]),
+}
+
+
+def settings(storage: Path, *, respawns: bool) -> Settings:
+    """Return settings with a respawner, or without one."""
+    found = demo_settings(storage, orchestrator="none")
+    monitoring = found.health_monitoring
+    url = SecretStr("http://127.0.0.1:9/") if respawns else None
+    recovery = monitoring.recovery.model_copy(update={"webhook_url": url})
+    return found.model_copy(
+        update={"health_monitoring": monitoring.model_copy(update={"recovery": recovery})}
+    )
+
+
+async def enter_states(running: Running, http: httpx.AsyncClient) -> None:
+    """Bring one worker into each state; its name is the state."""
+    now = running.service.clock()
+    worker = {"session_id": "s", "incarnation_id": "one"}
+    started = (EventType.EXECUTION_STARTED, {"framework": "test", "start_records": True})
+    await running.service.ingest(
+        [
+            AgentEvent(type=kind, time=now, agent_id=state, session_id=state, incarnation_id="one", data=data)
+            for state, (changes, _) in STATES.items()
+            for kind, data in (started, *changes)
+            if state != "lost"
+        ]
+    )
+    lost = worker | {"agent_id": "lost", "session_id": "lost", "interval": 1, "timestamp": now - 60}
+    assert (await http.post("/api/heartbeats", json=lost)).status_code == 202
+    await until(lambda: running.service.monitor.get("lost"), "the worker is known")
+
+
+async def offered(http: httpx.AsyncClient, agent: str) -> list[str]:
+    found: list[str] = (await http.get(f"/api/agents/{agent}/health")).json()["actions"]
+    return found
+
+
+async def accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:
+    if action == "recover":
+        body: dict[str, Any] = {"task_id": agent, "from_start": True}
+        answer = await http.post("/api/recoveries", json=body)
+    else:
+        body = {} if action == "nudge" else {"reason": "r"}
+        answer = await http.post(f"/api/agents/{agent}/{action}", json=body)
+    assert answer.status_code in (202, 409), answer.text
+    return answer.is_success and bool(answer.json().get("accepted", True))
+
+
+async def disagreements(http: httpx.AsyncClient) -> list[tuple[str, str, bool]]:
+    """Return actions that are offered and refused, or accepted and not offered."""
+    return [
+        (agent, action, is_offered)
+        for agent in STATES
+        for action in ("nudge", "escalate", "escalate", "terminate", "recover", "recover")
+        if (is_offered := action in await offered(http, agent)) != await accepted(http, agent, action)
+    ]
+
+
+@pytest.mark.parametrize("respawns", [True, False])
+async def test_worker_lists_the_actions_that_its_routes_accept(tmp_path: Path, respawns: bool) -> None:
+    async with (
+        serving(settings(tmp_path / "storage", respawns=respawns)) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http,
+    ):
+        await enter_states(running, http)
+        await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
+
+        assert {state: await offered(http, state) for state in STATES} == {state: [] for state in STATES}
+        assert await disagreements(http) == []
+
+        await http.put("/api/emergency-stop", json={"on": False, "reason": "over", "by": "ada"})
+        without = set() if respawns else {"recover"}
+
+        assert {state: await offered(http, state) for state in STATES} == {
+            state: [one for one in possible if one not in without] for state, (_, possible) in STATES.items()
+        }
+        assert await disagreements(http) == []
