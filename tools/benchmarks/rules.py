@@ -40,7 +40,7 @@ INTERVAL: Final = 15.0
 EVALUATIONS: Final = 12
 SETTLE: Final = 2
 """So many evaluations are let pass first: the first ones read what was written a moment ago."""
-LONGEST_HISTORY: Final = 6 * 3600
+MAX_HISTORY_SECONDS: Final = 6 * 3600
 SLOW_RULE: Final = 1.0
 """Seconds past which a rule is named."""
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -236,7 +236,7 @@ def _history(client: httpx.Client, fleet: Fleet) -> int:
 
 
 def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
-    count = int(min(seconds, LONGEST_HISTORY) / step)
+    count = int(min(seconds, MAX_HISTORY_SECONDS) / step)
     return [now - step * back for back in range(count, 0, -1)]
 
 

@@ -25,7 +25,7 @@ _MODEL_LIMIT: Final = 1200
 _ACTION_LIMIT: Final = 500
 _EVIDENCE_LIMIT: Final = 500
 
-_BY_RULE: Final = (BY_RULES, "By the rules a ")
+_RULES_ATTRIBUTION: Final = (BY_RULES, "By the rules a ")
 """Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
 
 
@@ -57,7 +57,7 @@ def quote_evidence(ticket: EscalationTicket) -> str:
 def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
     """Return the attributed statements of the models; empty if they only repeat the rules."""
     if ticket.untriaged or not ticket.analysis:
-        if ticket.judge_reasoning.startswith(_BY_RULE):
+        if ticket.judge_reasoning.startswith(_RULES_ATTRIBUTION):
             return ""
         reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
         return f"{_who('judge', ticket.judge_model)} says: {reasoning}"

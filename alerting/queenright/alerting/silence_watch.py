@@ -40,7 +40,7 @@ _PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _PAUSE_PER_TICKET_SECONDS: Final = 0.0005
 """Additional seconds per ticket, because a large fleet has thousands."""
-_OF_ONE_ALERT: Final = frozenset(
+_SINGLE_ALERT_LABELS: Final = frozenset(
     {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
 )
 """Labels that differ between alerts of one agent and cause, which a silence must not match on."""
@@ -158,7 +158,7 @@ class SilenceWatch:
             raise NothingToSilenceError(ticket_id)
         now = self._clock()
         silence = NewSilence(
-            labels={name: value for name, value in labels.items() if name not in _OF_ONE_ALERT},
+            labels={name: value for name, value in labels.items() if name not in _SINGLE_ALERT_LABELS},
             by=by,
             comment=comment,
             starts_at=now,

@@ -6,7 +6,7 @@ from array import array
 from enum import Enum
 from typing import Final, NamedTuple
 
-LONGEST_CYCLE: Final = 4
+MAX_CYCLE_LENGTH: Final = 4
 """The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
 
 _SIZE: Final = 8
@@ -15,7 +15,7 @@ _KNOWN: Final = b"\1"
 _FAILED: Final = b"\2"
 _EDIT: Final = b"\3"
 _FAILED_EDIT: Final = b"\4"
-_MOST: Final = 65_535
+_MAX_COUNT: Final = 65_535
 
 
 class Seen(Enum):
@@ -106,7 +106,7 @@ class RecentCalls:
         self._live = 0
         self._repeats: list[Repeat] | None = None
         self._asked = b""  # the newest calls without their results
-        self._since_change = self._since_perhaps = self._since_shown = window + LONGEST_CYCLE
+        self._since_change = self._since_perhaps = self._since_shown = window + MAX_CYCLE_LENGTH
         self._turn: object = None
         self._turn_size = 0
 
@@ -169,14 +169,14 @@ class RecentCalls:
             # A call between showed what this one had done the last time: it goes on with something.
             again = False
             self._chains.append(1)
-            self._alike.append(min(self._alike[last] + 1, _MOST))
+            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
-            self._chains.append(min(self._chains[last] + again, _MOST))
-            self._alike.append(min(self._alike[last] + 1, _MOST))
-            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MOST))
+            self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
+            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
+            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
@@ -184,15 +184,15 @@ class RecentCalls:
             self._unchanged.append(1)
             self._first.append(at)
         pairs += pair
-        self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
+        self._tools = (*self._tools[1 - MAX_CYCLE_LENGTH :], tool)
         self._since_change += 1
         self._since_perhaps += 1
         asked = digest(tool, args)
         is_shown = last < 0 and may_be_new and asked in self._asked
         self._since_shown = 0 if is_shown else self._since_shown + 1
-        self._asked = (self._asked + asked)[-LONGEST_CYCLE * _SIZE :]
-        self._live = min(self._live + 1, LONGEST_CYCLE)
-        if len(self._chains) > self._window + LONGEST_CYCLE:
+        self._asked = (self._asked + asked)[-MAX_CYCLE_LENGTH * _SIZE :]
+        self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
+        if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]
         if last < 0:
             return Seen.NEVER
@@ -272,7 +272,7 @@ class RecentCalls:
 
 def _cycle(pairs: list[int], index: int) -> tuple[int, int]:
     """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
-    for period in range(2, LONGEST_CYCLE + 1):
+    for period in range(2, MAX_CYCLE_LENGTH + 1):
         length = 0
         while length <= index - period and pairs[index - length] == pairs[index - length - period]:
             length += 1

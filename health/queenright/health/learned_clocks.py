@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from queenright.health.settings import LearnedClockSettings
 
-_MOST_KEYS: Final = 16
+_MAX_KEYS: Final = 16
 """Maximum tools and models per agent; further ones are not learned."""
-_SHORTEST_SECONDS: Final = 1.0
+_MIN_SECONDS: Final = 1.0
 """Seconds: what never takes longer needs no clock of its own."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
@@ -62,10 +62,10 @@ class LearnedClocks:
         """Note how long something took, in seconds."""
         counts = self._counts.get(what)
         if counts is None:
-            if len(self._counts) >= _MOST_KEYS:
+            if len(self._counts) >= _MAX_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST_SECONDS)), len(_BOUNDS) - 1)
+        index = min(bisect_left(_BOUNDS, max(seconds, _MIN_SECONDS)), len(_BOUNDS) - 1)
         if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known

@@ -16,7 +16,7 @@ WINDOW: Final = 600.0
 """The window of a status, in seconds."""
 _SHOWN_SECONDS: Final = 3_600.0
 """How long a model is shown after its last call, in seconds."""
-_MOST: Final = 200
+_MAX_MODELS: Final = 200
 """The maximum number of models; beyond it the least recently called is forgotten."""
 _SPAN_SECONDS: Final = 10.0
 """Calls are counted in spans of so many seconds."""
@@ -148,7 +148,7 @@ class ProviderTraffic:
             return None
         traffic = self._traffic.setdefault((provider, model), _Traffic())
         self._traffic.move_to_end((provider, model))
-        while len(self._traffic) > _MOST:
+        while len(self._traffic) > _MAX_MODELS:
             self._traffic.popitem(last=False)
         call = ModelCall((provider, model), at, event.agent_id, kind, parse_seconds(data.get("duration")))
         traffic.add(call)

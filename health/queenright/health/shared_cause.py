@@ -14,7 +14,7 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
-_OF_FAILING_CALLS: Final = frozenset(
+_FAILING_CALL_KINDS: Final = frozenset(
     {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
 )
 _OWN_ERROR: Final = re.compile(
@@ -53,7 +53,7 @@ def shared_cause(
     if finding.kind is FindingKind.PROVIDER_FAILURE or has_failed:
         return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
     # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
-    if finding.kind not in _OF_FAILING_CALLS or not _is_failing(health):
+    if finding.kind not in _FAILING_CALL_KINDS or not _is_failing(health):
         return ""
     if finding.kind is FindingKind.DOOM_LOOP and not _repeats_failures(v):
         return ""

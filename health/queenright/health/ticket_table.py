@@ -12,9 +12,9 @@ from queenright.health.rows import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
-_MOST_RECENT: Final = 20
+_MAX_RECENT: Final = 20
 """The maximum number of tickets of one agent and cause that are read."""
-_AT_ONCE: Final = 500
+_QUERY_BATCH: Final = 500
 """Values in one query: SQLite limits their number."""
 
 # Built once: building a statement takes several times as long as SQLite takes to run it.
@@ -34,7 +34,7 @@ _RECENT: Final = (
     .where(TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.kind == bindparam("cause"))
     .where((TICKETS.c.first_seen >= bindparam("since")) | TICKETS.c.closed_at.is_(None))
     .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
-    .limit(_MOST_RECENT)
+    .limit(_MAX_RECENT)
 )
 
 
@@ -136,8 +136,8 @@ def _bodies_with(
 ) -> list[EscalationTicket]:
     every = list(values)
     result: list[EscalationTicket] = []
-    for start in range(0, len(every), _AT_ONCE):
-        some = every[start : start + _AT_ONCE]
+    for start in range(0, len(every), _QUERY_BATCH):
+        some = every[start : start + _QUERY_BATCH]
         result += _tickets(conn.execute(query.where(column.in_(some))).scalars())
     return result
 

@@ -47,7 +47,9 @@ _CANCELLED: Final = re.compile(
     r"|^\W*(?:\w+[: ])?\W*(?:aborted|cancell?ed|interrupted)\b",
     re.IGNORECASE,
 )
-_BY_USER: Final = re.compile(r"\bby (?:the )?user\b|\w*UserAbortError\b|\bturn_aborted\b", re.IGNORECASE)
+_USER_CANCELLED: Final = re.compile(
+    r"\bby (?:the )?user\b|\w*UserAbortError\b|\bturn_aborted\b", re.IGNORECASE
+)
 # Failures of a provider, proxy or network. Not 499: the client closed the request.
 _FAILED_REMOTELY: Final = re.compile(
     r"(?:^|\b(?:code|status|http)\W{0,3})(?:4(?!99)\d\d|5\d\d)\b|\w*ServerError\b|\bECONN"
@@ -63,7 +65,7 @@ def was_cancelled(error: str) -> bool:
     head = error[:_CANCELLED_HEAD]
     if _CANCELLED.search(head) is None:
         return False
-    return _BY_USER.search(head) is not None or _FAILED_REMOTELY.search(head) is None
+    return _USER_CANCELLED.search(head) is not None or _FAILED_REMOTELY.search(head) is None
 
 
 # Matched only at the start: a result may quote these words.

@@ -22,7 +22,7 @@ _CLASS_LIMIT: Final = 80
 _TAIL: Final = 4_000
 """Characters, from the end, in which the name of an error is looked for."""
 _LINE: Final = 400
-_SHORTEST_ARGUMENT: Final = 3
+_MIN_ARGUMENT_LENGTH: Final = 3
 
 _NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
@@ -95,7 +95,7 @@ _FAILED_STATUS: Final = frozenset({"error", "failed", "failure"})
 _FAILURE_KEY: Final = re.compile(r'"(?:error|success|ok|isError|is_error|status)"')
 """Keys of an object that can tell a failure: text without any of them is not parsed."""
 _END: Final = 60
-_LONGEST_REFUSAL: Final = 400
+_MAX_REFUSAL_LENGTH: Final = 400
 """Characters: a longer result that reports no failure is output, whatever it quotes."""
 
 
@@ -123,7 +123,7 @@ def unreported_failure(result: object, effect: str | None, arguments: object = N
             return ""  # cut, or no JSON
     if isinstance(result, Mapping):
         return _failure_of_object(result, arguments)
-    if not isinstance(result, str) or len(result) > _LONGEST_REFUSAL:
+    if not isinstance(result, str) or len(result) > _MAX_REFUSAL_LENGTH:
         return ""
     if is_refused_by_shell(result):
         return SHELL_REFUSED
@@ -209,5 +209,5 @@ def _texts_of(arguments: object) -> list[str]:
         except (ValueError, RecursionError):
             return []  # cut
     values = arguments.values() if isinstance(arguments, Mapping) else [arguments]
-    texts = [value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_ARGUMENT]
+    texts = [value for value in values if isinstance(value, str) and len(value) >= _MIN_ARGUMENT_LENGTH]
     return sorted(texts, key=len, reverse=True)

@@ -43,10 +43,10 @@ _MAX_TEXT: Final = _JSON_LIMIT
 _SEARCHED_FOR_ARGUMENTS: Final = 65_536
 """A longer result contains more than its arguments."""
 _SEARCHED_FOR_FAILURE: Final = 4_096
-_MOST_TEXTS: Final = 16
-_SHORTEST_SENTENCE: Final = 16
+_MAX_TEXTS: Final = 16
+_MIN_SENTENCE_LENGTH: Final = 16
 """A result that repeats a shorter argument may be an answer, for example of a lookup."""
-_SHORTEST_TEXT: Final = 4
+_MIN_TEXT_LENGTH: Final = 4
 """A shorter argument may be in a result by chance."""
 
 # Keys, in lower case and without `_`, `-`, `.`, whose scalar values are new for every call.
@@ -238,7 +238,7 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
                 if text not in canonical:
                     continue
             canonical = canonical.replace(text, "~")
-            repeats = repeats or len(text) >= _SHORTEST_SENTENCE
+            repeats = repeats or len(text) >= _MIN_SENTENCE_LENGTH
         if repeats and _WORD.search(canonical) is None:
             return NOTHING_NEW
     if (
@@ -322,15 +322,15 @@ def _texts_of(arguments: object) -> list[str]:
             except (ValueError, RecursionError):
                 return []  # truncated JSON
         if isinstance(arguments, str):
-            return [text] if len(text) >= _SHORTEST_TEXT else []
+            return [text] if len(text) >= _MIN_TEXT_LENGTH else []
     if not isinstance(arguments, Mapping):
         return []
     texts: list[str] = []
-    for value in list(arguments.values())[:_MOST_TEXTS]:
-        each = value[:_MOST_TEXTS] if isinstance(value, list | tuple) else (value,)
+    for value in list(arguments.values())[:_MAX_TEXTS]:
+        each = value[:_MAX_TEXTS] if isinstance(value, list | tuple) else (value,)
         texts += [one.strip() for one in each if isinstance(one, str)]
-    texts = [text for text in texts if len(text) >= _SHORTEST_TEXT]
-    return sorted(texts, key=len, reverse=True)[:_MOST_TEXTS] if len(texts) > 1 else texts
+    texts = [text for text in texts if len(text) >= _MIN_TEXT_LENGTH]
+    return sorted(texts, key=len, reverse=True)[:_MAX_TEXTS] if len(texts) > 1 else texts
 
 
 def _of_text(text: str, *, of_arguments: bool) -> str:

@@ -24,9 +24,7 @@ _UNSEEN: Final = re.compile(
     r"[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0001-\U000e007f]+"
 )
 """Invisible characters that would make two different names look the same."""
-_NOTHING: Final = re.compile(
-    r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+"
-)
+_BLANK: Final = re.compile(r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+")
 
 
 _RANDOM_BATCH: Final = 200
@@ -88,7 +86,7 @@ def _blank(text: str) -> bool:
     # Fast path: the first letter decides for nearly every name.
     if not text or (text[0].isascii() and text[0] != "."):
         return False
-    return text in (".", "..") or (not text.isascii() and _NOTHING.fullmatch(text) is not None)
+    return text in (".", "..") or (not text.isascii() and _BLANK.fullmatch(text) is not None)
 
 
 def check_session_id(session_id: str) -> str:

@@ -30,7 +30,7 @@ _HERE_DOCUMENT: Final = re.compile(
     r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??\s*\2[ \t]*(?=\n|\Z)", re.DOTALL
 )
 _LOOPS: Final = re.compile(r"\b(?:for|while|until)\b")
-_OF_ANOTHER_SHELL: Final = re.compile(
+_OTHER_SHELL: Final = re.compile(
     r"\s*(?:\S*/)?(?:ba|da|z|k)?sh (?:-\w+ ){0,3}-\w*c (?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\")\s*"
 )
 """``bash -lc '...'``."""
@@ -189,7 +189,7 @@ def effect_of_command(command: str) -> Effect | None:
     if _SPECIAL.search(command) is None:
         words = command.split()
         return _effect_of_words(words) if words else None
-    if "sh " in command and (inner := _OF_ANOTHER_SHELL.fullmatch(command)) is not None:
+    if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
         return effect_of_command(inner[1] or inner[2] or "")
     if "<<" in command:
         command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)

@@ -24,13 +24,13 @@ RESTART: Final = "restart_agent"
 ADMIN_TOOLS: Final = (WRITE_FILE, RESTART)
 """Tools that only an admin may order."""
 
-LONGEST_TEXT: Final = 100_000
+MAX_TEXT_LENGTH: Final = 100_000
 """Characters that are written into a file."""
 PAGE: Final = 12_000
 """Characters of a file, or of a log, that a model is shown at a time."""
 
 _CONTEXT: Final = ("session_id",)
-_LONGEST_PATH: Final = 500
+_MAX_PATH_LENGTH: Final = 500
 # Loading code and starting MCP servers may take a minute each.
 _RESTART_SECONDS: Final = 150.0
 
@@ -78,7 +78,7 @@ class ListArguments(_Arguments):
 class ReadArguments(_Arguments):
     """A file, and where to begin."""
 
-    path: str = Field(min_length=1, max_length=_LONGEST_PATH, description="As list_agent_files shows it.")
+    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH, description="As list_agent_files shows it.")
     offset: int = Field(default=0, ge=0, description="The first character to show.")
 
 
@@ -92,11 +92,11 @@ class WriteArguments(_Arguments):
     """A change of a file."""
 
     ticket_id: str
-    path: str = Field(min_length=1, max_length=_LONGEST_PATH)
-    new: str = Field(max_length=LONGEST_TEXT, description="The new text.")
+    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH)
+    new: str = Field(max_length=MAX_TEXT_LENGTH, description="The new text.")
     old: str = Field(
         default="",
-        max_length=LONGEST_TEXT,
+        max_length=MAX_TEXT_LENGTH,
         description="The exact passage to replace; it must occur once. Empty: `new` is the whole file.",
     )
 

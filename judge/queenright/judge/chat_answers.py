@@ -12,7 +12,7 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge.wording import clock_time, one_line, sentence
 
 _LIMIT: Final = 600
-_MOST_INTERVENTIONS: Final = 5
+_MAX_INTERVENTIONS: Final = 5
 _TOPICS: Final = {
     "happened": r"what(?:'s| is| was)? (?:wrong|the (?:matter|problem|cause))|happen|why\b|reason",
     "now": r"still|(?:right |by )?now\b|current|recover|better\b|running|over\b|alive|state\b|status",
@@ -87,7 +87,7 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
         return ""
     lines = [
         f"{one['kind']} at {clock_time(one['at'])}, {_by(one)}, {str(one['outcome']).replace('_', ' ')}"
-        for one in done[:_MOST_INTERVENTIONS]
+        for one in done[:_MAX_INTERVENTIONS]
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""

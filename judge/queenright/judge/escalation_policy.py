@@ -17,10 +17,10 @@ from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import policy, wording
 
-MORE_TIMES: Final = 3
+MAX_EXTENSIONS: Final = 3
 """How often a worker without progress gets more time; after that it is handed off."""
 
-MOST_MORE_MINUTES: Final = 60
+MAX_EXTRA_MINUTES: Final = 60
 """Total extra time of a worker without progress; or the usual time, if that is longer."""
 
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
@@ -180,12 +180,12 @@ def _has_relief(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None
 
 def _exhausted(escalation: Mapping[str, Any]) -> bool:
     times = int(escalation.get("more_time_given") or 0)
-    return times >= MORE_TIMES or _minutes_given(escalation) >= _most(escalation)
+    return times >= MAX_EXTENSIONS or _minutes_given(escalation) >= _most(escalation)
 
 
 def _extra_time(escalation: Mapping[str, Any]) -> str:
     times = int(escalation.get("more_time_given") or 0)
-    if times >= MORE_TIMES:
+    if times >= MAX_EXTENSIONS:
         return f"more time {times} times"
     return f"{_minutes_given(escalation):g} min more time"
 
@@ -199,4 +199,4 @@ def _usual(escalation: Mapping[str, Any]) -> float:
 
 
 def _most(escalation: Mapping[str, Any]) -> float:
-    return max(MOST_MORE_MINUTES, _usual(escalation))
+    return max(MAX_EXTRA_MINUTES, _usual(escalation))

@@ -33,7 +33,7 @@ FAILURES_UNTIL_RULES: Final = 3
 """Providers fail once or twice in normal operation; a third failure in a row is an outage."""
 RULES_SECONDS: Final = 300.0
 """Long enough to spare a provider that is down, short enough to notice soon that it is back."""
-_NEARLY: Final = 0.99
+_TIMEOUT_FRACTION: Final = 0.99
 """The caller may have the same time limit and cancel the call just before ours."""
 
 
@@ -144,11 +144,14 @@ class Metered:
         try:
             reply = await self._ask(reserved, messages, tools, on_text)
         except asyncio.CancelledError:
-            if self._monotonic() - began >= self._timeout * _NEARLY:
+            if self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION:
                 self._failed("timeout", "the call was cancelled")
             raise
         except Exception as error:
-            late = isinstance(error, TimeoutError) or self._monotonic() - began >= self._timeout * _NEARLY
+            late = (
+                isinstance(error, TimeoutError)
+                or self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION
+            )
             reason: FallbackReason = "timeout" if late else "error"
             if not self._failed(reason, f"{type(error).__name__}: {error}"):
                 raise

@@ -73,7 +73,7 @@ class DecideArguments(BaseModel):
     more_time_minutes: float | None = Field(
         default=None,
         gt=0,
-        le=policy.MOST_MORE_MINUTES,
+        le=policy.MAX_EXTRA_MINUTES,
         description="With `more_time`: how many minutes; default: the usual.",
     )
 

@@ -95,8 +95,8 @@ def queen_prompt(file: Path | None = None) -> Prompt:
 def escalation_prompt() -> Prompt:
     """Return the queen's system prompt as the orchestrator."""
     values = {
-        "more_times": escalation_policy.MORE_TIMES,
-        "more_minutes": escalation_policy.MOST_MORE_MINUTES,
+        "more_times": escalation_policy.MAX_EXTENSIONS,
+        "more_minutes": escalation_policy.MAX_EXTRA_MINUTES,
     }
     return load_prompt("escalation", values)
 

@@ -58,7 +58,7 @@ REQUESTING: Final = frozenset(
 )
 """Events after which there may be a request to the operator."""
 
-_MOST: Final = 1_000
+_MAX_REQUESTS: Final = 1_000
 
 _NOT_STOPPED: Final = {
     Outcome.UNREACHABLE: "it could not be reached",
@@ -174,7 +174,9 @@ class OperatorRequests:
         for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
-        pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
+        pending = await self.store.read(
+            lambda conn: read_approvals(conn, limit=_MAX_REQUESTS, only_open=True)
+        )
         for approval in pending:
             if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)

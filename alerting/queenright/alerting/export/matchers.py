@@ -19,7 +19,7 @@ _MATCHER: Final = re.compile(
     r"""(?P<value>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`)\s*(?:,|$)"""
 )
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ON_EVERY_TARGET: Final = frozenset({"job", "instance"})
+_TARGET_LABELS: Final = frozenset({"job", "instance"})
 
 
 class InvalidMatchersError(QueenrightError):
@@ -64,7 +64,7 @@ def _fault(label: str, sign: str, value: str, of: Of) -> str | None:
             f"`{label}` is a label of Queenright's metrics and not of a target; use target labels "
             "such as job, instance, namespace or cluster"
         )
-    if label in _ON_EVERY_TARGET and sign in ("=", "=~") and not value:
+    if label in _TARGET_LABELS and sign in ("=", "=~") and not value:
         return f"every target has a {label}, so nothing would match"
     return None
 

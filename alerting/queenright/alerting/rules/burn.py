@@ -15,12 +15,18 @@ from typing import Final
 
 from queenright.alerting.rules.promql import duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
-from queenright.health.objectives import FASTEST_BURN, IN_TIME_SECONDS, LATE_SHARE, burning_share, can_burn
+from queenright.health.objectives import (
+    FASTEST_BURN,
+    INTERVENTION_TARGET_SECONDS,
+    LATE_SHARE,
+    burning_share,
+    can_burn,
+)
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
-_SHORTEST: Final = "5m"
+_MIN_WINDOW: Final = "5m"
 _MINIMUM_STEPS: Final = 100
 _MINIMUM_PROBLEMS: Final = 20
 # Of fewer in the longer window, one more or less would change the share by more than the objective.
@@ -70,12 +76,12 @@ class Objective:
     @property
     def bad(self) -> str:
         """The recorded rate of bad events, per second."""
-        return f"cluster:{self.name}:rate{_SHORTEST}"
+        return f"cluster:{self.name}:rate{_MIN_WINDOW}"
 
     @property
     def all(self) -> str:
         """The recorded rate of all events, per second."""
-        return f"cluster:{self.all_name}:rate{_SHORTEST}"
+        return f"cluster:{self.all_name}:rate{_MIN_WINDOW}"
 
     def ratio(self, window: str) -> str:
         """The recorded share of bad events within ``window``."""
@@ -84,7 +90,7 @@ class Objective:
 
 def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
     """Return the objectives of the fleet."""
-    bound = f'le="{IN_TIME_SECONDS:.1f}"'
+    bound = f'le="{INTERVENTION_TARGET_SECONDS:.1f}"'
     acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
     in_time = select(selectors, names.TIME_TO_INTERVENTION, bound, suffix="_bucket")
     return (
@@ -114,7 +120,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             unit="problems",
             setting="",
             summary="Too many interventions start too late.",
-            description=f"of the problems waited longer than {duration_in_words(IN_TIME_SECONDS)} "
+            description=f"of the problems waited longer than {duration_in_words(INTERVENTION_TARGET_SECONDS)} "
             "for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",

@@ -32,7 +32,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 200
+_QUERY_BATCH: Final = 200
 _WAITING: Final = 10_000
 _LOOK_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
@@ -147,7 +147,7 @@ class BreakerStore:
 
     async def _write_some(self) -> None:
         with self._lock:
-            some = list(islice(self._waiting, _AT_ONCE))
+            some = list(islice(self._waiting, _QUERY_BATCH))
         await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
             for one in some:

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 5.0
 
-_AT_ONCE: Final = 100
+_START_BATCH: Final = 100
 """Workers that are started before the event loop runs other work: about 15 ms."""
 
 
@@ -149,7 +149,7 @@ class Climber:
 
     def advance(self, now: float) -> None:
         """Begin due actions, a limited number at a time. Returns before they are done."""
-        for _ in range(_AT_ONCE):
+        for _ in range(_START_BATCH):
             if (due := self.next_deadline()) is None or due > now:
                 return
             _, key = heappop(self._heap)

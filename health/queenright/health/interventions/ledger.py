@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent
 _COUNTED: Final = 100_000
 """The maximum number of sessions whose interventions are counted; the newest stay."""
 
-_MOST_TERMINATIONS: Final = 1000
+_MAX_TERMINATIONS: Final = 1000
 """The maximum number of terminations of an agent that are searched, the newest first."""
 
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
@@ -173,7 +173,7 @@ class Ledger:
         def read(conn: Connection) -> list[Intervention]:
             return record.read_interventions(
                 conn,
-                limit=_MOST_TERMINATIONS,
+                limit=_MAX_TERMINATIONS,
                 agent_id=target.agent_id,
                 kind=ActionKind.TERMINATE,
                 outcome=Outcome.DONE,

@@ -110,7 +110,7 @@ _VERBS: Final = frozenset(
     }.items()
     for ending in endings
 )
-_LONGEST_WORDS: Final = 40
+_MAX_LENGTH: Final = 40
 
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:
@@ -143,7 +143,7 @@ def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
     All words must be nouns of one kind or verbs for running it. A span's name needs both, because "model"
     or "agent" alone may mean something else.
     """
-    if len(text) > _LONGEST_WORDS:
+    if len(text) > _MAX_LENGTH:
         return None
     words = [word.lower() for word in _WORDS.findall(text)]
     kinds = {_NOUNS[word] for word in words if word in _NOUNS}

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _PART: Final = re.compile(r"(0[0-9]{9}|[1-9][0-9]{9,})\.json")
 _TRIES: Final = 100
-_NOTHING: Final = "(earlier messages were omitted)"
+_OMITTED: Final = "(earlier messages were omitted)"
 
 
 class Conversation:
@@ -189,7 +189,7 @@ class Conversation:
                 new = None
             else:
                 kept = _entries(items[position:])
-                text = clip(summary(removed) or _NOTHING, max(reserve - 4, 1) * 4)
+                text = clip(summary(removed) or _OMITTED, max(reserve - 4, 1) * 4)
                 new = self._summary_entry(removed, kept, text)
             await self._disk.run(partial(self._shorten, removed, _within(new, kept, max_tokens)))
             return len(removed)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _BY: Final = "queen"
-_LONGEST_DIFF: Final = 3_500
+_MAX_DIFF_LENGTH: Final = 3_500
 _RUNS_NAMED: Final = 5
 
 
@@ -204,8 +204,8 @@ def _diff(path: str, before: str, after: str) -> tuple[str, str]:
     added = sum(line.startswith("+") for line in lines[2:])
     removed = sum(line.startswith("-") for line in lines[2:])
     text = "\n".join(lines)
-    if len(text) > _LONGEST_DIFF:
-        text = f"{text[:_LONGEST_DIFF]}\n… (the whole change is in the file)"
+    if len(text) > _MAX_DIFF_LENGTH:
+        text = f"{text[:_MAX_DIFF_LENGTH]}\n… (the whole change is in the file)"
     return text, f"+{added} -{removed} lines"
 
 

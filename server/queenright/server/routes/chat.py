@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.judge.chat import LONGEST_MESSAGE
+from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.server.access.caller import caller_of, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
@@ -27,7 +27,7 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 class Message(Body):
     """An operator's message."""
 
-    message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
+    message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_LENGTH, pattern=r"\S")]
     by: By = "operator"
     act: Annotated[
         bool,

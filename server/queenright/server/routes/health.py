@@ -30,7 +30,7 @@ from queenright.server.views.fleet import FleetQuery, Place, find_sessions
 
 router = APIRouter(prefix="/api", tags=["health"])
 
-_LONGEST_HISTORY = 366 * 86_400.0
+_MAX_HISTORY_SECONDS = 366 * 86_400.0
 _STANDINGS = ", ".join(words_of(terms.LadderInputs))
 _ACTIVITIES = ", ".join(words_of(terms.Activity))
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
@@ -179,7 +179,7 @@ async def get_agent_history(
     health: HealthDep,
     agent_id: AgentId,
     seconds: Annotated[
-        float, Query(gt=0, le=_LONGEST_HISTORY, allow_inf_nan=False, description="Length of the history.")
+        float, Query(gt=0, le=_MAX_HISTORY_SECONDS, allow_inf_nan=False, description="Length of the history.")
     ] = 86_400.0,
     limit: Limit = 1000,
     cursor: Cursor = None,
