@@ -107,9 +107,9 @@ def _find_replaced(
 ) -> dict[str, list[Notification]]:
     """Return the replaced alerts that a peer has, by ticket label."""
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
-    for one in notifications:
-        if one.is_silent and peer in one.fired and not one.is_firing(now):
-            by_ticket[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
+    for notification in notifications:
+        if notification.is_silent and peer in notification.fired and not notification.is_firing(now):
+            by_ticket[notification.labels.get(ALERT_LABEL_TICKET_ID, "")].append(notification)
     return by_ticket
 
 

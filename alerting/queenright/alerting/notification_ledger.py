@@ -90,7 +90,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
         for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
             deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
     for listed in deliveries.values():
-        listed.sort(key=lambda one: (-one.last_at, one.receiver, one.status))
+        listed.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
     return deliveries
 
 

@@ -75,7 +75,9 @@ def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> s
     by_rule = redact(inert(_advice(ticket, kind)), _ACTION_LIMIT)
     if not action:
         return by_rule
-    if (rule_kind := next((one for one in FindingKind if action == _advice(ticket, one)), None)) is not None:
+    if (
+        rule_kind := next((kind for kind in FindingKind if action == _advice(ticket, kind)), None)
+    ) is not None:
         return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
     suggested = plain(action, _ACTION_LIMIT, ours=ours)
     return f"{by_rule}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"

@@ -113,10 +113,10 @@ class SilenceWatch:
                 if now < silence.ends_at:
                     by_id.setdefault(silence.id, (silence, [], []))[1].append(peer)
         for ticket_id, labels in self._labels.items():
-            for silence_id in {one for _, answer in answers for one in answer.silence_ids(labels)}:
+            for silence_id in {id_ for _, answer in answers for id_ in answer.silence_ids(labels)}:
                 if silence_id in by_id:
                     by_id[silence_id][2].append(ticket_id)
-        return sorted(by_id.values(), key=lambda one: (one[0].ends_at, one[0].id))
+        return sorted(by_id.values(), key=lambda entry: (entry[0].ends_at, entry[0].id))
 
     async def read_peers(self) -> None:
         """Read the silences of every peer now."""

@@ -77,7 +77,7 @@ def _read(
         queries = [
             query.where(table.c.type == kind.value) for kind in (EventType if types is None else types)
         ]
-    rows = [row for one in queries for row in conn.execute(one)]
+    rows = [row for query in queries for row in conn.execute(query)]
     rows.sort(key=lambda row: -row.seq)
     return [_logged(row, archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
 

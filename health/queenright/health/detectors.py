@@ -79,7 +79,7 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         found += [] if trial is None else [trial]
-    return [one._replace(ticket=False, shadow=True) for one in found]
+    return [finding._replace(ticket=False, shadow=True) for finding in found]
 
 
 def _found(
@@ -421,7 +421,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
-        return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
+        return found[0] if len(found) == 1 else max(found, key=lambda finding: finding.severity.rank)
     if (
         v.recorded_results < loops.minimum_results
         or v.stale_results < loops.known_results_share * v.recorded_results

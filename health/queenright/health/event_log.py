@@ -165,7 +165,7 @@ def read_history(
     else:
         # One query for each type: within a type, its index is in the log's order.
         queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
-    rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
+    rows = sorted((row for query in queries for row in conn.execute(query)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
 

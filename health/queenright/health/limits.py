@@ -80,7 +80,7 @@ def detect_resource_limit(resources: Resources) -> Finding | None:
     full = [each for each in resources if _level(each) is not None]
     if not full:
         return None
-    severity = max((level for each in full if (level := _level(each))), key=lambda one: one.rank)
+    severity = max((level for each in full if (level := _level(each))), key=lambda severity: severity.rank)
     return Finding(
         kind=FindingKind.RESOURCE_LIMIT,
         severity=severity,

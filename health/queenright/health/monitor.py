@@ -521,7 +521,7 @@ class HealthMonitor:
 
         True if its known runs do not overlap and a later one has started.
         """
-        all_runs = (one.vitals for one in self.of_agent(v.agent_id))
+        all_runs = (session.vitals for session in self.of_agent(v.agent_id))
         runs = sorted(
             (run for run in all_runs if run.incarnation_id == v.incarnation_id),
             key=lambda run: run.incarnation_started,
@@ -632,8 +632,8 @@ class HealthMonitor:
         if worker is None or new == old:
             return []
         events = [
-            health_event(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict())
-            for one in worker.findings
+            health_event(EventType.FINDING_CLEARED, worker.vitals, now, finding.to_dict())
+            for finding in worker.findings
         ]
         if worker.state is not _HEALTHY:
             change = {"from": worker.state.value, "to": _HEALTHY.value, "findings": []}
@@ -648,7 +648,7 @@ class HealthMonitor:
             target = self._add_worker(new, now)
             target.incarnation_number = vitals.incarnation_count
         else:
-            older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
+            older, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
         note_origin(vitals, event.data)

@@ -119,7 +119,7 @@ class _Traffic:
 
     def forget(self, since: float) -> None:
         """Forget what was before the window; a span that began before it counts as before it."""
-        for span in [one for one in self.counts if one * _SPAN_SECONDS < since]:
+        for span in [span for span in self.counts if span * _SPAN_SECONDS < since]:
             del self.counts[span]
         while self.last_of and next(iter(self.last_of.values())) <= since:
             self.failing.discard(self.last_of.popitem(last=False)[0])
@@ -164,7 +164,7 @@ class ProviderTraffic:
 
     def providers(self, now: float) -> list[ProviderHealth]:
         """Return the health of each model that was called within the hour, by provider and model."""
-        return sorted(self._health(now), key=lambda one: (one.provider, one.model))
+        return sorted(self._health(now), key=lambda model: (model.provider, model.model))
 
     def _health(self, now: float) -> Iterator[ProviderHealth]:
         for (provider, model), traffic in self._traffic.items():

@@ -472,7 +472,7 @@ _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 
 def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
-    if repeated := next((one for one in channels if channels.count(one) > 1), None):
+    if repeated := next((channel for channel in channels if channels.count(channel) > 1), None):
         raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
     return channels
 

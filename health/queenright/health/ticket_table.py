@@ -79,10 +79,10 @@ def tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
     """Return live tickets of the incidents that the given tickets belong to, oldest first."""
     members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
-    incidents = {one.incident for one in members}
-    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in members})
-    result = [one for one in live if one.incident in incidents]
-    return sorted(result, key=lambda one: (one.first_seen, one.ticket_id))
+    incidents = {ticket.incident for ticket in members}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.worker_agent_id for ticket in members})
+    result = [ticket for ticket in live if ticket.incident in incidents]
+    return sorted(result, key=lambda ticket: (ticket.first_seen, ticket.ticket_id))
 
 
 def ended_tickets_of_incidents(
@@ -90,9 +90,9 @@ def ended_tickets_of_incidents(
 ) -> list[EscalationTicket]:
     """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
     body = select(TICKETS.c.body)
-    incidents = {one.incident for one in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
+    incidents = {ticket.incident for ticket in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
     result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [one for one in result if not one.live and one.incident in incidents]
+    return [ticket for ticket in result if not ticket.live and ticket.incident in incidents]
 
 
 def recent_tickets(

@@ -207,7 +207,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
     output, known = Output(files, passed, failed, since=at, reports=1), v.output
-    if not any(one is not None for one in output.counts):
+    if not any(count is not None for count in output.counts):
         return
     if known is not None and known.counts == output.counts:
         v.output = known._replace(reports=known.reports + 1)

@@ -292,7 +292,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _has_open_question(v: VitalState) -> bool:
-    return any(asks_user(one.tool) for one in v.open_tools or ())
+    return any(asks_user(tool.tool) for tool in v.open_tools or ())
 
 
 def _end_question(v: VitalState, at: float) -> None:

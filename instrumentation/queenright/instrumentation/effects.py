@@ -229,7 +229,7 @@ def question_of(tool: str, arguments: object) -> str:
         return ""
     arguments = _parsed(arguments)
     if isinstance(arguments, Mapping) and isinstance(several := arguments.get("questions"), list):
-        arguments = {"text": " ".join(_text_in(one, _QUESTIONS) for one in several)}
+        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in several)}
     return _text_in(arguments, _QUESTIONS).strip() or tool
 
 

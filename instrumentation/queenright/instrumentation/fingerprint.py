@@ -328,7 +328,7 @@ def _texts_of(arguments: object) -> list[str]:
     texts: list[str] = []
     for value in list(arguments.values())[:_MAX_TEXTS]:
         each = value[:_MAX_TEXTS] if isinstance(value, list | tuple) else (value,)
-        texts += [one.strip() for one in each if isinstance(one, str)]
+        texts += [item.strip() for item in each if isinstance(item, str)]
     texts = [text for text in texts if len(text) >= _MIN_TEXT_LENGTH]
     return sorted(texts, key=len, reverse=True)[:_MAX_TEXTS] if len(texts) > 1 else texts
 

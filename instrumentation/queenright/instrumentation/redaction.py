@@ -602,7 +602,7 @@ def _mask_keys(word: re.Match[str]) -> str:
 def _mask_bare_key(match: re.Match[str]) -> str:
     text = match[0].translate(_SEPARATORS)
     kinds = [1 if c.isdigit() else 2 if c.isupper() else 3 for c in text]
-    changes = sum(one != other for one, other in itertools.pairwise(kinds))
+    changes = sum(kind != other for kind, other in itertools.pairwise(kinds))
     # A hexadecimal hash has letters of only one case.
     return MASK if len(set(kinds)) == 3 and changes >= _MIN_CHANGES else match[0]
 

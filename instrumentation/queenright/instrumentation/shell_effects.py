@@ -366,4 +366,4 @@ def _slept(words: Sequence[str]) -> float:
     lengths = [_LENGTH.fullmatch(word) for word in words]
     if not lengths or None in lengths:
         return math.inf
-    return sum(float(one[1]) * _UNITS[one[2]] for one in lengths if one is not None)
+    return sum(float(length[1]) * _UNITS[length[2]] for length in lengths if length is not None)

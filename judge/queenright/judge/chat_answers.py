@@ -86,8 +86,9 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
     if done is None:
         return ""
     lines = [
-        f"{one['kind']} at {clock_time(one['at'])}, {_by(one)}, {str(one['outcome']).replace('_', ' ')}"
-        for one in done[:_MAX_INTERVENTIONS]
+        f"{action['kind']} at {clock_time(action['at'])}, {_by(action)}, "
+        f"{str(action['outcome']).replace('_', ' ')}"
+        for action in done[:_MAX_INTERVENTIONS]
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""

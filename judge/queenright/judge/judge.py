@@ -248,11 +248,11 @@ class HealthJudge:
             report = Report(health, _with_note(draft, note), trace_id, span_id, RULES)
             reports.append((report, summary))
         raised = await self._tickets.raise_tickets([report for report, _ in reports])
-        for (report, summary), one in zip(reports, raised, strict=True):
+        for (report, summary), raised_ticket in zip(reports, raised, strict=True):
             health = report.health
-            outcome: CheckOutcome = "healthy" if one is None else "ticket"
-            if one is not None:
-                self._coverage.note_ticket(health, one.ticket)
+            outcome: CheckOutcome = "healthy" if raised_ticket is None else "ticket"
+            if raised_ticket is not None:
+                self._coverage.note_ticket(health, raised_ticket.ticket)
             self._answers.note_request(health, now)
             self._answers.note_outcome(health.key, outcome, now)
             self._trends.note(summary, now, outcome)
@@ -318,9 +318,9 @@ class HealthJudge:
             except Exception:
                 _log.exception("cannot count %d tickets", len(reports))
                 continue
-            for (report, summary), one in zip(reports, raised, strict=True):
-                if one is not None:
-                    self._coverage.note_ticket(report.health, one.ticket)
+            for (report, summary), raised_ticket in zip(reports, raised, strict=True):
+                if raised_ticket is not None:
+                    self._coverage.note_ticket(report.health, raised_ticket.ticket)
                     counted = True
                     record.counted += 1
                     self._trends.note(summary, now, "counted")

@@ -68,9 +68,9 @@ class Metered:
         self._role = role
         self._timeout = settings.timeout_seconds
         self._metrics = metrics
-        for one in (model, stand_in):
-            if one is not None:
-                metrics.initialise(role, one.name)
+        for called in (model, stand_in):
+            if called is not None:
+                metrics.initialise(role, called.name)
         self._budget = budget
         self._stand_in = stand_in
         self._monotonic = monotonic

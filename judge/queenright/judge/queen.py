@@ -202,7 +202,9 @@ class Queen:
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
             try:
-                await self._decide_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
+                await self._decide_all(
+                    [decision for id_ in batch if (decision := self._by_rules(id_)) is not None]
+                )
             except Exception:
                 _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
             for ticket_id in batch:

@@ -55,5 +55,5 @@ def _masked_value(value: Any) -> Any:
         # A ticket is JSON in a string: masking the string as a whole could break the JSON.
         return _masked(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
     if isinstance(value, dict):
-        return {sanitise(key): _masked_value(one) for key, one in value.items()}
-    return [_masked_value(one) for one in value] if isinstance(value, list) else value
+        return {sanitise(key): _masked_value(item) for key, item in value.items()}
+    return [_masked_value(item) for item in value] if isinstance(value, list) else value

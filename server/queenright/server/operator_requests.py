@@ -77,7 +77,7 @@ def find_requests(
     found = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
         found.append(_approval(approval))
-    return [one for one in found if one is not None]
+    return [request for request in found if request is not None]
 
 
 def find_request(
@@ -113,7 +113,11 @@ def find_request(
 
 def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
     found = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
-    return [one for one in found if one.session_id == session_id and one.outcome is not Outcome.REFUSED]
+    return [
+        request
+        for request in found
+        if request.session_id == session_id and request.outcome is not Outcome.REFUSED
+    ]
 
 
 def _approval(approval: Approval) -> OperatorRequest:
@@ -138,14 +142,14 @@ def _decision(question: Escalation, settings: InterventionSettings) -> OperatorR
     )
 
 
-def _not_stopped(one: Intervention) -> OperatorRequest:
-    detail = plain(one.detail, 300)
-    why = f"{_NOT_STOPPED[one.outcome]} ({detail})" if detail else _NOT_STOPPED[one.outcome]
+def _not_stopped(intervention: Intervention) -> OperatorRequest:
+    detail = plain(intervention.detail, 300)
+    why = f"{_NOT_STOPPED[intervention.outcome]} ({detail})" if detail else _NOT_STOPPED[intervention.outcome]
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",
         text=f"Terminating this worker failed: {why}. It may still be running: end its process yourself. "
-        f"To continue its work afterwards: queenright recover {shlex.quote(one.session_id)}",
-        since=one.finished_at or one.created_at,
+        f"To continue its work afterwards: queenright recover {shlex.quote(intervention.session_id)}",
+        since=intervention.finished_at or intervention.created_at,
     )
 
 

@@ -258,7 +258,7 @@ def _load(
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
             values = (content, dict(defaults or {}))
-            return (*sources, *(InitSettingsSource(settings_cls, one) for one in values))
+            return (*sources, *(InitSettingsSource(settings_cls, value) for value in values))
 
         def read_again(self) -> Settings:
             if file is not None and is_pipe:
@@ -287,11 +287,11 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
             changed[name] = _anchored(value, folder)
         elif isinstance(value, Path):
             changed[name] = folder / value
-        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
+        elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):
             # `agents.load` may hold names below a root, which are not paths from here.
             named = name == "load"
             changed[name] = tuple(
-                one if named and not (folder / one).exists() else folder / one for one in value
+                item if named and not (folder / item).exists() else folder / item for item in value
             )
     made = block.model_copy(update=changed)
     made.__pydantic_fields_set__ = set(block.model_fields_set)

@@ -84,7 +84,7 @@ def kubernetes_files(
     part = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
-        **{path: yaml_text(one, comments=[_WRITTEN]) for path, one in objects.items()},
+        **{path: yaml_text(content, comments=[_WRITTEN]) for path, content in objects.items()},
         "alertmanager-snippet.yaml": yaml_text(
             {
                 "route": {"routes": [part["route"]]},

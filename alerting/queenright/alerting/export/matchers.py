@@ -71,8 +71,8 @@ def _fault(label: str, sign: str, value: str, of: Of) -> str | None:
 
 def _own_labels(of: Of) -> frozenset[str]:
     """Return the labels of Queenright's metrics, except those that all worker metrics share."""
-    workers = [one for one in names.METRICS.values() if one.name.startswith("queenright_worker_")]
-    others = [one for one in names.METRICS.values() if one not in workers]
-    listed = {label for one in (workers if of == "worker" else others) for label in one.labels}
-    shared = set.intersection(*(set(one.labels) for one in workers)) if of == "worker" else set()
+    workers = [metric for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_")]
+    others = [metric for metric in names.METRICS.values() if metric not in workers]
+    listed = {label for metric in (workers if of == "worker" else others) for label in metric.labels}
+    shared = set.intersection(*(set(metric.labels) for metric in workers)) if of == "worker" else set()
     return frozenset(listed - shared | {"le"})

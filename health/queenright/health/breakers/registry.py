@@ -177,7 +177,9 @@ class BreakerRegistry:
         """
         with self._lock:
             if only_open:
-                candidates = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
+                candidates = [
+                    n for n, breaker in self._breakers.items() if breaker.state is not BreakerState.CLOSED
+                ]
             else:
                 candidates = list(self._breakers)
         names = heapq.nsmallest(limit, (name for name in candidates if name > after))

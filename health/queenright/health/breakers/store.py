@@ -150,9 +150,9 @@ class BreakerStore:
             some = list(islice(self._waiting, _QUERY_BATCH))
         await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
-            for one in some:
+            for row in some:
                 # Unless it was crowded out meanwhile.
-                if self._waiting and self._waiting[0] is one:
+                if self._waiting and self._waiting[0] is row:
                     self._waiting.popleft()
         self._publish(*(event for _, event in some))
 

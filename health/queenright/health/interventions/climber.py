@@ -329,37 +329,37 @@ class Climber:
 
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
-        one = self._ledger.uncertain.get(worker.key)
+        intervention = self._ledger.uncertain.get(worker.key)
         ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
-        return one is not None and (ended or one.target != Target.of(worker.vitals))
+        return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
-        one = self._ledger.uncertain[worker.key]
-        if one.target != Target.of(worker.vitals):
+        intervention = self._ledger.uncertain[worker.key]
+        if intervention.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
-            if one.outcome is Outcome.STARTED:
+            if intervention.outcome is Outcome.STARTED:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
-                await self._actions.interrupted(one, ladder, detail)
+                await self._actions.interrupted(intervention, ladder, detail)
             return
         ours = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
         )
         await self._actions.confirm(
-            one,
-            Stopped(confirmed=True, checkpoint_id=one.checkpoint_id, detail="it has ended"),
+            intervention,
+            Stopped(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
             ladder=self._after_termination(ladder) if ladder is not None and ours else None,
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
         """Record that a worker continues after its termination, and hand it to a person."""
         target = Target.of(worker.vitals)
-        one = self._ledger.uncertain.get(worker.key)
-        if one is None or one.target != target:
-            one = await self._ledger.find_stopped(target)
-        if one is not None and one.outcome is Outcome.DONE:
-            self._ledger.uncertain[worker.key] = one
+        intervention = self._ledger.uncertain.get(worker.key)
+        if intervention is None or intervention.target != target:
+            intervention = await self._ledger.find_stopped(target)
+        if intervention is not None and intervention.outcome is Outcome.DONE:
+            self._ledger.uncertain[worker.key] = intervention
             current = self._ledger.ladders.get(worker.key)
             if current is None or current.target != target:
                 # A person stopped it without recovery.
@@ -373,7 +373,7 @@ class Climber:
                 "progress_before": worker.vitals.last_progress,
             }
             await self._actions.unconfirmed(
-                one,
+                intervention,
                 current.model_copy(update=human),
                 "its termination was confirmed, but its telemetry shows that it is still working",
             )

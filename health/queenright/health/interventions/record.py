@@ -109,31 +109,31 @@ class Answer(BaseModel):
     more_time_seconds: float | None = None
 
 
-def write_intervention(conn: Connection, one: Intervention) -> None:
+def write_intervention(conn: Connection, intervention: Intervention) -> None:
     """Insert or replace an intervention."""
     values = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "incarnation_id": one.incarnation_id,
-        "kind": one.kind.value,
-        "outcome": one.outcome.value,
-        "created_at": one.created_at,
-        "body": one.model_dump_json(),
+        "agent_id": intervention.agent_id,
+        "session_id": intervention.session_id,
+        "incarnation_id": intervention.incarnation_id,
+        "kind": intervention.kind.value,
+        "outcome": intervention.outcome.value,
+        "created_at": intervention.created_at,
+        "body": intervention.model_dump_json(),
     }
-    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, one.intervention_id, values)
+    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention.intervention_id, values)
 
 
-def write_escalation(conn: Connection, one: Escalation) -> None:
+def write_escalation(conn: Connection, escalation: Escalation) -> None:
     """Insert or replace an escalation."""
     values = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "status": one.status.value,
-        "created_at": one.created_at,
-        "deadline": one.deadline,
-        "body": one.model_dump_json(),
+        "agent_id": escalation.agent_id,
+        "session_id": escalation.session_id,
+        "status": escalation.status.value,
+        "created_at": escalation.created_at,
+        "deadline": escalation.deadline,
+        "body": escalation.model_dump_json(),
     }
-    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, one.escalation_id, values)
+    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation.escalation_id, values)
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:

@@ -154,10 +154,10 @@ class InterventionService:
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
-        for one in await self.ledger.load():
-            ladder = self.ledger.ladders.get(one.target.key)
+        for intervention in await self.ledger.load():
+            ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
-            await self._actions.interrupted(one, ladder, detail)
+            await self._actions.interrupted(intervention, ladder, detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
             self._climber.schedule(key, self._clock())
@@ -168,12 +168,16 @@ class InterventionService:
 
     async def _close_orphaned_terminations(self) -> None:
         """Close interrupted terminations that no ladder resumes: those an operator requested."""
-        for key, one in list(self.ledger.uncertain.items()):
+        for key, intervention in list(self.ledger.uncertain.items()):
             ladder = self.ledger.ladders.get(key)
-            climbs = ladder is not None and ladder.target == one.target and ladder.level is Level.TERMINATING
-            if one.outcome is Outcome.STARTED and not climbs:
+            climbs = (
+                ladder is not None
+                and ladder.target == intervention.target
+                and ladder.level is Level.TERMINATING
+            )
+            if intervention.outcome is Outcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
-                await self._actions.unconfirmed(one, ladder, detail)
+                await self._actions.unconfirmed(intervention, ladder, detail)
 
     def hold_until(self, at: float) -> None:
         """Begin no action automatically before ``at``, in seconds since the epoch."""
@@ -249,9 +253,11 @@ class InterventionService:
     async def _answered(self, instruction: Instruction, outcome: Outcome) -> None:
         key = (instruction.agent_id, instruction.session_id)
         async with self._climber.lock(key):
-            one = await self.ledger.find_intervention(instruction.instruction_id)
-            if one is not None and one.outcome is Outcome.QUEUED:
-                await self._actions.answered(one, outcome, instruction.detail, self.ledger.ladders.get(key))
+            intervention = await self.ledger.find_intervention(instruction.instruction_id)
+            if intervention is not None and intervention.outcome is Outcome.QUEUED:
+                await self._actions.answered(
+                    intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
+                )
 
     # -- the orchestrator -----------------------------------------------------------------------
 

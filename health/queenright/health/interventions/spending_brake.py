@@ -78,7 +78,7 @@ class SpendingBrake:
         if self._settings.spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
-        limits = "; ".join(reached[one] for one in sorted(new))
+        limits = "; ".join(reached[spent] for spent in sorted(new))
         task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
         self._running.add(task)
         task.add_done_callback(self._running.discard)

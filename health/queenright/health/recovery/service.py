@@ -723,7 +723,7 @@ class RecoveryService:
                 conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
             )
         )
-        return any(one.target == target for one in unconfirmed)
+        return any(recovery.target == target for recovery in unconfirmed)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():

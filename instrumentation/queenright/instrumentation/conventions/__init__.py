@@ -66,7 +66,7 @@ def _attributes() -> dict[str, tuple[str, ...]]:
 
 
 def _joined(table: str) -> dict[str, Kind]:
-    return {key: kind for one in CONVENTIONS for key, kind in getattr(one, table, {}).items()}
+    return {key: kind for convention in CONVENTIONS for key, kind in getattr(convention, table, {}).items()}
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
@@ -75,15 +75,19 @@ OPERATIONS: Final[Mapping[str, Kind]] = _joined("OPERATIONS")
 """``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
 MARKERS: Final[Mapping[str, Kind]] = _joined("MARKERS")
 SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = tuple(
-    row for one in CONVENTIONS for row in getattr(one, "SPAN_NAMES", ())
+    row for convention in CONVENTIONS for row in getattr(convention, "SPAN_NAMES", ())
 )
-SCOPES: Final[tuple[str, ...]] = tuple(scope for one in CONVENTIONS for scope in getattr(one, "SCOPES", ()))
+SCOPES: Final[tuple[str, ...]] = tuple(
+    scope for convention in CONVENTIONS for scope in getattr(convention, "SCOPES", ())
+)
 _BARE_SPAN_NAMES: Final = _joined("BARE_SPAN_NAMES")
 CONTENT_EVENTS: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
-    name: fields for one in CONVENTIONS for name, fields in getattr(one, "CONTENT_EVENTS", {}).items()
+    name: fields
+    for convention in CONVENTIONS
+    for name, fields in getattr(convention, "CONTENT_EVENTS", {}).items()
 }
 NO_WORK: Final[frozenset[str]] = frozenset(
-    value for one in CONVENTIONS for value in getattr(one, "NO_WORK", ())
+    value for convention in CONVENTIONS for value in getattr(convention, "NO_WORK", ())
 )
 _FIELD: Final = re.compile(r"\{([^{}!:]+)(?:![rs])?\}")
 

@@ -99,8 +99,8 @@ def _cost(ticket: Ticket) -> str:
 
 def _notified(ticket: Ticket) -> str:
     """Return the receivers that were notified, in the order of time."""
-    rows = sorted(ticket.notified, key=lambda one: one.first_at)
-    return ", ".join(f"{one.receiver} ({one.status}, {local_time(one.first_at)})" for one in rows)
+    rows = sorted(ticket.notified, key=lambda notification: notification.first_at)
+    return ", ".join(f"{row.receiver} ({row.status}, {local_time(row.first_at)})" for row in rows)
 
 
 def _duration(ticket: Ticket, now: float) -> str:
@@ -150,7 +150,7 @@ def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> No
     found = service.tickets.timeline(find_ticket_id(service, ticket))
     if found.more and not as_json:
         typer.echo("Only the newest entries are shown.", err=True)
-    lines = (f"{local_time(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
+    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in found.timeline)
     print_list(found.timeline, lines, "No entries.", as_json=as_json)
 
 

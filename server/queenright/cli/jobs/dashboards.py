@@ -128,7 +128,7 @@ def _faults(files: Mapping[str, str], settings: HealthSettings) -> list[str]:
     errors = [f"duplicate uid {uid}" for uid in sorted(set(uids)) if uids.count(uid) > 1]
     for name, board in boards.items():
         panels = [*queries(board, variables={}), *annotation_queries(board, variables={})]
-        metrics = {metric for one in panels for metric in _METRIC.findall(_TEXT.sub('""', one.expr))}
+        metrics = {metric for panel in panels for metric in _METRIC.findall(_TEXT.sub('""', panel.expr))}
         errors += [
             f"{name}: unknown metric {metric}"
             for metric in sorted(metrics)

@@ -140,7 +140,7 @@ def _warn(message: str) -> None:
 
 def _parse_labels(given: Sequence[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for label in (part for one in given for part in one.split(",")):
+    for label in (part for path in given for part in path.split(",")):
         match = _LABEL.fullmatch(label.strip())
         if match is None:
             raise UsageError(

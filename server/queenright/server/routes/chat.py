@@ -60,4 +60,4 @@ async def list_ticket_messages(
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
     messages = await service.judging.chat.history(ticket_id, after=after, limit=limit)
-    return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in messages])
+    return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])

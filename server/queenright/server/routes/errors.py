@@ -225,7 +225,7 @@ def _allowed_methods(request: Request) -> set[str]:
         and route.original_route.matches(request.scope)[0] is not Match.NONE
     ]
     paths = [route.path for route in matching if route.path is not None]
-    path = max(paths, key=lambda one: (one.count("/"), -one.count("{")), default="")
+    path = max(paths, key=lambda path: (path.count("/"), -path.count("{")), default="")
     return {method for route in matching if route.path == path for method in route.methods or ()}
 
 

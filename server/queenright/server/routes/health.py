@@ -122,8 +122,8 @@ async def list_agents(
         "agents",
         found.shown,
         limit,
-        row=lambda one: agent_row(service, one[1]),
-        place=lambda one: (sort, *one[0]),
+        row=lambda worker: agent_row(service, worker[1]),
+        place=lambda key: (sort, *key[0]),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=found.total,
         counts=found.counts,
@@ -156,8 +156,8 @@ async def list_agent_health(
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
-        row=lambda one: agent_health_row(service, workers[one.agent_id, one.session_id], one),
-        place=lambda one: (one.agent_id, one.session_id),
+        row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
+        place=lambda row: (row.agent_id, row.session_id),
     )
     return set_etag(response, found)
 
@@ -197,7 +197,7 @@ async def get_agent_history(
         found[::-1],
         limit,
         row=api.HistoryRow.of,
-        place=lambda one: (one.seq,),
+        place=lambda event: (event.seq,),
         backwards=True,
     )
 

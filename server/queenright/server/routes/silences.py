@@ -35,7 +35,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
     return api.Silences(
-        silences=[_row(*one) for one in watch.silences()],
+        silences=[_row(*silence) for silence in watch.silences()],
         unknown=watch.unknown,
         peers=[
             api.SilencePeer(peer=view.peer, read_at=view.read_at, error=view.error or None)

@@ -97,8 +97,8 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
         "tickets",
         await _rows(service, await service.tickets.history(limit + 1, before=before, **filters)),
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.first_seen, one.ticket_id),
+        row=lambda row: row,
+        place=lambda row: (row.first_seen, row.ticket_id),
     )
 
 

@@ -77,9 +77,10 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     if ticket.incident_id:
         entries.append(_incident_entry(ticket))
     entries += [
-        _delivery_entry(one) for one in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
+        _delivery_entry(delivery)
+        for delivery in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
     ]
-    return api.Timeline(timeline=sorted(entries, key=lambda one: one.at), more=len(rows) > _MAX_ENTRIES)
+    return api.Timeline(timeline=sorted(entries, key=lambda entry: entry.at), more=len(rows) > _MAX_ENTRIES)
 
 
 def _is_about(event: AgentEvent, ticket: EscalationTicket, names: Collection[WorkerKey]) -> bool:
@@ -111,6 +112,6 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
     )
 
 
-def _delivery_entry(one: DeliveredNotification) -> api.TimelineEntry:
-    text = f"Alertmanager notified {one.receiver} ({one.status})"
-    return api.TimelineEntry(at=one.first_at, what="receiver_notified", text=text, by="", event_id="")
+def _delivery_entry(delivery: DeliveredNotification) -> api.TimelineEntry:
+    text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
+    return api.TimelineEntry(at=delivery.first_at, what="receiver_notified", text=text, by="", event_id="")

@@ -106,8 +106,8 @@ async def _page(
         "rows",
         found,
         limit,
-        row=lambda one: masked(one[1]),
-        place=lambda one: (session or "", level, one[0]),
+        row=lambda entry: masked(entry[1]),
+        place=lambda entry: (session or "", level, entry[0]),
         level=level,
         session_id=session,
     )

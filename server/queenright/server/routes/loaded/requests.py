@@ -170,9 +170,9 @@ def masked(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value, TEXT_LIMIT)
     if isinstance(value, Mapping):
-        return {str(key): masked(one) for key, one in value.items()}
+        return {str(key): masked(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one) for one in value]
+        return [masked(item) for item in value]
     return value
 
 
