@@ -31,7 +31,7 @@ def answer(message: str, case: Mapping[str, Any], worker: Mapping[str, Any] | No
 
     Args:
         message: The operator's words.
-        case: The ticket's case, as in ``chat_case.case_of``; of what it lacks, nothing is said.
+        case: The ticket's case, as in ``chat_case.case_of``; the answer omits what is missing.
         worker: The worker's health; None if it was not read.
     """
     ticket = case.get("ticket") or {}

@@ -1,4 +1,4 @@
-"""What the queen is shown about a ticket, besides the worker's health."""
+"""The case of a ticket, for the queen: the ticket, interventions and related tickets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_INTERVENTIONS: Final = 10
 _MAX_RELATED: Final = 6
 _TEXT_LIMIT: Final = 200
 
-# Of no use in an answer to a person, or repeated elsewhere in the case.
+# Not useful in an answer to a person, or repeated elsewhere in the case.
 _OMITTED: Final = {
     "created_at",
     "fingerprint",

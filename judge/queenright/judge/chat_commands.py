@@ -32,9 +32,9 @@ class Command:
     tool: str
     arguments: Mapping[str, Any]
     by_hand: str
-    """The same as a command in the terminal."""
+    """The equivalent command line."""
     more_tools: tuple[str, ...] = ()
-    """Tools that it allows besides."""
+    """Further tools that it allows."""
 
     @property
     def tools(self) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ class HealthJudge:
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
-        # New trouble first: what is only counted has its ticket already, and there may be thousands.
+        # New problems first: thousands of others may only need to be counted on their tickets.
         outcomes = await self._judge_all(due, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
@@ -332,7 +332,7 @@ class HealthJudge:
         self._has_raised, self._rejections = False, []
         health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.wants(health):
-            # While others were judged it recovered, or the rules wrote its ticket.
+            # It recovered while others were judged, or the rules wrote its ticket.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.note_request(health, self._clock())
         vitals = health.vitals

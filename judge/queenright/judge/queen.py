@@ -1,4 +1,4 @@
-"""The queen: a node that triages every ticket, and a bypass for tickets that she does not answer in time."""
+"""The queen: a node that triages every ticket, dismisses or intervenes; with a bypass for late decisions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MAX_WAITING: Final = 1_000_000
 
 
 class DismissArguments(BaseModel):
-    """The reason to keep a ticket from the operator."""
+    """The reason to dismiss a ticket."""
 
     model_config = ConfigDict(extra="forbid")
 

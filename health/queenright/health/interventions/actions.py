@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _TEXT_LIMIT: Final = 2000
 _NUDGE_LIFETIME_SECONDS: Final = 600.0
-"""A nudge that is not fetched by then is dropped: its subject is over."""
+"""A nudge that is not fetched within this time expires, because it is outdated."""
 
 Sign = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over its content."""
@@ -37,7 +37,7 @@ Sign = Callable[[AgentEvent], AgentEvent]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationLadders:
-    """A worker's ladder during its termination, once it has certainly stopped, and otherwise."""
+    """A worker's ladder during its termination, after a confirmed stop, and after an unconfirmed one."""
 
     during: Ladder | None
     done: Ladder | None
@@ -49,7 +49,7 @@ class Actions:
     Executes actions on workers and records them.
 
     Args:
-        controls: Reach workers; the first that reaches one is used.
+        controls: Worker controls; the first that reaches the worker is used.
         stop_reason: Returns why all actions are stopped, or None.
     """
 
@@ -96,9 +96,9 @@ class Actions:
         dry: bool = False,
     ) -> Intervention:
         """
-        Put a message into the worker's context. The outcome tells how far it got.
+        Put a message into the worker's context. The outcome states whether it was delivered.
 
-        The worker gets the message as it is; the record has its secrets masked.
+        The worker gets the original message; the record has its secrets masked.
 
         Args:
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
@@ -253,7 +253,7 @@ class Actions:
             detail = stopped.detail if stopped.lingers else "it has ended"
             stopped = replace(stopped, confirmed=True, detail=detail)
         if not stopped.confirmed:
-            # It may still be working: no event claims otherwise, and nothing is started in its place.
+            # It may still be working, so no event reports its end and nothing replaces it.
             return await self._end(
                 intervention, Outcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
             )
@@ -350,13 +350,13 @@ class Actions:
     async def interrupted(
         self, intervention: Intervention, ladder: Ladder | None, detail: str
     ) -> Intervention:
-        """Record that the end of an action is unknown."""
+        """Record that the result of an action is unknown."""
         return await self._end(intervention, Outcome.FAILED, ladder, detail=detail)
 
     async def answered(
         self, intervention: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None
     ) -> None:
-        """Record the result of a nudge that the worker fetched, or did not."""
+        """Record the result of a nudge: the worker's answer, or that it was not fetched."""
         intervention = intervention.model_copy(update={"answered_at": self._clock()})
         await self._end(intervention, outcome, ladder, detail=detail)
 

@@ -139,7 +139,7 @@ class Approvals:
         Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            by: Who asks; a person of this name may not approve it.
+            by: The requester; a person of this name may not approve it.
             ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
                 could stop the worker themselves.
 
@@ -201,8 +201,8 @@ class Approvals:
         Approve a request and terminate the worker. It is checked again first, and may become void.
 
         Args:
-            by: Who approves it; not who asked.
-            reason: Why, if there is more to say.
+            by: The approver; not the requester.
+            reason: Optional reason.
 
         Returns:
             The request with the ``outcome`` of the termination.
@@ -335,7 +335,7 @@ class Approvals:
     # -- terminations -------------------------------------------------------------------------------
 
     async def _resume(self, approval: Approval) -> None:
-        """Carry out an earlier approval unless it had started. Nothing awaits this."""
+        """Carry out an earlier approval unless it has started. Runs in the background."""
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, approval.intervention_id))
             if begun is not None:

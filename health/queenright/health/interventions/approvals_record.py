@@ -27,7 +27,7 @@ class ApprovalStatus(StrEnum):
     EXPIRED = "expired"
     """Nobody answered in time."""
     VOID = "void"
-    """It needs no answer any more: the worker made progress, waits, has ended or was restarted."""
+    """No longer needed: the worker made progress, waits, has ended or was restarted."""
 
 
 class Approval(WorkerRecord):
@@ -92,7 +92,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
 
 
 def describe_requester(asked_by: str, ordered_by: str) -> str:
-    """Return who asks, and on whose order, if anybody's."""
+    """Return the requester, and the person whose order it carries out, if any."""
     return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
 
 

@@ -51,7 +51,7 @@ class TaskRecovery(Protocol):
         ...
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether anything here could start this worker again."""
+        """Return whether this service can start the worker again."""
         ...
 
 
@@ -60,7 +60,7 @@ class Climber:
     Climbs ladders. Belongs to one event loop.
 
     Args:
-        recovery: Recovers what was stopped or crashed.
+        recovery: Recovers workers that were stopped or crashed.
         stop_reason: Returns why all actions are stopped, or None.
         ask: Passes each escalation to the orchestrator.
     """
@@ -217,7 +217,7 @@ class Climber:
         if at > now:
             self.schedule(key, at)
         elif self._stop_reason() is None:
-            # With the emergency stop on nothing is due; its release reschedules every worker.
+            # During the emergency stop nothing is due; its release reschedules every worker.
             self.budget.spend(now)
             await self._do(step.action, step.ladder, worker, now)
             self.consider(worker)

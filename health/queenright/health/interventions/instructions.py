@@ -67,7 +67,7 @@ class Instruction(BaseModel):
 
 
 class InstructionNotFoundError(QueenrightError):
-    """Raised when an instruction is answered that this worker never had."""
+    """Raised for an answer to an instruction that this worker never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")

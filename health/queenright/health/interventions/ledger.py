@@ -18,7 +18,7 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
-"""The maximum number of sessions whose interventions are counted; the newest stay."""
+"""The maximum number of sessions whose interventions are counted: the newest."""
 
 _MAX_TERMINATIONS: Final = 1000
 """The maximum number of terminations of an agent that are searched, the newest first."""

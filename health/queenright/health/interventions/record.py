@@ -17,7 +17,7 @@ from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
 MORE_TIME_SECONDS: Final = 900.0
-"""What "more time" is if the decision names none; each decision may name another."""
+"""Default of ``more_time_seconds`` of a decision."""
 OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 
@@ -25,13 +25,13 @@ class Outcome(StrEnum):
     """The outcome of an intervention."""
 
     STARTED = "started"
-    """It started; its end is unknown."""
+    """Started; the result is unknown."""
     DONE = "done"
     QUEUED = "queued"
     """The worker will fetch it."""
     UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
-    """The worker was asked to stop, and nothing shows that it has."""
+    """The worker was asked to stop; the stop is not confirmed."""
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
@@ -47,7 +47,7 @@ class Intervention(WorkerRecord):
     kind: ActionKind
     outcome: Outcome
     by: str
-    """``ladder``, ``queen``, ``orchestrator``, or the person who asked for it."""
+    """``ladder``, ``queen``, ``orchestrator``, or the person who requested it."""
     reason: str
     attempt: int = 1
     trouble_since: float | None = None

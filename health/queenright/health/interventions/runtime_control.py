@@ -17,7 +17,7 @@ from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.workers import InvalidWorkerError, RunningWorker
 
 _GRACE_SECONDS: Final = 0.1
-"""How long to wait for a run that is ending when its time is up."""
+"""Extra seconds for a run that is ending at its deadline."""
 
 
 class RuntimeControl:

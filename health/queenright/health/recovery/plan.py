@@ -24,7 +24,7 @@ from queenright.health.vitals import SessionStatus
 HOUR: Final = 3600.0
 
 _JITTER: Final = 0.2
-"""Each backoff is longer by up to this share, so that many workers do not come back at once."""
+"""Each backoff is longer by up to this fraction, so that many workers do not restart at once."""
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
 
 
@@ -58,7 +58,7 @@ def next_attempt(
     Args:
         begun: When recoveries of the agent began, or will.
         dice: 0 to 1, spreads the backoff.
-        reviewed: A person has looked at the task: it may exceed its own limit, but not the hourly one.
+        reviewed: A person has reviewed the task: it may exceed its own limit, but not the hourly one.
     """
     tries = [each for each in past if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
@@ -180,7 +180,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
     Return why a task with a running worker is not recovered, and what to do.
 
     Args:
-        is_stopping: Whether it was asked to stop, and its end is not confirmed.
+        is_stopping: Whether a stop was requested and is not confirmed.
         settings: When a process counts as dead.
     """
     v = worker.vitals

@@ -1,7 +1,7 @@
 """
 The recovery service: recovers tasks within limits, durably.
 
-Every step is one transaction with the recovery and its event; only then is it acted on or published. That a
+Every step writes the recovery and its event in one transaction before it takes effect. That a
 worker is about to be started is recorded first, so that a service that is killed halfway knows whether it
 started one, and never starts it twice.
 """
@@ -42,7 +42,7 @@ __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "T
 WATCH_SECONDS: Final = 900.0
 """A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
 _STORE_SECONDS: Final = 5.0
-"""The delay before a store that failed is tried again."""
+"""Seconds until a failed store is retried."""
 
 _LIFE: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
@@ -167,8 +167,8 @@ class RecoveryService:
         Args:
             target: The incarnation of the worker that is over.
             task_id: The task; by default the name that the worker gives it, else its session's id.
-            reviewed: A person has looked at the task, and it may exceed the limit for one task.
-            from_start: A person has looked, and it may start over if there is no checkpoint.
+            reviewed: A person has reviewed the task: it may exceed the limit for one task.
+            from_start: A person allows it to start over if there is no checkpoint.
 
         Raises:
             StoreError: Recording failed; nothing has changed.

@@ -1,4 +1,4 @@
-"""Starting a worker again: the I/O of one recovery, and its outcome."""
+"""The I/O of one recovery: starts a worker again, and returns the outcome."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The recovery is not needed any more."""
+    """The recovery is no longer needed."""
 
     reason: str
 
