@@ -25,7 +25,7 @@ class Member:
     path: KeyPath
     value: Any
     is_list: bool = False
-    """The value is a comma-separated list of ``key=value``; other items are kept."""
+    """Whether the value is a comma-separated list of ``key=value``; other items are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Run:
     session_id: str
     incarnation_id: str
     is_own: bool = False
-    """It comes from our instrumentation, which reports starts and steps itself."""
+    """Whether it comes from our instrumentation, which reports starts and steps itself."""
     name: RankedName = (-1, 0, False, "")
     """The agent's name with its rank."""
     first_name: str = ""
