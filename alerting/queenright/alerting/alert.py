@@ -142,7 +142,7 @@ def annotations_for(
             "\n".join([*(request.text for request in requests), page_text.suggest_action(ticket, ours=ours)]),
             _TEXT_LIMIT,
         ),
-        "ended": _ended(ticket),
+        "ended": _describe_end(ticket),
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.worker_session_id,
@@ -189,7 +189,7 @@ def _reminder(ticket: EscalationTicket) -> str:
     return f" {nth} reminder, unacknowledged for {format_duration(since)}."
 
 
-def _ended(ticket: EscalationTicket) -> str:
+def _describe_end(ticket: EscalationTicket) -> str:
     """Return how long the ticket lasted and what ended it; empty while it is open."""
     if ticket.closed_at is None:
         return ""

@@ -60,12 +60,12 @@ def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str
         if ticket.judge_reasoning.startswith(_RULES_ATTRIBUTION):
             return ""
         reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
-        return f"{_who('judge', ticket.judge_model)} says: {reasoning}"
+        return f"{_attribute('judge', ticket.judge_model)} says: {reasoning}"
     own = _beyond_rules(ticket)
     if not own:
         return ""
     text = plain(own, _MODEL_LIMIT, ours=ours)
-    return text if ticket.triaged_by == "rules" else f"{_who('queen', ticket.queen_model)} says: {text}"
+    return text if ticket.triaged_by == "rules" else f"{_attribute('queen', ticket.queen_model)} says: {text}"
 
 
 def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
@@ -80,14 +80,14 @@ def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> s
     ) is not None:
         return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
     suggested = plain(action, _ACTION_LIMIT, ours=ours)
-    return f"{by_rule}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"
+    return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggested}"
 
 
 def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
     return wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id)
 
 
-def _who(role: str, model: str) -> str:
+def _attribute(role: str, model: str) -> str:
     # No model name if the rules currently replace the model, because the text may be from either.
     name = redact(inert(model), 80) if model != RULES else ""
     return f"The {role} ({name})" if name else f"The {role}"

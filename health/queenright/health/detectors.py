@@ -401,25 +401,25 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     if v.stale_calls >= loops.stale_calls:
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
-        found.append(_no_progress(severity, evidence, v.stale_since))
+        found.append(_zero_progress_finding(severity, evidence, v.stale_since))
     is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
         )
-        found.append(_no_progress(Severity.HIGH, evidence, v.last_gain_at))
+        found.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
         evidence = f"{v.fruitless} new searches or reads found nothing"
-        found.append(_no_progress(severity, evidence, v.fruitless_since))
+        found.append(_zero_progress_finding(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.active_for - v.polls_from
         evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
-        found.append(_no_progress(severity, evidence, v.polls_since))
+        found.append(_zero_progress_finding(severity, evidence, v.polls_since))
     if found:
         return found[0] if len(found) == 1 else max(found, key=lambda finding: finding.severity.rank)
     if (
@@ -450,7 +450,7 @@ def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
 
 
-def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:
+def _zero_progress_finding(severity: Severity, evidence: str, since: float) -> Finding:
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=severity,

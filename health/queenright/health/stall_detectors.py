@@ -42,7 +42,7 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
     if now <= v.last_activity:
         return None
     clock = stall_clock(v, settings)
-    return None if clock is None or now < clock.due else _stalled(v, clock, now)
+    return None if clock is None or now < clock.due else _stall_finding(v, clock, now)
 
 
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -50,10 +50,10 @@ def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: 
     clock, shadow = stall_clock(v, settings), stall_clock(v, settings, shadow=True)
     if clock is None or shadow is None or shadow.learned is None or not shadow.due <= now < clock.due:
         return None
-    return _stalled(v, shadow, now)
+    return _stall_finding(v, shadow, now)
 
 
-def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
+def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
     where = _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
@@ -71,13 +71,13 @@ def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     return Finding(
         kind=FindingKind.STALL,
         severity=severity,
-        evidence=f"nothing happened for {span(silent)} {where}{_usual(clock)}{_since_away(v)}",
+        evidence=f"nothing happened for {span(silent)} {where}{_describe_learned(clock)}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,
     )
 
 
-def _usual(clock: StallClock) -> str:
+def _describe_learned(clock: StallClock) -> str:
     """Return the origin of a learned limit."""
     learned = clock.learned
     if learned is None:

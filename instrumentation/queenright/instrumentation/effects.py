@@ -227,7 +227,7 @@ def question_of(tool: str, arguments: object) -> str:
     """Return what a call asks a person, or the tool's name if it does not tell; "" if it asks nobody."""
     if not asks_user(tool):
         return ""
-    arguments = _parsed(arguments)
+    arguments = _parse_arguments(arguments)
     if isinstance(arguments, Mapping) and isinstance(several := arguments.get("questions"), list):
         arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in several)}
     return _text_in(arguments, _QUESTIONS).strip() or tool
@@ -299,7 +299,7 @@ def effect_facts(tool: str, arguments: object) -> dict[str, str]:
 
 def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     """Return the first of the arguments ``keys`` as text; plain text is returned as it is."""
-    arguments = _parsed(arguments)
+    arguments = _parse_arguments(arguments)
     if isinstance(arguments, str):
         return arguments
     if not isinstance(arguments, Mapping):
@@ -311,7 +311,7 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _parsed(arguments: object) -> object:
+def _parse_arguments(arguments: object) -> object:
     """Return the object of JSON arguments, None if they cannot be read; other arguments as they are."""
     if not isinstance(arguments, str) or arguments[:1] != "{":
         return arguments

@@ -270,7 +270,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _READS:
         return Effect.READS
     if name in ("sleep", "wait"):
-        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= MIN_WAIT_SECONDS else Effect.READS
+        return (
+            Effect.WAITS if name == "wait" or _sleep_seconds(words[1:]) >= MIN_WAIT_SECONDS else Effect.READS
+        )
     if name == "start-sleep":
         seconds = _POWERSHELL_SECONDS.search(" ".join(words))
         return Effect.WAITS if seconds and float(seconds[1]) >= MIN_WAIT_SECONDS else Effect.READS
@@ -352,7 +354,7 @@ def seconds_slept(command: str) -> float:
     """Return how many seconds a command sleeps, as far as it says; a loop counts once."""
     if "sleep" not in command:
         return 0.0
-    lengths = (_slept(found.split()) for found in _SLEEPS.findall(command))
+    lengths = (_sleep_seconds(found.split()) for found in _SLEEPS.findall(command))
     return sum(length for length in lengths if length < math.inf)
 
 
@@ -361,7 +363,7 @@ def _slept_by_script(command: str) -> float:
     return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 
 
-def _slept(words: Sequence[str]) -> float:
+def _sleep_seconds(words: Sequence[str]) -> float:
     """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
     lengths = [_LENGTH.fullmatch(word) for word in words]
     if not lengths or None in lengths:

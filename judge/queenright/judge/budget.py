@@ -42,7 +42,7 @@ class Spending:
         if not isinstance(rows, list | tuple):
             raise ValueError(f"the spending is not a list but {type(rows).__name__}")
         for row in rows:
-            start, role, dollars, tokens = _checked(row)
+            start, role, dollars, tokens = _check_row(row)
             self._slots[start, role] = dollars, tokens
 
     def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
@@ -246,7 +246,7 @@ def _read(file: Path) -> Spending:
         return Spending()
 
 
-def _checked(row: object) -> tuple[int, str, float, int]:
+def _check_row(row: object) -> tuple[int, str, float, int]:
     match row:
         case [int(start), str(role), int() | float() as dollars, int(tokens)] if dollars >= 0 <= tokens:
             return start, role, float(dollars), tokens

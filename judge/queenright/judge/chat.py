@@ -189,7 +189,7 @@ class OperatorChat:
             ChatInterruptedError: The service stops first.
             StoreError: The question could not be stored.
         """
-        text = _checked(text)
+        text = _check_message(text)
         self._reserve(ticket_id)
         try:
             ticket = await self._ticket(ticket_id)
@@ -388,7 +388,7 @@ class OperatorChat:
         return record_of(event)
 
 
-def _checked(text: str) -> str:
+def _check_message(text: str) -> str:
     text = text.strip()
     if not text:
         raise ChatRefusedError("the message is blank; ask a question or give a command")

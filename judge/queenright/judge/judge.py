@@ -245,7 +245,7 @@ class HealthJudge:
             if health is None or summary is None or draft is None or not self.wants(health):
                 outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
                 continue
-            report = Report(health, _with_note(draft, note), trace_id, span_id, RULES)
+            report = Report(health, _add_note(draft, note), trace_id, span_id, RULES)
             reports.append((report, summary))
         raised = await self._tickets.raise_tickets([report for report, _ in reports])
         for (report, summary), raised_ticket in zip(reports, raised, strict=True):
@@ -394,9 +394,7 @@ class HealthJudge:
         draft = policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        await self._raise(
-            health, _with_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES
-        )
+        await self._raise(health, _add_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES)
         return True
 
     async def _emit(self, arguments: EmitArguments) -> str:
@@ -435,7 +433,7 @@ class HealthJudge:
         return check_message(now, check, summary, self._trends.of(summary, now))
 
 
-def _with_note(draft: TicketDraft, note: str) -> TicketDraft:
+def _add_note(draft: TicketDraft, note: str) -> TicketDraft:
     return draft.model_copy(update={"judge_reasoning": draft.judge_reasoning + note})
 
 

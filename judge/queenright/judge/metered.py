@@ -145,7 +145,7 @@ class Metered:
             reply = await self._ask(reserved, messages, tools, on_text)
         except asyncio.CancelledError:
             if self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION:
-                self._failed("timeout", "the call was cancelled")
+                self._record_failure("timeout", "the call was cancelled")
             raise
         except Exception as error:
             late = (
@@ -153,11 +153,11 @@ class Metered:
                 or self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION
             )
             reason: FallbackReason = "timeout" if late else "error"
-            if not self._failed(reason, f"{type(error).__name__}: {error}"):
+            if not self._record_failure(reason, f"{type(error).__name__}: {error}"):
                 raise
             return None, reason
         if must_call(tools) and not _usable(reply, tools):
-            is_replaced = self._failed(
+            is_replaced = self._record_failure(
                 "invalid", f"no valid tool call (finish reason {reply.finish_reason!r})"
             )
             return (None, "invalid") if is_replaced else (reply, None)
@@ -189,7 +189,7 @@ class Metered:
             if self._budget is not None and reserved is not None:
                 await self._budget.settle(reserved, None if reply is None else _cost(reply))
 
-    def _failed(self, reason: FallbackReason, why: str) -> bool:
+    def _record_failure(self, reason: FallbackReason, why: str) -> bool:
         """Count a failure; return whether the stand-in replies from now on."""
         if self._stand_in is None or not self._backoff.note_failure(reason):
             return False

@@ -42,7 +42,7 @@ def resolve_id(given: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
     matches = [id_ for id_ in ids() if id_.startswith(given)]
     if given in matches or not matches:
         return given  # the service says whether there is such an id
-    return _only(matches, given, what, "begin")
+    return _require_single(matches, given, what, "begin")
 
 
 def resolve_session(service: Queenright, agent_id: str, given: str | None) -> str | None:
@@ -70,10 +70,10 @@ def resolve_task(service: Queenright, given: str) -> str:
 def _by_end(ids: Iterable[str], given: str) -> str:
     end = given.removeprefix("…")
     matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
-    return given if given in matches or not matches else _only(matches, given, "sessions", "end")
+    return given if given in matches or not matches else _require_single(matches, given, "sessions", "end")
 
 
-def _only(matches: list[str], given: str, what: str, how: str) -> str:
+def _require_single(matches: list[str], given: str, what: str, how: str) -> str:
     if len(matches) > 1:
         raise UnresolvedIdError(
             f"{len(matches)} {what} {how} with {given!r}: {_some(matches)}; give more of the id"

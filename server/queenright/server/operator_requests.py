@@ -107,7 +107,7 @@ def find_request(
     if last is not None and last.outcome in _NOT_STOPPED and (is_approved or is_left):
         return _not_stopped(last)
     if ladder is not None and is_left and not settings.termination.automatic and last is None:
-        return _undecided(ladder)
+        return _undecided_request(ladder)
     return None
 
 
@@ -153,7 +153,7 @@ def _not_stopped(intervention: Intervention) -> OperatorRequest:
     )
 
 
-def _undecided(ladder: Ladder) -> OperatorRequest:
+def _undecided_request(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
         title="Nobody decided in time: terminate it yourself, or leave it.",

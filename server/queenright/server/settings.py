@@ -270,7 +270,7 @@ def _load(
 
     try:
         # Copies have this class as well: what changes in them was not read.
-        Loaded.as_read = _anchored(Loaded(**arguments), folder)
+        Loaded.as_read = _resolve_paths(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
         raise InvalidSettingsError(_explain(error, file)) from None
@@ -278,13 +278,13 @@ def _load(
         raise InvalidSettingsError(f"The environment holds a setting that cannot be read: {error}.") from None
 
 
-def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
+def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
     """Return settings with absolute paths, as seen from a folder; which fields are set stays the same."""
     changed: dict[str, Any] = {}
     for name in type(block).model_fields:
         value = getattr(block, name)
         if isinstance(value, BaseModel):
-            changed[name] = _anchored(value, folder)
+            changed[name] = _resolve_paths(value, folder)
         elif isinstance(value, Path):
             changed[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):

@@ -124,7 +124,7 @@ def _service_monitor(place: Place, job: str) -> dict[str, Any]:
         "spec": {
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"app.kubernetes.io/name": "queenright"}},
-            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_called(job)}],
+            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_relabel_job(job)}],
         },
     }
 
@@ -139,13 +139,13 @@ def _pod_monitor(place: Place, job: str) -> dict[str, Any]:
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"queenright.worker": "true"}},
             "podMetricsEndpoints": [
-                {"port": "metrics", "path": "/metrics", "interval": "15s", **_called(job)}
+                {"port": "metrics", "path": "/metrics", "interval": "15s", **_relabel_job(job)}
             ],
         },
     }
 
 
-def _called(job: str) -> dict[str, Any]:
+def _relabel_job(job: str) -> dict[str, Any]:
     # The operator names a job after its object, but rules and dashboards need these names.
     return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
 

@@ -130,10 +130,12 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
 
 def records(settings: HealthSettings, selectors: Selectors) -> tuple[Record, ...]:
     """Return the recording rules: rates over five minutes, and shares over every window."""
-    return tuple(record for objective in objectives(settings, selectors) for record in _recorded(objective))
+    return tuple(
+        record for objective in objectives(settings, selectors) for record in _recording_rules(objective)
+    )
 
 
-def _recorded(objective: Objective) -> Iterator[Record]:
+def _recording_rules(objective: Objective) -> Iterator[Record]:
     yield Record(name=objective.all, expr=objective.all_rate)
     yield Record(
         name=objective.bad,

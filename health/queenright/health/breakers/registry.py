@@ -239,7 +239,7 @@ class BreakerRegistry:
                 clock=self._clock,
                 monotonic=self._monotonic,
                 lock=self._lock,
-                on_change=self._changed,
+                on_change=self._report_change,
             )
             self._of_agent.setdefault(name.agent, {})[key] = breaker
         else:
@@ -253,7 +253,7 @@ class BreakerRegistry:
             raise BreakerNotFoundError(name, near)
         return breaker
 
-    def _changed(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
+    def _report_change(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
         # A caller may have kept a breaker for so long that it was forgotten here.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return

@@ -59,7 +59,9 @@ class BreakerStore:
         publish: Callable[..., None],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.registry = BreakerRegistry(settings, clock=clock, monotonic=monotonic, on_change=self._changed)
+        self.registry = BreakerRegistry(
+            settings, clock=clock, monotonic=monotonic, on_change=self._queue_change
+        )
         self.dropped = 0
         """Changes that were never written, because too many waited for the database."""
         self._store = store
@@ -114,7 +116,7 @@ class BreakerStore:
             _log.error("%d changes of circuit breakers are lost: %s", len(self._waiting), error)
             self._waiting.clear()
 
-    def _changed(self, change: BreakerChange) -> None:
+    def _queue_change(self, change: BreakerChange) -> None:
         """Queue a change, from any thread."""
         event = self._event(change)
         with self._lock:

@@ -110,7 +110,7 @@ class Actions:
         intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(intervention, Outcome.DRY_RUN, ladder)
-        ladder = _undelivered(ladder, "")
+        ladder = _mark_undelivered(ladder, "")
         await self._begin(intervention, ladder)
         expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
         try:
@@ -120,7 +120,9 @@ class Actions:
             )
         except Exception as error:
             detail = _describe_error(error)
-            return await self._end(intervention, _outcome(error), _undelivered(ladder, detail), detail=detail)
+            return await self._end(
+                intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
+            )
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         event = self._event(
             EventType.NUDGE_SENT,
@@ -198,7 +200,7 @@ class Actions:
             now=now,
             intervention=intervention,
             escalation=question,
-            events=[event, self._recorded(intervention)],
+            events=[event, self._record_event(intervention)],
         )
         return intervention, question, climbed
 
@@ -426,11 +428,11 @@ class Actions:
             now=now,
             intervention=ended,
             escalation=escalation,
-            events=[*events, self._recorded(ended)],
+            events=[*events, self._record_event(ended)],
         )
         return ended
 
-    def _recorded(self, intervention: Intervention) -> AgentEvent:
+    def _record_event(self, intervention: Intervention) -> AgentEvent:
         return self._event(
             EventType.INTERVENTION_RECORDED, intervention, intervention.model_dump(mode="json")
         )
@@ -463,7 +465,7 @@ class Actions:
         )
 
 
-def _undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
+def _mark_undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
     return None if ladder is None else ladder.model_copy(update={"undelivered": why})
 
 

@@ -202,7 +202,7 @@ class Instructions:
             wait: The maximum number of seconds to wait.
         """
         self._fetched_at[target] = self._clock()
-        instructions = await self._for(target)
+        instructions = await self._list_for(target)
         if instructions or wait <= 0:
             return instructions
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -217,7 +217,7 @@ class Instructions:
             if not fetching:
                 self._fetching.pop(target, None)
             self._fetched_at[target] = self._clock()
-        return await self._for(target)
+        return await self._list_for(target)
 
     async def answer(
         self,
@@ -259,7 +259,7 @@ class Instructions:
             checkpoint_id=checkpoint_id,
         )
 
-    async def _for(self, target: Target) -> list[Instruction]:
+    async def _list_for(self, target: Target) -> list[Instruction]:
         now = self._clock()
         instructions = []
         for instruction in list(self._queued.get(target.key, {}).values()):

@@ -153,7 +153,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
         ladder = None
     if s.ended:
         return _step_after_end(ladder, s, settings)
-    if ladder is not None and not ladder.is_untouched and _progressed(ladder, s):
+    if ladder is not None and not ladder.is_untouched and _has_progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
@@ -231,7 +231,7 @@ def _is_surely_silent(worker: WorkerHealth) -> bool:
     return any(f.kind is FindingKind.STALL and f.severity is Severity.CRITICAL for f in worker.findings)
 
 
-def _progressed(ladder: Ladder, s: LadderInputs) -> bool:
+def _has_progressed(ladder: Ladder, s: LadderInputs) -> bool:
     if ladder.needs_checkpoint and s.checkpoint_is_stale:
         return s.last_checkpoint is not None and s.last_checkpoint > ladder.trouble_since
     if s.last_progress is None:

@@ -248,9 +248,9 @@ class InterventionService:
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
             # The fetching worker must not wait for another action on it.
-            self._climber.start(self._answered(instruction, outcome))
+            self._climber.start(self._record_answer(instruction, outcome))
 
-    async def _answered(self, instruction: Instruction, outcome: Outcome) -> None:
+    async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
         key = (instruction.agent_id, instruction.session_id)
         async with self._climber.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
@@ -330,7 +330,7 @@ class InterventionService:
             )
             await self.ledger.write(
                 key,
-                ladder=self._after(decided, ladder, now),
+                ladder=self._ladder_after(decided, ladder, now),
                 now=now,
                 escalation=decided,
                 events=[decided_event(decided, self._monitor.get(*key), now)],
@@ -353,7 +353,7 @@ class InterventionService:
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
-    def _after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
+    def _ladder_after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
         intervention = self._settings.intervention
         decision = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
         if decided.decision == "more_time":

@@ -276,16 +276,16 @@ def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
 def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
     """Return why a task without a valid checkpoint is left to a person, and what to do."""
     return (
-        f"{_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, then "
-        f"start it over: queenright recover {shlex.quote(task_id)} --from-start"
+        f"{_describe_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, "
+        f"then start it over: queenright recover {shlex.quote(task_id)} --from-start"
     )
 
 
 def start_over_reason(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
     """Return the reason of a recovery that starts over."""
-    return f"{_no_checkpoint(attempt.task_id, skipped)}; it starts over"
+    return f"{_describe_no_checkpoint(attempt.task_id, skipped)}; it starts over"
 
 
-def _no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
+def _describe_no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
     broken = f" ({', '.join(link.checkpoint_id for link in skipped)} invalid)" if skipped else ""
     return f"task {task_id!r} has no valid checkpoint{broken}"

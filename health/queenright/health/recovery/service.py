@@ -180,8 +180,8 @@ class RecoveryService:
             live = self._ledger.live.get(task_id)
             if live is not None:
                 if not _has_failed(live, target):
-                    return _accepted(live, "it is in progress")
-                return await self._failed(live, reason, now)
+                    return _accept(live, "it is in progress")
+                return await self._record_failure(live, reason, now)
             past = await self._ledger.of_task(task_id)
             recovery = self._new(target, task_id, by, reason).model_copy(
                 update={"reviewed": reviewed, "may_start_over": from_start}
@@ -226,7 +226,7 @@ class RecoveryService:
             StoreError: Recording failed; nothing has changed.
         """
         target = await self.target_of(task_id)
-        task_id = self._named(task_id, target)
+        task_id = self._resolve_task_id(task_id, target)
         if held := self._held():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
         worker = self._monitor.get(*target.key)
@@ -274,7 +274,7 @@ class RecoveryService:
         """
         history = await self._ledger.of_task(task_id)
         if not history:
-            task_id = self._named(task_id, await self.target_of(task_id))
+            task_id = self._resolve_task_id(task_id, await self.target_of(task_id))
             history = await self._ledger.of_task(task_id)
         begun = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
@@ -439,7 +439,7 @@ class RecoveryService:
             update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
         )
         changes.new(recovery)
-        return _accepted(recovery, "it is scheduled")
+        return _accept(recovery, "it is scheduled")
 
     def _places(self, recovery: Recovery) -> list[float]:
         """Return when recoveries of the same agent began, or will."""
@@ -485,7 +485,7 @@ class RecoveryService:
                 }
             )
         if result.verdict == "failed":
-            await self._failed(recovery, result.reason, now)
+            await self._record_failure(recovery, result.reason, now)
         elif result.verdict != "goes_on":
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
@@ -499,7 +499,7 @@ class RecoveryService:
         changes.set(recovery.model_copy(update={"state": state, "outcome": outcome, "ended_at": now}))
         await self._ledger.commit(changes)
 
-    async def _failed(
+    async def _record_failure(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
     ) -> RecoveryResult:
         """Record a failed recovery and what follows: the next one, or a person."""
@@ -557,7 +557,7 @@ class RecoveryService:
                 )
                 await self._begin_watch(recovery, respawned, now)
                 return
-        await self._failed(recovery, "the service ended while the worker was being started", now)
+        await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
     async def _begin_watch(self, recovery: Recovery, respawned: Respawned, now: float) -> None:
         back = recovery.model_copy(
@@ -640,7 +640,7 @@ class RecoveryService:
             case NotStarted(reason, final):
                 if recovery.started_at is None and not final:
                     recovery = recovery.model_copy(update={"started_at": now})
-                await self._failed(recovery, reason, now, final=final)
+                await self._record_failure(recovery, reason, now, final=final)
 
     async def _record_start(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
@@ -733,7 +733,7 @@ class RecoveryService:
         task_id = getattr(worker.vitals, "task_id", "") if worker is not None else ""
         return task_id or target.session_id
 
-    def _named(self, task_id: str, target: Target) -> str:
+    def _resolve_task_id(self, task_id: str, target: Target) -> str:
         """Return the task of ``task_id``, which may be the session of its worker."""
         return self._task_of(target) if task_id == target.session_id else task_id
 
@@ -766,7 +766,7 @@ def _has_failed(live: Recovery, target: Target) -> bool:
     return target.incarnation_id != live.incarnation_id
 
 
-def _accepted(recovery: Recovery, reason: str) -> RecoveryResult:
+def _accept(recovery: Recovery, reason: str) -> RecoveryResult:
     return RecoveryResult(
         accepted=True,
         recovery_id=recovery.recovery_id,

@@ -65,22 +65,22 @@ def _attributes() -> dict[str, tuple[str, ...]]:
     return joined
 
 
-def _joined(table: str) -> dict[str, Kind]:
+def _merge_tables(table: str) -> dict[str, Kind]:
     return {key: kind for convention in CONVENTIONS for key, kind in getattr(convention, table, {}).items()}
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
 """Our field -> attribute names to read it from, in order of preference."""
-OPERATIONS: Final[Mapping[str, Kind]] = _joined("OPERATIONS")
+OPERATIONS: Final[Mapping[str, Kind]] = _merge_tables("OPERATIONS")
 """``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
-MARKERS: Final[Mapping[str, Kind]] = _joined("MARKERS")
+MARKERS: Final[Mapping[str, Kind]] = _merge_tables("MARKERS")
 SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = tuple(
     row for convention in CONVENTIONS for row in getattr(convention, "SPAN_NAMES", ())
 )
 SCOPES: Final[tuple[str, ...]] = tuple(
     scope for convention in CONVENTIONS for scope in getattr(convention, "SCOPES", ())
 )
-_BARE_SPAN_NAMES: Final = _joined("BARE_SPAN_NAMES")
+_BARE_SPAN_NAMES: Final = _merge_tables("BARE_SPAN_NAMES")
 CONTENT_EVENTS: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
     name: fields
     for convention in CONVENTIONS

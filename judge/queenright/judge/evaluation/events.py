@@ -102,7 +102,7 @@ class Steps:
         name = _word(step.get("name"))
         failed = _is_true(step.get("is_error"))
         recorded_args, result = step.get("args"), step.get("result_excerpt")
-        args, args_hash = _parsed(recorded_args), _word(step.get("args_hash")) or None
+        args, args_hash = _parse_arguments(recorded_args), _word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
         effect = effect_of(name, args)
@@ -233,7 +233,7 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
     return frozenset(parts)
 
 
-def _parsed(args: object) -> object:
+def _parse_arguments(args: object) -> object:
     """Return arguments as the object that their text stands for; as they are if they are none, or cut."""
     if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
         try:

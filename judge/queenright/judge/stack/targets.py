@@ -103,7 +103,7 @@ async def query_targets(
     answer = []
     for batch in batches:
         matchers = (
-            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quoted("|".join(map(_escaped, batch)))}'
+            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escaped, batch)))}'
         )
         answer += await prometheus.query(f"{{{matchers}{',' if where else ''}{where}}}", now)
     return answer
@@ -136,7 +136,7 @@ def _relax_matcher(matcher: re.Match[str]) -> str:
     if operator == "=~":
         return f"{name}=~{quote}(?:{body})|{quote}"
     if operator == "=" and (quote == "`" or "\\" not in body):
-        return f"{name}=~{_quoted(f'{_escaped(body)}|')}"
+        return f"{name}=~{_quote(f'{_escaped(body)}|')}"
     return matcher[0]
 
 
@@ -144,6 +144,6 @@ def _escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # PromQL quotes strings like Go, which equals JSON for the characters of labels.
     return json.dumps(text, ensure_ascii=False)

@@ -143,7 +143,7 @@ class Conversation:
         """
         return await self.append(
             *(
-                _interrupted(exchange.head, call.id, call.name, text)
+                _interrupted_draft(exchange.head, call.id, call.name, text)
                 for exchange in group_exchanges(self._entries)
                 for call in exchange.unanswered
             )
@@ -395,7 +395,7 @@ def _within(summary: Entry | None, kept: Sequence[Entry], max_tokens: int) -> li
     return [*first, *clip_entries(kept, room)]
 
 
-def _interrupted(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
+def _interrupted_draft(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
     data = {
         "outcome": "error",
         "error_type": "interrupted",

@@ -97,7 +97,7 @@ def _cost(ticket: Ticket) -> str:
     return f"{cost} since the trouble began" if cost else ""
 
 
-def _notified(ticket: Ticket) -> str:
+def _list_receivers(ticket: Ticket) -> str:
     """Return the receivers that were notified, in the order of time."""
     rows = sorted(ticket.notified, key=lambda notification: notification.first_at)
     return ", ".join(f"{row.receiver} ({row.status}, {local_time(row.first_at)})" for row in rows)
@@ -132,7 +132,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
-        ("notified", _notified(ticket)),
+        ("notified", _list_receivers(ticket)),
         ("closed", ticket.closed_reason),
         ("session", ticket.worker_session_id),
         ("ticket", ticket.ticket_id),

@@ -89,7 +89,7 @@ class LoadedWorkspaces:
 
         def plan() -> tuple[str | None, str]:
             present = files.read(path) if old or files.exists(path) else None
-            return present, _changed(path, present, new, old)
+            return present, _replace_text(path, present, new, old)
 
         present, text = await self._on_disk(plan)
         diff, counts = _diff(path, present or "", text)
@@ -176,7 +176,7 @@ def _mask(text: str) -> str:
     return redact(text, max(1, len(text)))
 
 
-def _changed(path: str, present: str | None, new: str, old: str) -> str:
+def _replace_text(path: str, present: str | None, new: str, old: str) -> str:
     """Return the text of a file after a change; secrets that the queen does not see must survive it."""
     if MASK in new:
         raise AgentFileError(

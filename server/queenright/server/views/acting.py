@@ -93,7 +93,7 @@ def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -
     return found
 
 
-def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
+def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
     if not ladder.nudges:
         return "to be nudged"
     if ladder.undelivered:
@@ -107,7 +107,7 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
     if step.action is None and due is not None and due <= now:
         due = None
     words = {
-        Level.NUDGED: _nudged(ladder, dry_run=dry_run),
+        Level.NUDGED: _describe_nudges(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person must act",
     }

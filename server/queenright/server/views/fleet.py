@@ -120,7 +120,7 @@ async def find_sessions(
         for name in refused if len(refused) == 1 else () if refused else Facets._fields:
             counts[name][getattr(facets, name)] += len(workers)
         if not refused:
-            matching += _placed(workers, facets, query.sort.removeprefix("-"))
+            matching += _place_workers(workers, facets, query.sort.removeprefix("-"))
     total = len(matching)
     is_reversed = query.sort.startswith("-")
     if after is not None:
@@ -143,7 +143,7 @@ def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple
     )
 
 
-def _placed(
+def _place_workers(
     workers: Iterable[WorkerHealth], facets: Facets, order: str
 ) -> Iterator[tuple[Place, WorkerHealth]]:
     """Yield workers of one group with their places."""

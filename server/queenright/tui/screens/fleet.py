@@ -163,7 +163,9 @@ class FleetScreen(AppScreen):
         match self.tab:
             case "needs":
                 table = self.query_one("#need-list", RowTable)
-                table.show({item.item_id: _need(item, now, table.room) for item in fleet.attention_items})
+                table.show(
+                    {item.item_id: _attention_row(item, now, table.room) for item in fleet.attention_items}
+                )
                 self._show_need()
             case "fleet":
                 table = self.query_one("#fleet", RowTable)
@@ -264,7 +266,7 @@ class FleetScreen(AppScreen):
         state, item = self.app_state, self.attention_item
         if item is not None:
             hidden = state.fleet.attention_total - len(state.fleet.attention_items)
-            shown: Group | Text = _need_detail(item, hidden)
+            shown: Group | Text = _attention_detail(item, hidden)
         else:
             shown = styles.styled(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
@@ -349,7 +351,7 @@ class FleetScreen(AppScreen):
             actions.reset(self, name)
 
 
-def _need(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
+def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
         styles.label(label_of(item), as_of=item.severity or "queen"),
         Text(clip(item.agent_id or format_count(item.workers, "worker"), 19)),
@@ -359,7 +361,7 @@ def _need(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     )
 
 
-def _need_detail(item: AttentionItem, hidden: int) -> Group:
+def _attention_detail(item: AttentionItem, hidden: int) -> Group:
     head = Text.assemble(
         styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
