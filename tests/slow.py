@@ -16,10 +16,13 @@ import pytest
 
 SLOW: Final = {
     "alerting/test_cluster.py": 48,
+    "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
+    "alerting/test_rules_by_promtool.py::test_the_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
+    "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
     "console/test_pages.py::test_every_page_is_accessible": 78,
     "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,

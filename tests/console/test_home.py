@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -191,7 +192,34 @@ async def test_change_reads_four_pages_again_however_deep_the_list_is(
     await expect(rows.filter(has_text="agent-00000")).to_be_visible()
 
 
-async def test_tokens_of_a_session_are_drawn_as_they_are_spent(running: Running, page: Page) -> None:
+async def test_list_that_becomes_shorter_shows_its_end(running: Running, page: Page) -> None:
+    """B113"""
+    await fleet_of(running, 400)
+    await page.goto(f"{running.url}/console/?sort=agent&health=healthy")
+    rows = page.get_by_role("table", name="Sessions").get_by_role("row")
+    scroll = page.get_by_label("Sessions of the fleet")
+    for _ in range(40):
+        await scroll.evaluate("list => list.scrollTop = list.scrollHeight")
+        await page.wait_for_timeout(100)
+        if await rows.filter(has_text="agent-00399").count():
+            break
+    await expect(rows.filter(has_text="agent-00399")).to_be_visible()
+
+    now = running.service.clock()
+    ends = [
+        AgentEvent(type=EventType.EXECUTION_COMPLETED, time=now, agent_id=f"agent-{n:05}", session_id="s")
+        for n in range(100, 400)
+    ]
+    await running.service.ingest(ends)
+
+    await expect(rows.filter(has_text="agent-00099")).to_be_visible()
+    for _ in range(10):
+        await scroll.evaluate("list => list.scrollTop = Math.max(0, list.scrollTop - 1500)")
+        await page.wait_for_timeout(100)
+    await expect(rows.filter(has_text="agent-00000")).to_be_visible()
+
+
+async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: Running, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="spender", times=1)))
     await page.goto(running.url)
     row = page.get_by_role("row").filter(has_text="spender")
@@ -202,17 +230,23 @@ async def test_tokens_of_a_session_are_drawn_as_they_are_spent(running: Running,
         time=now,
         agent_id="spender",
         session_id="spender-session",
-        data={"model": "m", "input_tokens": 1200, "output_tokens": 34},
+        data={"model": "m", "input_tokens": 1200, "output_tokens": 34, "cost_usd": 0.25},
     )
+    step = replace(call, id="step", type=EventType.STEP_COMPLETED, data={"verdict": "ACCEPT"})
 
-    await running.service.ingest([call])
+    await running.service.ingest([call, step])
 
     await expect(row.get_by_role("img", name="1,234 tokens in the last 2 min")).to_be_visible()
+    fleet = page.get_by_role("region", name="Fleet")
+    await expect(fleet.get_by_role("img", name="$0.25 of model calls in the last 2 min")).to_be_visible()
+    progress = fleet.get_by_role("img", name="1 accepted steps and checkpoints in the last 2 min")
+    await expect(progress).to_be_visible()
 
 
-async def test_ten_thousand_sessions_are_sixty_rows_at_most(running: Running, page: Page) -> None:
+@pytest.mark.parametrize("sessions", [1_000, 10_000])
+async def test_long_fleet_is_sixty_rows_at_most(running: Running, page: Page, sessions: int) -> None:
     """B113"""
-    await fleet_of(running, 10_000)
+    await fleet_of(running, sessions)
     await page.goto(f"{running.url}/console/?sort=agent")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 

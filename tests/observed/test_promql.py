@@ -11,7 +11,7 @@ from queenright.health.objectives import INTERVENTION_TARGET_SECONDS, LATE_SHARE
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
-from tests.observed.story.recording import Story
+from tools.story.recording import Story
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)

@@ -109,8 +109,8 @@ async def test_reading_moves_no_clock(running: Running, http: httpx.AsyncClient)
 @pytest.mark.parametrize(
     "path", ["/api/agents/nobody/health", "/api/tickets/none", "/tickets/none", "/runbooks/None"]
 )
-async def test_missing_resource_is_404_with_a_message(http: httpx.AsyncClient, path: str) -> None:
-    response = await http.get(path)
+async def test_missing_resource_is_404_with_a_message(idle_http: httpx.AsyncClient, path: str) -> None:
+    response = await idle_http.get(path)
 
     assert response.status_code == 404
     assert response.headers["content-type"] == "application/problem+json"
@@ -242,8 +242,10 @@ async def test_the_webhook_wakes_the_judge(running: Running, http: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"alerts": 3}'])
-async def test_a_malformed_webhook_is_a_400_with_the_reason(http: httpx.AsyncClient, body: bytes) -> None:
-    response = await http.post("/api/alertmanager/webhook", content=body)
+async def test_a_malformed_webhook_is_a_400_with_the_reason(
+    idle_http: httpx.AsyncClient, body: bytes
+) -> None:
+    response = await idle_http.post("/api/alertmanager/webhook", content=body)
 
     assert response.status_code == 400
     assert response.json()["title"]

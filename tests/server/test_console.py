@@ -79,8 +79,8 @@ REDIRECTS = {
 }
 
 
-async def test_address_leads_to_its_page_of_the_console(http: httpx.AsyncClient) -> None:
-    answers = {address: await http.get(address) for address in REDIRECTS}
+async def test_address_leads_to_its_page_of_the_console(idle_http: httpx.AsyncClient) -> None:
+    answers = {address: await idle_http.get(address) for address in REDIRECTS}
 
     assert {one.status_code for one in answers.values()} == {307}
     assert {address: one.headers["location"] for address, one in answers.items()} == REDIRECTS

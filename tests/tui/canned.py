@@ -63,10 +63,16 @@ WORKERS: Final = [
         node_id="researcher",
     ),
     worker("inbox_triage", "degraded", "6 bad steps since the last good one", "retry_storm", bad_steps=6),
-    worker("docs_checker", "healthy", waiting="user_input", activity="waiting for its user"),
+    worker(
+        "docs_checker",
+        "healthy",
+        waiting="user_input",
+        activity="waiting for its user",
+        activity_kind="waiting",
+    ),
     worker("nightly_report", "healthy", activity="working: model"),
     worker("price_watch", "healthy", activity="working: fetch_page"),
-    worker("schema_migrator", "healthy", ended=True, outcome="completed", activity=""),
+    worker("schema_migrator", "healthy", ended=True, outcome="completed", activity="", activity_kind=""),
 ]
 TICKET: Final = "018f6f7e-0000-7000-8000-0000000000c1"
 TICKETS: Final = [

@@ -556,15 +556,28 @@ class HealthMonitor:
         """Return the workers of one agent, one for each session."""
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
 
-    def new_name(self, key: WorkerKey) -> WorkerKey | None:
-        """Return the new key of a renamed worker, or None."""
-        return self._renamed.get(key)
+    def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
+        """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
+        found = self.get(agent_id, session_id)
+        if found is None and session_id is not None:
+            return self._workers.get(self.current_key((agent_id, session_id)))
+        if found is None:
+            former = (key for key in reversed(self._renamed) if key[0] == agent_id)
+            found = next((one for key in former if (one := self._workers.get(self.current_key(key)))), None)
+        return found
+
+    def current_key(self, key: WorkerKey) -> WorkerKey:
+        """Return the key of a worker after all of its renames."""
+        # No name leads back to itself: a name that is in use again is no former one.
+        while key in self._renamed:
+            key = self._renamed[key]
+        return key
 
     def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
         """Yield each running foreign run: process, current or former session, and current key."""
         former: dict[WorkerKey, list[str]] = {}
-        for old, new in self._renamed.items():
-            former.setdefault(new, []).append(old[1])
+        for old in self._renamed:
+            former.setdefault(self.current_key(old), []).append(old[1])
         for key, worker in self._workers.items():
             v = worker.vitals
             if v.is_foreign and not v.ended:
@@ -611,6 +624,7 @@ class HealthMonitor:
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         self._assign_failed_runs(vitals)
+        self._renamed.pop(key, None)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         if sessions:
@@ -643,6 +657,7 @@ class HealthMonitor:
         while len(self._renamed) >= MAX_ENDED_SESSIONS:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
+        self._today.rename(old[0], new[0], worker.vitals.cost_usd or 0.0)
         vitals, target = worker.vitals, self._workers.get(new)
         if target is None:
             target = self._add_worker(new, now)
@@ -793,7 +808,7 @@ class HealthMonitor:
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
         for key in self._children.of(v):
-            child = self._workers.get(self._renamed.get(key, key))
+            child = self._workers.get(self.current_key(key))
             if child is not None and child.vitals is not v:
                 last = at if child.vitals.ended_at is None else child.vitals.ended_at
                 v.children_at = max(last, v.children_at or last)
@@ -805,7 +820,7 @@ class HealthMonitor:
         self._children.join(worker.key, event)
         events: list[AgentEvent] = []
         for key in list(self._children.parents(worker.vitals)):
-            parent = self._workers.get(self._renamed.get(key, key))
+            parent = self._workers.get(self.current_key(key))
             if parent is not None and parent.findings and parent is not worker:
                 events += self._check(parent, at, now)
         return events

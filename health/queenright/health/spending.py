@@ -36,6 +36,12 @@ class DailySpending:
             self._agents[agent] = self._agents.get(agent, 0.0) + dollars
         return SpentToday(self._day, self._agents.get(agent, 0.0), self._fleet)
 
+    def rename(self, old: str, new: str, dollars: float) -> None:
+        """Move the cost of a run whose agent was renamed."""
+        if moved := min(dollars, self._agents.get(old, 0.0)):
+            self._agents[old] -= moved
+            self._agents[new] = self._agents.get(new, 0.0) + moved
+
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that is at or near a spending limit and continues to spend."""

@@ -4,7 +4,7 @@ import { RouterProvider } from '@tanstack/react-router'
 import { StrictMode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { RequestError } from './api/client'
-import { watchBurn } from './api/burn'
+import { watchSpending } from './api/spending'
 import { currentConnection, subscribe, watch } from './api/watch'
 import { makeRouter } from './router'
 import { applyTheme } from './shell/theme'
@@ -23,7 +23,7 @@ const queries = new QueryClient({
 
 applyTheme()
 watch(queries)
-watchBurn()
+watchSpending()
 
 // The first lists are read when the stream is open, or they would be read twice.
 let rendered = false

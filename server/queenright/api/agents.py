@@ -9,6 +9,7 @@ from pydantic import Field
 from queenright.api.breakers import Breaker
 from queenright.api.slots import AgentSlot
 from queenright.api.terms import (
+    ActivityKind,
     FindingKind,
     Health,
     LadderLevel,
@@ -56,6 +57,7 @@ class AgentRow(Wire):
     activity: str = Field(
         description="What it does now: working, waiting, paused, held by its guard, idle; empty if it ended."
     )
+    activity_kind: ActivityKind = Field(description="The kind of its activity; empty if it ended.")
     phase: Phase = Field(description="The phase of its step.")
     tool: str = Field(description="The running tool; empty: none.")
     waiting: Waiting = Field(description="Why it waits; empty if it does not.")

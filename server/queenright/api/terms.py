@@ -13,6 +13,8 @@ LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healt
 """What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """What a session that runs does now."""
+ActivityKind = Annotated[str, KnownValues("", "working", "waiting", "queued", "paused", "held", "idle")]
+"""The same; empty for a session that has ended."""
 AgentSort = Annotated[
     str,
     KnownValues(

@@ -229,9 +229,10 @@ class EventPipeline:
     async def update_tickets(self, event: AgentEvent) -> None:
         """Update a worker's tickets and interventions after a change of its findings or state, or its end."""
         key = (event.agent_id, event.session_id)
-        if event.type is EventType.AGENT_RENAMED and (new := self.monitor.new_name(key)) is not None:
+        if event.type is EventType.AGENT_RENAMED and "former_agent_id" not in event.data:
+            new = (event.data["agent_id"], event.data["session_id"])
             await self.tickets.worker_renamed(key, new)
-            await self.remediation.interventions.ledger.rename(key, new)
+            await self.remediation.interventions.rename(key, new)
             return
         health = self.monitor.get(*key)
         if health is not None:
@@ -254,10 +255,10 @@ class EventPipeline:
         """Close tickets of workers that ended just before a kill; move those of renamed ones."""
         for ticket in self.tickets.open_tickets():
             key = (ticket.worker_agent_id, ticket.worker_session_id)
-            health, new = self.monitor.get(*key), self.monitor.new_name(key)
+            health, new = self.monitor.get(*key), self.monitor.current_key(key)
             if health is not None and health.vitals.ended:
                 await self.tickets.observe(health)
-            elif health is None and new is not None:
+            elif health is None and new != key:
                 await self.tickets.worker_renamed(key, new)
 
     async def settle(self) -> None:

@@ -34,10 +34,9 @@ class WorkerFilter:
 
     def matches(self, worker: AgentRow) -> bool:
         """Return whether a worker is listed."""
-        activity = "" if worker.ended else worker.activity.partition(" ")[0].rstrip(":")
         text = (worker.agent_id, worker.session_id, worker.task_id, worker.reason, worker.question)
         return (
             (not self.health or ("ended" if worker.ended else worker.state) in self.health)
-            and (not self.activities or activity in self.activities)
+            and (not self.activities or worker.activity_kind in self.activities)
             and any(self.text in part.lower() for part in text)
         )

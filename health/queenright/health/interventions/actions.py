@@ -81,7 +81,7 @@ class Actions:
         Raises:
             ActionRefusedError: See ``permit``.
         """
-        return permit(kind, target, self._monitor.get(*target.key), stop_reason=self._stop_reason())
+        return permit(kind, target, self._monitor.find(*target.key), stop_reason=self._stop_reason())
 
     async def nudge(
         self,
@@ -443,14 +443,14 @@ class Actions:
 
     def _has_ended(self, target: Target) -> bool:
         """Return whether this incarnation itself reported its end."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:
             if control.can_reach(target):
                 return control
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         has_functions = worker is not None and worker.vitals.fetches
         remedy = (
             "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "

@@ -220,7 +220,7 @@ class Approvals:
             )
         if (stop_reason := self._stop_reason()) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, stop_reason)
-        if (objection := void_reason(approval, self._monitor.get(*approval.target.key))) is not None:
+        if (objection := void_reason(approval, self._monitor.find(*approval.target.key))) is not None:
             raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, objection))
         approved = await self._close(
             approval, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids()
@@ -294,7 +294,7 @@ class Approvals:
         """
         for approval in [approval for approval in self._open.values() if self._is_idle(approval)]:
             # Shortly after a start, no worker has sent an event yet.
-            reason = void_reason(approval, self._monitor.get(*approval.target.key)) if begin else None
+            reason = void_reason(approval, self._monitor.find(*approval.target.key)) if begin else None
             if approval.is_pending and approval.expires_at <= now:
                 await self._close_if_open(approval, ApprovalStatus.EXPIRED, "nobody answered in time")
             elif approval.is_pending and reason is not None:
@@ -445,7 +445,7 @@ class Approvals:
                 "by": approval.decided_by,
                 "reason": approval.decision_reason,
             }
-        worker = self._monitor.get(*approval.target.key)
+        worker = self._monitor.find(*approval.target.key)
         return messages.event_about(type_, approval, worker, self._clock(), data)
 
     def _start(self, work: Any) -> asyncio.Task[Any]:

@@ -102,12 +102,35 @@ class Ledger:
         # Cancelling the caller must not keep committed events from being published.
         await asyncio.shield(task)
 
-    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
-        """Move the interventions of a renamed worker to its new names. Its ladder begins again."""
-        if not self._counts.get(old):
+    def worker_keys(self) -> set[WorkerKey]:
+        """Return the workers that have a ladder, interventions, or a termination whose end is unknown."""
+        return {*self.ladders, *self._counts, *self.uncertain}
+
+    async def rename(self, old: WorkerKey, new: WorkerKey, now: float) -> None:
+        """Move everything about a renamed worker to its new names; a ladder that it has there stays."""
+        if old not in self.worker_keys():
             return
-        await self._store.transact(lambda conn: record.rename_interventions(conn, old, new))
-        self._counts[new] = self._counts.get(new, 0) + self._counts.pop(old, 0)
+        names = {"agent_id": new[0], "session_id": new[1]}
+        ladder, uncertain = self.ladders.get(old), self.uncertain.get(old)
+        moved = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
+        pending = [one.model_copy(update=names) for one in self.pending.values() if one.target.key == old]
+
+        def work(conn: Connection) -> None:
+            record.rename_interventions(conn, old, new)
+            record.write_ladder(conn, old, None, now)
+            record.write_ladder(conn, new, moved, now)
+            for one in pending:
+                record.write_escalation(conn, one)
+
+        await self._store.transact(work)
+        self.ladders.pop(old, None)
+        if moved is not None:
+            self.ladders[new] = moved
+        if uncertain is not None:
+            self.uncertain[new] = self.uncertain.pop(old).model_copy(update=names)
+        self.pending |= {one.escalation_id: one for one in pending}
+        if count := self._counts.pop(old, 0):
+            self._counts[new] = self._counts.get(new, 0) + count
 
     def _remember(
         self,

@@ -154,7 +154,11 @@ class InterventionService:
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
-        for intervention in await self.ledger.load():
+        interrupted = await self.ledger.load()
+        for key in self.ledger.worker_keys():
+            if (new := self._monitor.current_key(key)) != key:
+                await self.rename(key, new)
+        for intervention in interrupted:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
             await self._actions.interrupted(intervention, ladder, detail)
@@ -178,6 +182,18 @@ class InterventionService:
             if intervention.outcome is Outcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
                 await self._actions.unconfirmed(intervention, ladder, detail)
+
+    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
+        """
+        Let ladder, interventions and escalations of a renamed worker follow it.
+
+        Raises:
+            StoreError: Recording failed; the next start does it.
+        """
+        async with self._climber.lock(old):
+            await self.ledger.rename(old, new, self._clock())
+        if new in self.ledger.ladders:
+            self._climber.schedule(new, self._clock())
 
     def hold_until(self, at: float) -> None:
         """Begin no action automatically before ``at``, in seconds since the epoch."""
@@ -251,7 +267,7 @@ class InterventionService:
             self._climber.start(self._record_answer(instruction, outcome))
 
     async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
-        key = (instruction.agent_id, instruction.session_id)
+        key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
         async with self._climber.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is Outcome.QUEUED:
@@ -653,7 +669,7 @@ class InterventionService:
         return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
-        worker = self._monitor.get(agent_id, session_id)
+        worker = self._monitor.find(agent_id, session_id)
         if worker is None:
             raise AgentNotFoundError(agent_id, session_id)
         return worker

@@ -229,7 +229,7 @@ class RecoveryService:
         task_id = self._resolve_task_id(task_id, target)
         if held := self._held():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
@@ -299,7 +299,8 @@ class RecoveryService:
 
     def is_recovering(self, key: WorkerKey) -> bool:
         """Return whether a worker is being recovered, or is watched closely after a recovery."""
-        return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
+        keys = (key for each in self._ledger.live.values() for key in (each.target.key, each.successor.key))
+        return key in map(self._monitor.current_key, keys)
 
     def can_reach(self, target: Target) -> bool:
         """Return whether anything here could start this worker again."""
@@ -397,14 +398,15 @@ class RecoveryService:
     def _concerns(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         if recovery.state is not RecoveryState.WATCHING:
             return False
-        return recovery.successor.key == worker.key or self._is_heir(recovery, worker)
+        successor = self._monitor.current_key(recovery.successor.key)
+        return successor == worker.key or self._is_heir(recovery, worker)
 
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
     def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that continues: the named one, else one in the same session, else of the task."""
-        worker = self._monitor.get(*recovery.successor.key)
+        worker = self._monitor.find(*recovery.successor.key)
         if recovery.new_incarnation_id or (
             worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
         ):
@@ -469,7 +471,7 @@ class RecoveryService:
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
         """Return whether a worker whose recovery was given up made progress since, so has no ticket."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         progress = worker.vitals.last_progress if worker is not None else None
         return progress is not None and since is not None and progress > since
 
@@ -702,7 +704,7 @@ class RecoveryService:
 
     async def _obstacle(self, recovery: Recovery) -> str | None:
         """Return why the task need not, or must not, be recovered, or None."""
-        worker = self._monitor.get(*recovery.target.key)
+        worker = self._monitor.find(*recovery.target.key)
         why = plan.recovery_obstacle(recovery, worker) or plan.completed_elsewhere(
             recovery, self._monitor.of_agent(recovery.agent_id)
         )
@@ -727,9 +729,9 @@ class RecoveryService:
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():
-            if recovery.successor.key == target.key:
+            if self._monitor.current_key(recovery.successor.key) == target.key:
                 return recovery.task_id
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         task_id = getattr(worker.vitals, "task_id", "") if worker is not None else ""
         return task_id or target.session_id
 

@@ -100,7 +100,7 @@ class Starter:
 
     async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
         """Return why a task without a checkpoint is left to a person; None if it may be recovered."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         respawner = self.respawner(target)
         if respawner is None or (worker is not None and worker.vitals.repeatable):
             return None
@@ -114,7 +114,7 @@ class Starter:
     async def why_dropped(self, recovery: Recovery) -> str | None:
         """Return why the recovery of a failed run would be dropped; None if it would be tried."""
         target = recovery.target
-        worker, respawner = self._monitor.get(*target.key), self.respawner(target)
+        worker, respawner = self._monitor.find(*target.key), self.respawner(target)
         if respawner is None or plan.is_repeatable(recovery, worker):
             return None
         if not plan.is_one_failed_run(recovery, worker):
@@ -136,7 +136,7 @@ class Starter:
         workers = self._monitor.of_agent(target.agent_id)
         heirs = (each for each in workers if plan.is_heir(recovery, each))
         obstacle = plan.recovery_obstacle(
-            recovery, self._monitor.get(*target.key), heirs
+            recovery, self._monitor.find(*target.key), heirs
         ) or plan.completed_elsewhere(recovery, workers)
         if obstacle is not None:
             return Dropped(obstacle)
@@ -169,7 +169,7 @@ class Starter:
     ) -> Dropped | NotStarted | Respawned:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
             await self._stop(target, recovery.reason)
         try:

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { providersQuery, statusQuery } from '../api/queries'
-import { counted, duration, shortDuration, timeOfDay, words } from '../format'
+import { count, counted, duration, shortDuration, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 
@@ -98,7 +98,7 @@ export function ProviderStatus() {
               {row.limited_until && row.limited_until > now
                 ? `limited until ${timeOfDay(row.limited_until)}`
                 : row.failed
-                  ? `${row.failed} of ${row.calls} failed`
+                  ? `${count(row.failed)} of ${count(row.calls)} failed`
                   : row.seconds_p50 !== null
                     ? `${row.seconds_p50 < 1 ? `${Math.round(row.seconds_p50 * 1000)} ms` : `${row.seconds_p50 < 10 ? row.seconds_p50.toFixed(1) : Math.round(row.seconds_p50)} s`}`
                     : row.last_success

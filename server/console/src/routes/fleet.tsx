@@ -1,10 +1,12 @@
-import { useInfiniteQuery } from '@tanstack/react-query'
+import { useInfiniteQuery, useQueryClient } from '@tanstack/react-query'
+import type { InfiniteData } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
-import type { AgentRow, operations } from '../api/schema'
-import { BAR_SECONDS, burnOf } from '../api/burn'
+import type { AgentRow, AgentsPage, operations } from '../api/schema'
+import { BAR_SECONDS, fleetBars, tokensOf } from '../api/spending'
+import type { FleetSeries } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
@@ -21,6 +23,13 @@ interface Place {
   before?: Place
 }
 const FIRST: Place = { cursor: '', index: 0 }
+
+/** The last place before this one at which a list of `total` rows may have rows. */
+function placeBefore(place: Place, total: number): Place {
+  let found = place.before ?? FIRST
+  while (found.before && found.index * PAGE >= total) found = found.before
+  return found
+}
 
 const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
 const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
@@ -42,8 +51,10 @@ export function Fleet() {
     const search = Object.fromEntries(Object.entries({ ...filters, ...next }).filter(([, value]) => value))
     void navigate({ to: '/', search, replace: true, resetScroll: false })
   }
+  const queries = useQueryClient()
+  const queryKey = ['agents', filters]
   const fleet = useInfiniteQuery({
-    queryKey: ['agents', filters],
+    queryKey,
     queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
     initialPageParam: FIRST,
     getNextPageParam: (last, _, place) => (last.next ? { cursor: last.next, index: place.index + 1, before: place } : undefined),
@@ -53,7 +64,15 @@ export function Fleet() {
   })
   const first = fleet.data?.pages[0]
   const rows = fleet.data?.pages.flatMap((page) => page.agents) ?? []
-  const above = ((fleet.data?.pageParams[0] as Place | undefined)?.index ?? 0) * PAGE
+  const place = (fleet.data?.pageParams[0] as Place | undefined) ?? FIRST
+  const above = place.index * PAGE
+  // The list has become shorter, or its rows have moved, and it ends before the pages that are kept.
+  const isPastEnd = rows.length === 0 && above > 0
+  useEffect(() => {
+    if (!isPastEnd || fleet.isFetching) return
+    queries.setQueryData(queryKey, (kept?: InfiniteData<AgentsPage, Place>) => kept && { pages: kept.pages.slice(0, 1), pageParams: [placeBefore(place, kept.pages[0]?.total ?? 0)] })
+    void fleet.refetch()
+  })
   const chosen = new Set(filters.health?.split(',').filter(Boolean))
   const isFiltered = Object.entries(filters).some(([name, value]) => name !== 'sort' && value)
 
@@ -67,6 +86,7 @@ export function Fleet() {
     <section className="panel fleet" aria-labelledby="fleet">
       <header>
         <h2 id="fleet">Fleet{first && <span className="muted number"> {count(first.total)}</span>}</h2>
+        <Rates />
       </header>
       <div className="fleet-tools" role="group" aria-label="Filters">
         <div className="tiles">
@@ -91,7 +111,7 @@ export function Fleet() {
         <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
       ) : !first ? (
         <Loading rows={6} />
-      ) : rows.length === 0 ? (
+      ) : rows.length === 0 && !isPastEnd ? (
         isFiltered ? (
           <Empty title="No session matches these filters" />
         ) : (
@@ -103,7 +123,7 @@ export function Fleet() {
           </Empty>
         )
       ) : (
-        <Rows rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !fleet.isFetching && void fleet.fetchPreviousPage()} />
+        <Rows key={JSON.stringify({ ...filters, sort: '' })} rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !isPastEnd && !fleet.isFetching && void fleet.fetchPreviousPage()} />
       )}
     </section>
   )
@@ -140,8 +160,9 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
   const scroll = useRef<HTMLDivElement>(null)
   const small = useMatches('(max-width: 640px)')
   const height = small ? 64 : 48
+  const length = rows.length ? above + rows.length : total
   const virtual = useVirtualizer({
-    count: above + rows.length,
+    count: length,
     getScrollElement: () => scroll.current,
     estimateSize: () => height,
     overscan: 6,
@@ -182,7 +203,7 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
           })}
         </div>
       </div>
-      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${(above + rows.length) * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
+      <div ref={scroll} className="fleet-scroll" style={{ height: `min(62vh, ${length * height + 2}px)` }} role="rowgroup" tabIndex={0} aria-label="Sessions of the fleet">
         <div style={{ height: virtual.getTotalSize(), position: 'relative' }} role="presentation">
           {items.map((item) => {
             const row = rows[item.index - above]
@@ -236,19 +257,53 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
   )
 }
 
-/** Tokens of the last two minutes, as far as this page has watched them. */
-function Burn({ row }: { row: AgentRow }) {
-  const bars = burnOf(row.agent_id, row.session_id, useNow())
-  const total = bars.reduce((sum, tokens) => sum + tokens, 0)
-  if (row.ended || !total) return null
+const total = (bars: readonly number[]): number => bars.reduce((sum, amount) => sum + amount, 0)
+
+/** Amounts over time as bars, as high as the most of them. */
+function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
   const most = Math.max(...bars)
-  const text = `${count(total)} tokens in the last ${duration(bars.length * BAR_SECONDS)}`
   return (
-    <span className="burn" role="img" aria-label={text} title={text}>
-      {bars.map((tokens, at) => (
-        <i key={at} style={{ height: `${Math.round((tokens / most) * 100)}%` }} />
+    <span className="sparkline" role="img" aria-label={text} title={text}>
+      {bars.map((amount, at) => (
+        <i key={at} style={{ height: `${Math.round((amount / most) * 100)}%` }} />
       ))}
     </span>
+  )
+}
+
+/** Tokens of the last two minutes, as far as this page has watched them. */
+function Burn({ row }: { row: AgentRow }) {
+  const bars = tokensOf(row.agent_id, row.session_id, useNow())
+  if (row.ended || !total(bars)) return null
+  return <Sparkline bars={bars} text={`${count(total(bars))} tokens in the last ${duration(bars.length * BAR_SECONDS)}`} />
+}
+
+const RATES: readonly { series: FleetSeries; label: string; unit: string; format: (value: number) => string }[] = [
+  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: count },
+  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: count },
+  { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
+]
+
+/** What the fleet achieves and spends, as far as this page has watched it. */
+function Rates() {
+  const now = useNow()
+  return (
+    <dl className="rates">
+      {RATES.map(({ series, label, unit, format }) => {
+        const bars = fleetBars(series, now)
+        if (!total(bars)) return null
+        const lastMinute = total(bars.slice(-Math.round(60 / BAR_SECONDS)))
+        return (
+          <div key={series}>
+            <dt>{label}</dt>
+            <dd>
+              <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
+              <span className="number">{format(lastMinute)}/min</span>
+            </dd>
+          </div>
+        )
+      })}
+    </dl>
   )
 }
 

@@ -17,34 +17,31 @@ from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 _WAITS: Final = {
-    WaitingReason.USER_INPUT: "waiting for its user",
-    WaitingReason.CHILDREN: "waiting for its sub-agents",
-    WaitingReason.BACKOFF: "waiting to try again",
-    WaitingReason.PAUSED: "paused",
-    WaitingReason.HELD: "held by its guard",
-    WaitingReason.DONE: "idle",
+    WaitingReason.USER_INPUT: ("waiting", "waiting for its user"),
+    WaitingReason.CHILDREN: ("waiting", "waiting for its sub-agents"),
+    WaitingReason.BACKOFF: ("waiting", "waiting to try again"),
+    WaitingReason.PAUSED: ("paused", "paused"),
+    WaitingReason.HELD: ("held", "held by its guard"),
+    WaitingReason.DONE: ("idle", "idle"),
 }
 
 
-def activity_of(vitals: VitalSigns) -> str:
-    """Return what a worker does now: working, waiting, paused, held or idle; "" if it has ended."""
+def activity_of(vitals: VitalSigns) -> tuple[str, str]:
+    """Return what a worker does now: its kind, one of `terms.ActivityKind`, and a text."""
     if vitals.ended:
-        return ""
+        return "", ""
     if vitals.limited_until is not None:
         again = datetime.fromtimestamp(vitals.limited_until, UTC)
-        return f"waiting to try again at {again:%H:%M:%S} UTC"
+        return "waiting", f"waiting to try again at {again:%H:%M:%S} UTC"
     if vitals.held_by:
-        return f"held by its guard: {vitals.held_by}"
+        return "held", f"held by its guard: {vitals.held_by}"
     if vitals.waiting is not None:
         return _WAITS[vitals.waiting]
     if vitals.tool:
-        return f"working: {vitals.tool}"
-    return {Phase.LLM: "working: model", Phase.IDLE: "idle"}.get(vitals.phase, "working")
-
-
-def activity_kind(vitals: VitalSigns) -> str:
-    """Return the kind of a worker's activity, one of `terms.Activity`; "" if it has ended."""
-    return activity_of(vitals).partition(" ")[0].rstrip(":")
+        return "working", f"working: {vitals.tool}"
+    if vitals.phase is Phase.IDLE:
+        return "idle", "idle"
+    return "working", "working: model" if vitals.phase is Phase.LLM else "working"
 
 
 def reason_of(health: WorkerHealth) -> str:
@@ -61,6 +58,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     state = health.fleet_state or health.state
+    activity_kind, activity = activity_of(vitals)
     return api.AgentRow(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,
@@ -76,7 +74,8 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         reason=reason_of(health),
         ended=bool(vitals.ended),
         outcome=vitals.status if vitals.ended else "",
-        activity=activity_of(vitals),
+        activity=activity,
+        activity_kind=activity_kind,
         phase=vitals.phase,
         tool=vitals.tool or "",
         waiting=vitals.waiting or "",

@@ -13,7 +13,7 @@ from queenright import api
 from queenright.health.findings import HealthState, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.server.service import Service
-from queenright.server.views.agents import activity_kind, reason_of
+from queenright.server.views.agents import activity_of, reason_of
 
 WORST_FIRST: Final = (
     HealthState.FAILING,
@@ -137,7 +137,7 @@ def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple
     standing = standing_of(worker, unresolved)
     return (
         _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
-        activity_kind(vitals),
+        activity_of(vitals)[0],
         vitals.owner,
         vitals.repository,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.server.settings import Settings, load_settings
-from tests.observed.story.provider import JUDGE, QUEEN
+from tools.story.provider import JUDGE, QUEEN
 
 HEALTH: Final[dict[str, Any]] = {
     "stall": {"idle_seconds": 4, "llm_seconds": 4, "tool_seconds": 4, "unknown_seconds": 4},

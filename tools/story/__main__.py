@@ -1,5 +1,5 @@
 """
-Play the story, then keep everything running: ``python -m tests.observed.story FOLDER``.
+Play the story, then keep everything running: ``python -m tools.story FOLDER``.
 
 One line of JSON says where things are once all has happened. It ends with the standard input.
 """
@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.observed.story.plot import play
-from tests.observed.story.provider import Provider, warm
-from tests.observed.story.stage import stage
+from tools.story.plot import play
+from tools.story.provider import Provider, warm
+from tools.story.stage import stage
 
 
 async def main(folder: Path) -> None:

@@ -68,8 +68,8 @@ def running_story(folder: Path) -> Iterator[Story]:
     log = folder / "story.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.observed.story", str(folder)],
-            cwd=Path(__file__).parents[3],
+            [sys.executable, "-W", "ignore", "-m", "tools.story", str(folder)],
+            cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -18,8 +18,8 @@ from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, extra_alertmanager, serving
-from tests.observed.story.settings import CONSTANTS, story_settings
 from tests.programs import program
+from tools.story.settings import CONSTANTS, story_settings
 
 
 def port_for(what: str) -> int:

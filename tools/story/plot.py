@@ -13,10 +13,10 @@ import httpx
 from queenright.runtime.events import AgentEvent
 from queenright.server.ops.child_processes import Child
 from tests.clients.fixtures import FOLDER, load_fixture
-from tests.observed.story.breakers import break_and_mend
-from tests.observed.story.graphs import begin_graphs
-from tests.observed.story.stage import Stage
-from tests.observed.story.workers import TROUBLED, Fleet, clerk, librarian
+from tools.story.breakers import break_and_mend
+from tools.story.graphs import begin_graphs
+from tools.story.stage import Stage
+from tools.story.workers import TROUBLED, Fleet, clerk, librarian
 
 HAPPENED: Final = (
     'max_over_time(queenright_agent_state{state="stuck"}[5m]) == 1',
@@ -66,7 +66,7 @@ async def play(stage: Stage) -> None:
     service.bus.subscribe(_slow, name="archive", capacity=10)
     mayfly = await Child.start(
         "mayfly",
-        [sys.executable, "-m", "tests.observed.story.mayfly", stage.running.otlp_url, str(stage.mayfly_port)],
+        [sys.executable, "-m", "tools.story.mayfly", stage.running.otlp_url, str(stage.mayfly_port)],
         stage.folder / "mayfly.log",
     )
     stage.stack.push_async_callback(mayfly.stop)

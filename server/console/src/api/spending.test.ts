@@ -1,0 +1,42 @@
+import { expect, test } from 'vitest'
+import { BAR_SECONDS, countEvent, fleetBars, tokensOf } from './spending'
+
+const event = (type: string, at: number, data: Record<string, unknown>, session = 's') =>
+  countEvent({ type, time: new Date(at * 1000).toISOString(), agent_id: 'a', session_id: session, data })
+const call = (at: number, tokens: number, session = 's') => event('llm_call_completed', at, { input_tokens: tokens, output_tokens: 0 }, session)
+
+test('tokens are counted in bars up to now, per session', () => {
+  const start = 1000 * BAR_SECONDS
+  call(start, 5)
+  call(start + 1, 5)
+  call(start + 2 * BAR_SECONDS, 7)
+  call(start, 1, 'other')
+
+  expect(tokensOf('a', 's', start + 2 * BAR_SECONDS)).toEqual([0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 7])
+  expect(tokensOf('a', 's', start + 4 * BAR_SECONDS)).toEqual([0, 0, 0, 0, 0, 0, 0, 10, 0, 7, 0, 0])
+  expect(tokensOf('a', 's', start + 40 * BAR_SECONDS)).toEqual([])
+  expect(tokensOf('a', 'nobody', start)).toEqual([])
+})
+
+test('a late call counts in its own bar, and one after a long silence alone', () => {
+  const start = 5000 * BAR_SECONDS
+  call(start, 1, 'late')
+  call(start - BAR_SECONDS, 2, 'late')
+  call(start - 99 * BAR_SECONDS, 3, 'late')
+  expect(tokensOf('a', 'late', start).slice(-2)).toEqual([2, 1])
+  call(start + 500 * BAR_SECONDS, 4, 'late')
+  expect(tokensOf('a', 'late', start + 500 * BAR_SECONDS)).toEqual([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4])
+})
+
+test('the fleet is counted as a whole: accepted steps, checkpoints, tokens and cost', () => {
+  const start = 9000 * BAR_SECONDS
+  event('step_completed', start, { verdict: 'ACCEPT' })
+  event('step_completed', start, { verdict: 'RETRY' })
+  event('checkpoint_saved', start, {}, 'other')
+  event('llm_call_completed', start, { input_tokens: 10, output_tokens: 1, cost_usd: 0.5 }, 'other')
+  event('llm_call_completed', start, { output_tokens: 2, cost_usd: null })
+
+  expect(fleetBars('progress', start).at(-1)).toBe(2)
+  expect(fleetBars('tokens', start).at(-1)).toBe(13)
+  expect(fleetBars('cost', start).at(-1)).toBe(0.5)
+})
