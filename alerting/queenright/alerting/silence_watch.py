@@ -85,14 +85,14 @@ class SilenceWatch:
         """Handle an event that may have changed the notifications."""
         self._changed.set()
 
-    def of_ticket(self, ticket_id: str) -> ActiveSilence | None:
+    def find_silence(self, ticket_id: str) -> ActiveSilence | None:
         """Return the silence that mutes a ticket; None if it is not silenced or that is unknown."""
         labels = self._labels.get(ticket_id)
         return None if labels is None else find_active_silence(labels, self._views, self._clock())
 
     def silenced_until(self, ticket_id: str) -> float | None:
         """Return when a ticket's silence ends, in seconds since the epoch; None if it is not silenced."""
-        silence = self.of_ticket(ticket_id)
+        silence = self.find_silence(ticket_id)
         return None if silence is None else silence.until
 
     @property

@@ -206,12 +206,12 @@ class RecentCalls:
         """Return whether the newest call was this one, with this result, and no failure."""
         return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, failed=False)
 
-    def changed(self) -> None:
-        """Note that the newest call changed something: what is called again from here on is not the same."""
+    def record_change(self) -> None:
+        """Record that the newest call changed something: an equal later call is not a repeat."""
         self._since_change = 0
 
-    def perhaps_changed(self) -> None:
-        """Note that the newest call may have changed something: a check or look after it is not the same."""
+    def record_possible_change(self) -> None:
+        """Record that the newest call may have changed something: an equal later read is not a repeat."""
         self._since_perhaps = 0
 
     def rest(self) -> None:

@@ -53,7 +53,7 @@ class Fired:
     cleared_at: float | None = None
 
 
-def timed(events: Iterable[AgentEvent]) -> list[TimedEvent]:
+def make_monotonic(events: Iterable[AgentEvent]) -> list[TimedEvent]:
     """Return logged events with times that never go back."""
     found, clock = [], 0.0
     for event in events:
@@ -103,7 +103,7 @@ def replay(
         yield Moment(last, clock, [end], v)
 
 
-def fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
+def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
     """Return the findings of a replay when they appear and again when they get worse, oldest first."""
     rows: list[Fired] = []
     active: dict[tuple[FindingKind, bool], list[Fired]] = {}

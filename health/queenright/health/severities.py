@@ -24,7 +24,7 @@ def half_more(limit: int) -> int:
     return limit + (limit + 1) // 2
 
 
-def lasted(seconds: float, limit: float) -> Severity:
+def severity_by_duration(seconds: float, limit: float) -> Severity:
     """Return how bad it is that something has lasted so long, which is its limit at least."""
     if seconds >= CRITICAL_AFTER * limit:
         return Severity.CRITICAL

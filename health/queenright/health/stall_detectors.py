@@ -25,7 +25,7 @@ from queenright.health.deadlines import (
 )
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import lasted
+from queenright.health.severities import severity_by_duration
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 
@@ -174,7 +174,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=lasted(now - since, limit) if is_certain else Severity.LOW,
+        severity=severity_by_duration(now - since, limit) if is_certain else Severity.LOW,
         evidence=f"no tool call and no progress for {span(now - since)}{_since_away(v)}",
         since=since,
         ticket=is_certain,

@@ -687,7 +687,7 @@ class VitalState:
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
 
-    def gained(self, at: float) -> None:
+    def record_gain(self, at: float) -> None:
         """Record a durable gain: a change, an accepted or saved result, or input of the user."""
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
@@ -709,7 +709,7 @@ class VitalState:
     def hear_user(self, at: float) -> None:
         """Record input of the user. Repeats before it no longer count."""
         self.has_user = True
-        self.gained(at)
+        self.record_gain(at)
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
@@ -727,7 +727,7 @@ class VitalState:
     def record_accepted_work(self, at: float) -> None:
         """Record an ACCEPT or a checkpoint."""
         self.record_progress(at)
-        self.gained(at)
+        self.record_gain(at)
         self.idle_turns = 0
         self.refusals = ()
         self.recorded_results, self.stale_results = 0, 0.0

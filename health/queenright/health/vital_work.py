@@ -526,7 +526,7 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
     """Record a call that waits or polls. Polling again is not a repeat."""
     v._has_waited = True
     if v.calls is not None:
-        v.calls.changed()
+        v.calls.record_change()
     if not failed:
         _count_poll(v, result, at)
 
@@ -585,7 +585,7 @@ def _record_call(
             and not (failed or tells_all or v.stale_calls)
             and not v.calls.is_last(tool, args, compared)
         ):
-            v.calls.changed()
+            v.calls.record_change()
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
         if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
             if v._has_waited or effect == _POLLS:
@@ -604,7 +604,7 @@ def _record_call(
             effect is None and not is_note(tool)
         )
         if may_change and seen is Seen.NEVER and not failed:
-            v.calls.perhaps_changed()
+            v.calls.record_possible_change()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
@@ -670,9 +670,9 @@ def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
     v.refusals = ()
     v.fruitless = 0
     if seen is not Seen.BEFORE:
-        v.gained(at)
+        v.record_gain(at)
     if v.calls is not None and seen is Seen.NEVER:
-        v.calls.changed()
+        v.calls.record_change()
 
 
 def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:

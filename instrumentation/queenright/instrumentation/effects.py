@@ -18,7 +18,7 @@ from queenright.instrumentation.shell_effects import (
     COMMAND_HEAD,
     MIN_WAIT_SECONDS,
     effect_of_command,
-    seconds_slept,
+    sleep_seconds,
     words_in,
 )
 
@@ -283,11 +283,11 @@ def _effect_of_action(arguments: object) -> Effect | None:
     return _tool(action).effect if _ACTION.fullmatch(action) else None
 
 
-def seconds_waited(tool: str, arguments: object) -> float:
+def wait_seconds(tool: str, arguments: object) -> float:
     """Return how many seconds a call waits at least, by its arguments; 0 if they do not tell."""
     traits = _tool(tool)
     if traits.command_in:
-        return seconds_slept(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
+        return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
     return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 

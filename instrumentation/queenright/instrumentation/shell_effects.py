@@ -350,7 +350,7 @@ def _effect_of_request(words: Sequence[str]) -> Effect:
     return Effect.POLLS if sends.search(" ".join(words)) is None else Effect.CHANGES
 
 
-def seconds_slept(command: str) -> float:
+def sleep_seconds(command: str) -> float:
     """Return how many seconds a command sleeps, as far as it says; a loop counts once."""
     if "sleep" not in command:
         return 0.0

@@ -153,7 +153,7 @@ class Budget:
         ]
         return self._spending.of(window, unit, self._clock(), role) + sum(reserved)
 
-    def exceeded(self) -> ExceededLimit | None:
+    def find_exceeded_limit(self) -> ExceededLimit | None:
         """Return the exceeded limit with the longest window; None if another call may be made."""
         return max(self._exceeded_by(self._rejected), key=lambda limit: limit.seconds, default=None)
 

@@ -181,7 +181,7 @@ class HealthJudge:
         outcomes = await self._judge_all(due, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
-            self._metrics.checked("ticket" if counted else "healthy", self._clock())
+            self._metrics.count_check("ticket" if counted else "healthy", self._clock())
         record.note_workers(len(healths), is_full=is_full, woken=woken.values())
         await self._record_check(record, outcomes)
         return outcomes
@@ -205,7 +205,7 @@ class HealthJudge:
             for key in [health.key for health in worst]:
                 outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
                 self._waiting.pop(key, None)
-                self._metrics.checked(outcomes[key], self._clock())
+                self._metrics.count_check(outcomes[key], self._clock())
         finally:
             watch.cancel()
             self._waiting = {}
@@ -258,7 +258,7 @@ class HealthJudge:
             self._trends.note(summary, now, outcome)
             outcomes[health.key] = outcome
         for outcome in outcomes.values():
-            self._metrics.checked(outcome, now)
+            self._metrics.count_check(outcome, now)
         return outcomes
 
     async def _bypass(self) -> None:

@@ -245,4 +245,4 @@ class JudgeAndQueen:
         ticket = event.data["ticket"]
         self._queen.expect(ticket["ticket_id"])
         if event.data.get("change") == "opened":
-            self.metrics.ticket_opened(Severity(ticket["severity"]), FindingKind(ticket["kind"]))
+            self.metrics.count_ticket(Severity(ticket["severity"]), FindingKind(ticket["kind"]))

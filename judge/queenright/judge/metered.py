@@ -88,7 +88,7 @@ class Metered:
         """Why the stand-in would reply now; None if the model would."""
         if self._stand_in is None:
             return None
-        is_spent = self._budget is not None and self._budget.exceeded() is not None
+        is_spent = self._budget is not None and self._budget.find_exceeded_limit() is not None
         return self._backoff.reason or ("budget" if is_spent else None)
 
     async def complete(
@@ -185,7 +185,7 @@ class Metered:
             reply = await within(self._timeout, work, self._sleep)
             return reply
         finally:
-            self._metrics.called(self._role, self.name, reply, self._monotonic() - began)
+            self._metrics.count_call(self._role, self.name, reply, self._monotonic() - began)
             if self._budget is not None and reserved is not None:
                 await self._budget.settle(reserved, None if reply is None else _cost(reply))
 
@@ -226,8 +226,8 @@ class Metered:
         except ModelError as error:
             why = exceeded or f"it failed too often ({reason})"
             raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
-        self._metrics.called(self._role, self._stand_in.name, reply, self._monotonic() - began)
-        self._metrics.fell_back(self._role, reason)
+        self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - began)
+        self._metrics.count_fallback(self._role, reason)
         return replace(reply, finish_reason=f"{FALLBACK_PREFIX}:{reason}")
 
 

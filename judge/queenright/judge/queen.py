@@ -373,7 +373,7 @@ class Queen:
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._desk.metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
+        self._desk.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
 
     # -- bypass ---------------------------------------------------------------------------------
 

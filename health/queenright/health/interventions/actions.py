@@ -349,20 +349,20 @@ class Actions:
         intervention = self._new(Permit(kind, target), by=by, reason=reason, since=since)
         return await self._end(intervention, outcome, ladder, detail=detail)
 
-    async def interrupted(
+    async def record_interrupted(
         self, intervention: Intervention, ladder: Ladder | None, detail: str
     ) -> Intervention:
         """Record that the result of an action is unknown."""
         return await self._end(intervention, Outcome.FAILED, ladder, detail=detail)
 
-    async def answered(
+    async def record_answer(
         self, intervention: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None
     ) -> None:
         """Record the result of a nudge: the worker's answer, or that it was not fetched."""
         intervention = intervention.model_copy(update={"answered_at": self._clock()})
         await self._end(intervention, outcome, ladder, detail=detail)
 
-    async def unconfirmed(
+    async def record_unconfirmed(
         self, intervention: Intervention, ladder: Ladder | None, detail: str
     ) -> Intervention:
         """Record that it is unknown whether a worker has stopped, and why."""

@@ -129,7 +129,7 @@ class Climber:
         if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
-        if came_down(current, step.ladder) or self._has_stopped(worker):
+        if was_reset(current, step.ladder) or self._has_stopped(worker):
             self.schedule(key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
             self.schedule(key, max(step.at, self._quiet_until))
@@ -192,7 +192,7 @@ class Climber:
         if worker is None:
             self._ledger.forget_uncertain(key)
             if current is not None:
-                await self.come_down(key, None, "the worker is unknown")
+                await self.reset_ladder(key, None, "the worker is unknown")
             return
         if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
@@ -201,15 +201,15 @@ class Climber:
             await self._confirm(worker, current)
             current = self._ledger.ladders.get(key)
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
-        if came_down(current, step.ladder):
-            await self.come_down(key, step.ladder, "the worker made progress, or its run is over")
+        if was_reset(current, step.ladder):
+            await self.reset_ladder(key, step.ladder, "the worker made progress, or its run is over")
         elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
             await self._withdraw_question(overdue, current)
         if step.ladder is None or step.action is None or self._leaves_alone(key):
             return
         if self._is_left_to_others(worker, current, step.action, step.ladder):
             if current is not None:
-                await self.come_down(key, None, "its run failed, and its own launcher restarts it")
+                await self.reset_ladder(key, None, "its run failed, and its own launcher restarts it")
             return
         at = max(step.at, self._quiet_until)
         if at <= now:
@@ -341,7 +341,7 @@ class Climber:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
-                await self._actions.interrupted(intervention, ladder, detail)
+                await self._actions.record_interrupted(intervention, ladder, detail)
             return
         ours = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
@@ -372,7 +372,7 @@ class Climber:
                 "until": None,
                 "progress_before": worker.vitals.last_progress,
             }
-            await self._actions.unconfirmed(
+            await self._actions.record_unconfirmed(
                 intervention,
                 current.model_copy(update=human),
                 "its termination was confirmed, but its telemetry shows that it is still working",
@@ -409,7 +409,7 @@ class Climber:
 
     # -- stepping down --------------------------------------------------------------------------
 
-    async def come_down(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
+    async def reset_ladder(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
         """Reset a ladder and withdraw its escalation. The caller holds the lock."""
         ladder, now = self._ledger.ladders.get(key), self._clock()
         question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
@@ -467,8 +467,8 @@ class Climber:
                 self.consider(worker)
 
 
-def came_down(current: Ladder | None, after: Ladder | None) -> bool:
-    """Return whether a ladder that was climbed no longer is."""
+def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
+    """Return whether a ladder with actions was reset."""
     return current is not None and (after is None or (after.is_untouched and not current.is_untouched))
 
 

@@ -13,9 +13,9 @@ from queenright.health.interventions.actions import Actions, Sign, TerminationLa
 from queenright.health.interventions.climber import (
     Climber,
     TaskRecovery,
-    came_down,
     decided_event,
     describe_cause,
+    was_reset,
 )
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
@@ -161,7 +161,7 @@ class InterventionService:
         for intervention in interrupted:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
-            await self._actions.interrupted(intervention, ladder, detail)
+            await self._actions.record_interrupted(intervention, ladder, detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
             self._climber.schedule(key, self._clock())
@@ -181,7 +181,7 @@ class InterventionService:
             )
             if intervention.outcome is Outcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
-                await self._actions.unconfirmed(intervention, ladder, detail)
+                await self._actions.record_unconfirmed(intervention, ladder, detail)
 
     async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
         """
@@ -259,7 +259,7 @@ class InterventionService:
         """The fleet's budget of actions within a minute."""
         return self._climber.budget
 
-    def answered(self, instruction: Instruction) -> None:
+    def record_answer(self, instruction: Instruction) -> None:
         """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
@@ -271,7 +271,7 @@ class InterventionService:
         async with self._climber.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is Outcome.QUEUED:
-                await self._actions.answered(
+                await self._actions.record_answer(
                     intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
                 )
 
@@ -364,8 +364,8 @@ class InterventionService:
         assert worker is not None
         ladder = self.ledger.ladders.get(key)
         after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
-        if ladder is None or after is None or came_down(ladder, after):
-            await self._climber.come_down(key, after, "the worker made progress")
+        if ladder is None or after is None or was_reset(ladder, after):
+            await self._climber.reset_ladder(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 

@@ -77,7 +77,7 @@ class Ledger:
         """Return recoveries of all tasks, newest first."""
         return await self._store.read(lambda conn: table.newest(conn, limit))
 
-    def begun(self, agent_id: str) -> Sequence[float]:
+    def start_times(self, agent_id: str) -> Sequence[float]:
         """Return when recoveries of an agent began within the last hour."""
         return self._begun.get(agent_id, ())
 

@@ -278,7 +278,7 @@ class RecoveryService:
             history = await self._ledger.of_task(task_id)
         begun = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
-        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun(agent))
+        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.start_times(agent))
         return RecoveryStatus(
             task_id=task_id,
             attempts=begun,
@@ -447,7 +447,7 @@ class RecoveryService:
         """Return when recoveries of the same agent began, or will."""
         agent = recovery.agent_id
         waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
-        return [*self._ledger.begun(agent), *waiting]
+        return [*self._ledger.start_times(agent), *waiting]
 
     def _give_up(
         self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
@@ -590,7 +590,7 @@ class RecoveryService:
 
     async def _start(self, recovery: Recovery, now: float) -> None:
         """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
-        free_at = plan.free_at(self._ledger.begun(recovery.agent_id), now=now, limits=self._limits)
+        free_at = plan.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
             limit = self._limits.max_attempts_per_hour
             why = f"deferred: {limit} recoveries of this agent began within the hour"

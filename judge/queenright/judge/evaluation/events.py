@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of, seconds_waited
+from queenright.instrumentation.effects import effect_of, wait_seconds
 from queenright.instrumentation.error_class import error_class, unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
@@ -81,7 +81,7 @@ class Steps:
             return clock
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
-        waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        waited = wait_seconds(_word(step.get("name")), step.get("args")) if is_call else 0.0
         return clock + _NO_CLOCK_STEP_SECONDS + min(waited, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:

@@ -18,9 +18,9 @@ from queenright.alerting.export import (
     LoadedRule,
     check_rules,
     compare,
-    in_answer,
-    in_files,
-    in_groups,
+    parse_rule_groups,
+    parse_rules_response,
+    read_rule_files,
     rule_links,
 )
 from queenright.alerting.export.addresses import reached_at
@@ -92,7 +92,7 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
     """Check the rules; return 1 on errors."""
     settings = selection.settings()
     groups = selection.groups(settings)
-    faults = check_rules(in_groups(groups))
+    faults = check_rules(parse_rule_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
         faults += promtool_faults(promtool, selection.files(settings))
@@ -134,8 +134,10 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
     """Print the differences; return 1 if there are any."""
     settings = selection.settings()
     with progress_bar("Comparing rules", is_counted=False):
-        existing = in_files(files) if files else in_answer(_fetch_rules(settings, prometheus))
-        wanted = in_groups(selection.groups(settings))
+        existing = (
+            read_rule_files(files) if files else parse_rules_response(_fetch_rules(settings, prometheus))
+        )
+        wanted = parse_rule_groups(selection.groups(settings))
         found = compare(wanted, existing)
     if as_json:
         typer.echo(json.dumps([_row(difference) for difference in found], indent=2))

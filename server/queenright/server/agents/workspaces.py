@@ -25,7 +25,7 @@ from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
-from queenright.server.agents.operations import Action, operated
+from queenright.server.agents.operations import Action, operation_event
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class LoadedWorkspaces:
         """Log a change before it is made: what cannot be logged is not done."""
         by = describe_requester(_BY, ordered_by)
         try:
-            await self._bus.publish(operated(action, agent_id, at=self._clock(), by=by, detail=detail))
+            await self._bus.publish(operation_event(action, agent_id, at=self._clock(), by=by, detail=detail))
         except StoreError as error:
             raise ToolUnavailableError(
                 f"the database is unavailable, so nothing was done: {error}"

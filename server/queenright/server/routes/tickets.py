@@ -82,7 +82,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
     return [
         ticket_row(
             ticket,
-            silenced=service.silences.of_ticket(ticket.ticket_id),
+            silenced=service.silences.find_silence(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
             actions=ticket_actions(service, ticket),

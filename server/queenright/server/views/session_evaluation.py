@@ -8,7 +8,7 @@ from typing import Any
 from queenright import api
 from queenright.health.detector_values import detector_values
 from queenright.health.findings import Finding
-from queenright.health.replay import Moment, fired, replay, state_at, timed
+from queenright.health.replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.settings import HealthSettings
 from queenright.health.thresholds import thresholds
 from queenright.runtime.events import AgentEvent
@@ -36,7 +36,7 @@ def evaluate_session(
     step_ids = _step_ids(events)
     shown: list[api.Moment] = []
     seen: list[Moment] = []
-    for moment in replay(timed(events), settings, until=until):
+    for moment in replay(make_monotonic(events), settings, until=until):
         seen.append(moment)
         is_step = events[moment.step].type in STEP_EVENTS
         before = seen[-2].findings if len(seen) > 1 else []
@@ -46,7 +46,7 @@ def evaluate_session(
         api.FiredFinding(
             **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
         )
-        for key in fired(seen)
+        for key in list_fired(seen)
     ]
     return api.Evaluation(
         session_id=session_id,

@@ -13,7 +13,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.routes.loaded.requests import graph_of, masked
+from queenright.server.routes.loaded.requests import graph_of, mask_values
 
 _RUNS: Final = 10_000
 """Ended runs that the totals count, the newest."""
@@ -122,7 +122,7 @@ def execution_row(run: Execution) -> api.ExecutionRow:
         execution_id=run.id,
         graph_id=run.graph_id,
         session_id=result.session_id or None,
-        outputs=masked(result.outputs),
+        outputs=mask_values(result.outputs),
         error=redact(result.error, 4000),
     )
 
@@ -170,7 +170,7 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
         node,
         **dict(node_row(slot, graph, node)),
         graph_id=graph.id,
-        system_prompt=masked(node.system_prompt),
+        system_prompt=mask_values(node.system_prompt),
         routes=dict(node.routes),
         model=redact(node.model, 200),
         edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],

@@ -28,7 +28,7 @@ from queenright.server.routes.loaded.requests import (
     SessionId,
     SlotDep,
     mask_text,
-    masked,
+    mask_values,
     run_on_disk,
     state_of,
     storage_errors,
@@ -216,7 +216,7 @@ async def _detail(slot: AgentSlot, graph_id: str, session_id: str) -> api.Sessio
         runs = sorted(state.executions.values(), key=lambda run: run.started_at)
         return api.SessionDetail(
             **dict(_session_row(store, state)),
-            memory=masked(state.memory),
+            memory=mask_values(state.memory),
             runs=[_run(run) for run in runs],
         )
 
@@ -253,7 +253,7 @@ def _run(run: ExecutionState) -> api.SessionRun:
         | {
             "entry_point_id": run.entry_point,
             "pending": [node.node_id for node in run.pending],
-            "outputs": masked(run.outputs),
+            "outputs": mask_values(run.outputs),
             "error": redact(run.error, 4000),
         }
     )
