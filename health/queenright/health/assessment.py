@@ -1,5 +1,5 @@
 """
-A worker's health, signal by signal: status, evidence, and the state they add up to.
+A worker's health as signals, each with a status and evidence, and the resulting state.
 
 The detectors decide. A signal explains what they checked and found; unlike them it also reports that all is
 well, or that nothing was reported.

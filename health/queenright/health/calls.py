@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 MAX_CYCLE_LENGTH: Final = 4
-"""The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
+"""The longest detected cycle; a loop ends after this many calls outside it."""
 
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
@@ -45,18 +45,16 @@ def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes
 
 class Repeat(NamedTuple):
     """
-    A repeat that continues.
+    A current repeat of a call, or of a cycle of calls.
 
-    ``times`` is how often its most frequent call was made, counted beyond the
-    window for as long as it keeps coming back; making it again after something
-    was changed is no repeat. ``run`` is how often it came in a row,
-    ``in_window`` how often in the window, ``at_all`` how often there whatever
-    was changed between, ``unchanged`` how often there without a certain change
-    between, ``period`` the length of the
-    cycle (1: the same call again and again or with others between) and
-    ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: the result is not recorded. One of an edit is of arguments
-    only too, as its result changes by itself. A ``failed`` one failed each time.
+    ``times``: number of its most frequent call, also beyond the window while it
+    continues; calls after a change do not count. ``run``: consecutive calls.
+    ``in_window``: calls in the window. ``at_all``: the same, including calls
+    after a change. ``unchanged``: the same, without those after a certain change.
+    ``period``: length of the cycle; 1 for a single call, also with others in
+    between. ``cycles``: number of completed cycles. A ``blind`` repeat compares
+    arguments only, because the result is not recorded; so does the repeat of an
+    edit, whose result changes by itself. A ``failed`` repeat failed each time.
     """
 
     tool: str
@@ -166,14 +164,14 @@ class RecentCalls:
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
         may_be_new = bool(result) and not failed  # an edit writes the same, whatever is shown
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
-            # A call between showed what this one had done the last time: it goes on with something.
+            # A call in between showed the effect of the last one, so this call continues the work.
             again = False
             self._chains.append(1)
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
-            # Made again after a change, it asks what the change did: that is no repeat.
+            # Made again after a change, it checks the effect of the change and is not a repeat.
             self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))

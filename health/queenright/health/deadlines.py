@@ -26,10 +26,10 @@ OUTPUT_UNCHANGED_REPORTS: Final = 3
 
 class StallClock(NamedTuple):
     """
-    How long the worker may continue as it is.
+    How long the worker may stay silent.
 
-    It is stalled from ``due``, and that is worth a ticket from ``ticket_due``. The two differ only for a tool
-    that declared a shorter timeout than any worker may be silent.
+    It is stalled from ``due``, and gets a ticket from ``ticket_due``. The two differ only for a tool that
+    declared a timeout shorter than the limit between steps.
     """
 
     phase: Phase
@@ -66,9 +66,9 @@ def silent_since(v: VitalSigns) -> float:
 
 def known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
     """
-    Return until when it is known what the worker did.
+    Return the time until which the worker's activity is known.
 
-    Where calls are reported only when they end, a longer silence may be a call that still runs.
+    If calls are reported only when they end, a longer silence may be a running call.
     """
     if v.phase is not Phase.UNKNOWN:
         return now
@@ -133,7 +133,7 @@ def may_have_ended(v: VitalSigns) -> bool:
 
 def shows_its_end(v: VitalSigns) -> bool:
     """
-    Return whether a silent worker is over: it reported its end, or its heartbeats stopped.
+    Return whether a silent worker has ended: it reported its end, or its heartbeats stopped.
 
     One without heartbeats may hang, and still live.
     """

@@ -1,4 +1,4 @@
-"""How far each detector is from its threshold: what it counts, and the count from which it fires."""
+"""The current count of each detector, and the threshold from which it fires."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
 
 
 def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
-    """Return what the detectors say that are in shadow: nothing follows from it, so none is for a ticket."""
+    """Return the findings of detectors in shadow mode; none of them is for a ticket."""
     if not settings.has_shadows:
         return []
     found = _found(v, settings, now, settings.in_shadow)
@@ -191,9 +191,9 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
 
 def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     """
-    Find a run that went no further than an LLM call that failed, for a run that is known to be over.
+    Find an ended run whose last LLM call failed.
 
-    One such call is enough then: clients retry for minutes, in silence, before they tell of it.
+    One failed call is enough: clients retry for minutes before they report it.
     """
     if not v.llm_errors:
         return None
@@ -357,7 +357,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
 
 
 def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
-    """Return how bad it is that only failed calls were made: by the bands, or for as long as calls may be."""
+    """Return the severity of consecutive failed calls, by their number or duration."""
     if v.failing_since is None or v.failed_calls < settings.bands.warning:
         return None
     if v.failed_calls >= settings.bands.critical:
@@ -522,7 +522,7 @@ def _mcp_server(server: McpServer) -> str:
 
 
 def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker too many of whose last calls and steps failed, of whatever kind."""
+    """Find a worker whose share of failed calls and steps is too high."""
     if not v.error_rate_high:
         return None
     return Finding(
@@ -548,7 +548,7 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that calls one tool after another, all different, and changes nothing by it."""
+    """Find a worker that makes many different tool calls without changing anything."""
     if v.calls_since_gain < _GRINDING_CALLS:
         return None
     return Finding(
@@ -564,7 +564,7 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
     if v.tokens_since_gain < _BURN_MINIMUM or v.clocks is None:
         return None
     usual = v.clocks.usual(TOKENS)
-    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.seldom_more * TOKENS_COUNTED_AS:
+    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.p99 * TOKENS_COUNTED_AS:
         return None
     return Finding(
         kind=FindingKind.TOKEN_BURN,

@@ -76,7 +76,7 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
 
 
 def detect_resource_limit(resources: Resources) -> Finding | None:
-    """Find a worker that has used up what it has of a resource, or nearly so."""
+    """Find a worker that has used up a resource, or nearly so."""
     full = [each for each in resources if _level(each) is not None]
     if not full:
         return None
@@ -99,7 +99,7 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
     grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        # Of a short input it is as likely that its answers are kept short on purpose.
+        # With a short input, a deliberately low output limit is as likely.
         severity=grown(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
         evidence=f"the last {cut.answers} answers were cut off at their length limit "
         + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),

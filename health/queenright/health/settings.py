@@ -364,7 +364,7 @@ ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
 
 
 class InterventionSettings(_Block):
-    """What is done about a worker in trouble: nudge, escalate, terminate, recover."""
+    """Interventions on a worker in trouble: nudge, escalate, terminate, recover."""
 
     enabled: bool = True
     """``false``: only an operator acts."""

@@ -33,7 +33,7 @@ def shared_cause(
     now: float,
 ) -> str:
     """
-    Return what other workers with the same trouble share with this one; empty if that is nothing.
+    Return the cause that this worker shares with other workers in trouble; empty if there is none.
 
     ``tickets.incident_workers`` that fail with the same class of error within
     ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP

@@ -1,4 +1,4 @@
-"""Spending limits: what was spent today, and the finding of a worker near a limit."""
+"""Spending limits: today's spending, and the finding of a worker near a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's health in JSON: what the judge reads, and what the API and the console show."""
+"""A worker's health as JSON, for the judge, the API and the console."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def names_question_tool(text: str) -> bool:
 
 
 def question_of(tool: str, arguments: object) -> str:
-    """Return what a call asks a person, or the tool's name if it does not tell; "" if it asks nobody."""
+    """Return the question of a call to a person, else the tool's name; "" if the call asks nobody."""
     if not asks_user(tool):
         return ""
     arguments = _parse_arguments(arguments)
@@ -284,7 +284,7 @@ def _effect_of_action(arguments: object) -> Effect | None:
 
 
 def wait_seconds(tool: str, arguments: object) -> float:
-    """Return how many seconds a call waits at least, by its arguments; 0 if they do not tell."""
+    """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
     traits = _tool(tool)
     if traits.command_in:
         return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])

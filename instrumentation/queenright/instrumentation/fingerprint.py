@@ -220,7 +220,7 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
     found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
     message), line and column numbers and the number of the attempt are ignored too. So are times and sizes in
-    a text that tells of a failure, if the arguments are equal. Codes ("HTTP 404") count. Never raises.
+    a text that reports a failure, if the arguments are equal. Codes ("HTTP 404") count. Never raises.
 
     Args:
         result: The result: text or any value.
