@@ -33,9 +33,9 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
+from queenright.server.monitoring.remediation import Remediation
+from queenright.server.monitoring.replay import Replay
 from queenright.server.ops.arrivals import ArrivalLog
-from queenright.server.remediation import Remediation
-from queenright.server.replay import Replay
 from queenright.server.stream.feed import Feed
 
 _log = logging.getLogger(__name__)

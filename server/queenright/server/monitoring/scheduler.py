@@ -12,8 +12,8 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
 from queenright.runtime.events import Clock
 from queenright.server.metrics.metrics import ServiceMetrics
-from queenright.server.pipeline import EventPipeline
-from queenright.server.remediation import Remediation
+from queenright.server.monitoring.pipeline import EventPipeline
+from queenright.server.monitoring.remediation import Remediation
 
 _log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import Clock
-from queenright.server.earlier_sessions import (
+from queenright.server.notifications.earlier_sessions import (
     RECENT_SECONDS,
     SHORT_SECONDS,
     EarlierSessions,
     find_earlier_sessions,
 )
-from queenright.server.operator_requests import find_requests
+from queenright.server.notifications.operator_requests import find_requests
 from queenright.server.settings import Settings
 
 
