@@ -14,7 +14,7 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
-_OF_FAILING_CALLS: Final = frozenset(
+_FAILING_CALL_KINDS: Final = frozenset(
     {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
 )
 _OWN_ERROR: Final = re.compile(
@@ -33,7 +33,7 @@ def shared_cause(
     now: float,
 ) -> str:
     """
-    Return what other workers with the same trouble share with this one; empty if that is nothing.
+    Return the cause that this worker shares with other workers in trouble; empty if there is none.
 
     ``tickets.incident_workers`` that fail with the same class of error within
     ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
@@ -70,7 +70,7 @@ def possible_cause(health: WorkerHealth, finding: Finding) -> str:
         served_by = v.provider or v.model
         return f"provider:{served_by}" if served_by else ""
     # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
-    if finding.kind not in _OF_FAILING_CALLS or not _is_failing(health):
+    if finding.kind not in _FAILING_CALL_KINDS or not _is_failing(health):
         return ""
     if finding.kind is FindingKind.DOOM_LOOP and not _repeats_failures(v):
         return ""
@@ -152,8 +152,8 @@ def _is_failing(worker: WorkerHealth) -> bool:
 def _repeats_failures(v: VitalSigns) -> bool:
     """Return whether all current repeats are of the tool that fails."""
     repeats = v.calls.repeats() if v.calls is not None and v.streak else []
-    return bool(repeats) and all(one.failed and one.tool == v.streak_tool for one in repeats)
+    return bool(repeats) and all(repeat.failed and repeat.tool == v.streak_tool for repeat in repeats)
 
 
 def _has(worker: WorkerHealth, kind: FindingKind) -> bool:
-    return any(one.kind is kind for one in worker.findings)
+    return any(finding.kind is kind for finding in worker.findings)

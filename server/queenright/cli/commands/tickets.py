@@ -101,10 +101,10 @@ def _cost(ticket: Ticket) -> str:
     return f"{cost} since the problem began" if cost else ""
 
 
-def _notified(ticket: Ticket) -> str:
+def _list_receivers(ticket: Ticket) -> str:
     """Return the receivers that were notified, in the order of time."""
-    rows = sorted(ticket.notified, key=lambda one: one.first_at)
-    return ", ".join(f"{one.receiver} ({one.status}, {local_time(one.first_at)})" for one in rows)
+    rows = sorted(ticket.notified, key=lambda notification: notification.first_at)
+    return ", ".join(f"{row.receiver} ({row.status}, {local_time(row.first_at)})" for row in rows)
 
 
 def _duration(ticket: Ticket, now: float) -> str:
@@ -136,7 +136,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
-        ("notified", _notified(ticket)),
+        ("notified", _list_receivers(ticket)),
         ("closed", ticket.closed_reason),
         ("session", ticket.worker_session_id),
         ("ticket", ticket.ticket_id),
@@ -154,7 +154,7 @@ def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> No
     found = service.tickets.timeline(find_ticket_id(service, ticket))
     if found.more and not as_json:
         typer.echo("Only the newest entries are shown.", err=True)
-    lines = (f"{local_time(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
+    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in found.timeline)
     print_list(found.timeline, lines, "No entries.", as_json=as_json)
 
 

@@ -36,12 +36,14 @@ async def list_incidents(service: ServiceDep) -> api.Incidents:
     """
     history = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
     # An incident that is still open may be older.
-    tickets = {one.ticket_id: one for one in (*history, *service.tickets.recent_tickets())}.values()
-    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of_tickets(service, tickets)])
+    tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
+    return api.Incidents(
+        incidents=[api.Incident.of(incident) for incident in incidents_of_tickets(service, tickets)]
+    )
 
 
 @router.get("/providers", tags=["health"])
 async def list_providers(service: ServiceDep) -> api.Providers:
     """List model providers with their health, from the fleet's calls of the last ten minutes."""
     found = service.providers.providers(service.clock())
-    return api.Providers(providers=[provider_row(one) for one in found])
+    return api.Providers(providers=[provider_row(incident) for incident in found])
