@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.incidents import incidents_of
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -144,6 +145,27 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [failing(**called), *(failing(**(called | others)) for _ in range(4))]
     scripts += [answered(**called) for _ in range(20)]
+    seen = scripts[0].finding(PROVIDER)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+@pytest.mark.parametrize(
+    ("texts", "cause"),
+    [
+        (["Error code: 529 - Overloaded (request id: {n}a)"], "provider:anthropic"),
+        (["401 invalid x-api-key", "Connection refused", "prompt is malformed"], ""),
+    ],
+)
+def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], cause: str) -> None:
+    """B104: clients that report only that a call failed."""
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [
+        failing(**called, error_type="_OTHER", error=texts[n % len(texts)].format(n=n)) for n in range(3)
+    ]
+    scripts += [answered(**called) for _ in range(30)]
     seen = scripts[0].finding(PROVIDER)
 
     assert seen is not None
@@ -324,6 +346,91 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: Tick
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await desk.restart()
     assert {one.storm_id for one in desk.tickets.open_tickets()} == {"tool:search"}
+
+
+async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(desk: TicketDesk) -> None:
+    """A fleet with many tickets of its own does not slow an incident down."""
+    compared: list[str] = []
+
+    def group(health: WorkerHealth, found: Finding) -> str:
+        compared.append(health.vitals.agent_id)
+        return shared_cause(health, found, desk.workers.values, SETTINGS, desk.now)
+
+    desk.group = group
+    for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
+        script = WorkerScript(agent=name, at=desk.now, settings=NO_GRACE).start()
+        for call in range(6):
+            tool = "search" if name.startswith("bee") else f"tool-{name}"
+            script.call(tool, args=f"{call}", outcome="error", error_type="gone")
+        desk.workers[script.health.key] = script.health
+        desk.now = script.now
+        compared.clear()
+        await desk.raise_(script.health)
+
+    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"", "tool:search"}
+    assert set(compared) == {"bee-0", "bee-1", "bee-2"}
+
+
+def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
+    first, *others, last = [script.health for script in workers_that_repeat("search", "unavailable", 20)]
+    fleet = iter([first, *others, last])
+
+    cause = shared_cause(first, first.findings[0], lambda: fleet, SETTINGS, first.vitals.last_activity)
+
+    assert cause == "tool:search"
+    assert list(fleet) == [last]
+
+
+async def ended_in_incident(desk: TicketDesk) -> None:
+    """Let the sessions of an incident end while calls still fail."""
+    desk.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        gone = service.worker(agent=f"bee-{n}")
+        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, desk.now
+        await desk.tickets.observe(gone)
+        await desk.tickets.settle(desk.now)
+
+
+def closings(desk: TicketDesk) -> list[tuple[str, object]]:
+    found = [one.data for one in desk.published if one.type is EventType.INCIDENT_CLOSED]
+    return [(str(one["cause"]), one["closed_at"]) for one in found]
+
+
+@pytest.mark.parametrize("restarts", [(), (300.0,), (900.0,), (300.0, 900.0, 901.0)])
+async def test_incident_that_closes_by_the_clock_is_reported_once(
+    desk: TicketDesk, restarts: tuple[float, ...]
+) -> None:
+    """B104: whether the service runs then, is restarted before, or starts later."""
+    await ended_in_incident(desk)
+    began = desk.now
+
+    for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
+        desk.now = began + after
+        if after in restarts:
+            before = {one.ticket_id for one in desk.tickets.recent_tickets()}
+            await desk.restart()
+            assert {one.ticket_id for one in desk.tickets.recent_tickets()} == before
+        await desk.tickets.settle(desk.now)
+        assert closings(desk) == ([] if after < 600 else [("provider:anthropic", began + 600)])
+
+    assert [one for one in await desk.logged() if one.type is EventType.INCIDENT_CLOSED] == [
+        one for one in desk.published if one.type is EventType.INCIDENT_CLOSED
+    ]
+
+
+async def test_incident_that_closes_with_its_last_ticket_is_reported(desk: TicketDesk) -> None:
+    desk.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        await desk.tickets.settle(desk.now)
+    for n in range(2):
+        desk.now += 10
+        await desk.tickets.observe(service.worker(agent=f"bee-{n}"))
+    desk.now += service.HOLD
+    await desk.tickets.settle(desk.now)
+
+    assert closings(desk) == [("provider:anthropic", desk.now)]
 
 
 async def test_incident_adopts_no_ticket_about_something_else(desk: TicketDesk) -> None:
