@@ -87,7 +87,6 @@ class StatusBreaker(Wire):
     name: str
     state: BreakerState
     session_id: str
-    colour: str
     failures: int
     threshold: int
     reason: str
@@ -101,7 +100,6 @@ class StatusRecovery(Wire):
     task_id: str
     agent_id: str
     state: RecoveryState
-    colour: str
     exhausted: bool
     attempt: int
     from_start: bool
