@@ -306,6 +306,14 @@ async def test_alerts_of_one_agent_in_a_storm_are_no_crowd(alertmanager: RealAle
     assert {field["title"]: field["value"] for field in attachment["fields"]}["Agent"] == "courier"
 
 
+async def test_cause_of_an_incident_mentions_nobody(alertmanager: RealAlertmanager) -> None:
+    """B41: the name of a tool is what an agent asked for."""
+    alerts = [queen("critical", agent=f"bee-{n}", storm="mcp:<!channel>") for n in range(3)]
+    received = await send(alertmanager, alerts, "marker", least=2)
+
+    assert {one.title for one in received} == {"MCP server [!channel> is failing: 3 agents"}
+
+
 async def test_two_storms_are_two_messages(alertmanager: RealAlertmanager) -> None:
     """B71"""
     received = await send(alertmanager, [*fleet(storm="storm-1"), *fleet(storm="storm-2")], "marker", least=4)

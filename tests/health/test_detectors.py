@@ -637,7 +637,7 @@ def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool
         recent.add(letter, "a", "r", None, float(n))
         calls.append((letter, fresh))
         if changes:
-            recent.changed()
+            recent.record_change()
             changed_at = n
 
     for repeat in recent.repeats():

@@ -1031,8 +1031,8 @@ async def test_result_of_a_fetched_nudge_is_recorded(
         detail="RuntimeError: boom",
     )
 
-    acting.service.answered(instruction)
-    acting.service.answered(instruction)
+    acting.service.record_answer(instruction)
+    acting.service.record_answer(instruction)
     await acting.settle()
 
     [records] = await acting.service.ledger.interventions(limit=10)

@@ -10,7 +10,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from queenright.server.http.json_limits import MAX_DEPTH
-from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, foreign, misnamed, names_of
+from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, check_host, check_origin, names_of
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 
@@ -47,7 +47,7 @@ async def test_allowed_origin_gets_the_access_of_a_reader(idle_http: httpx.Async
 
 @pytest.mark.parametrize("origin", ["http://[", "//", "http://x:99999", "http://x:port"])
 def test_invalid_origin_is_foreign(origin: str) -> None:
-    assert foreign("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
+    assert check_origin("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
 
 
 async def test_every_response_has_nosniff(idle_http: httpx.AsyncClient) -> None:
@@ -98,23 +98,23 @@ async def test_every_loopback_name_and_port_is_own(idle_http: httpx.AsyncClient,
     ],
 )
 def test_lookalike_of_loopback_is_foreign(host: str) -> None:
-    assert misnamed([host], frozenset()) is not None
-    assert misnamed(["localhost", host], frozenset()) is not None
+    assert check_host([host], frozenset()) is not None
+    assert check_host(["localhost", host], frozenset()) is not None
 
 
 def test_names_that_the_settings_give_are_ours() -> None:
     names = names_of("queen.internal", "https://Bees.Example/console", bound="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
-    assert misnamed(["bees.example:443"], names) is None
-    assert misnamed(["other.example"], names) is not None
+    assert check_host(["bees.example:443"], names) is None
+    assert check_host(["other.example"], names) is not None
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
 def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
     """Containers call each other by names that no setting knows."""
     assert names_of(bound, bound=bound) is None
-    assert misnamed(["queenright:8420"], None) is None
+    assert check_host(["queenright:8420"], None) is None
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ HEALTH: Final[dict[str, Any]] = {
         # One that is open at the end too.
         "overrides": {"tool_execution:typesetter": {"recovery_timeout_seconds": 120}},
     },
-    # One on trial.
+    # One in shadow mode.
     "detectors": {"error_rate": "shadow"},
     "recovery": {"backoff_seconds": [0.3], "max_attempts_per_task": 2},
 }

@@ -15,7 +15,7 @@ from queenright.alerting.files import rules_folder
 from queenright.alerting.recorder import Recorder
 from queenright.instrumentation import serve_metrics
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import free_port, listen, listening, url_of
+from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, extra_alertmanager, serving
 from tests.programs import program
@@ -24,7 +24,7 @@ from tools.story.settings import CONSTANTS, story_settings
 
 def port_for(what: str) -> int:
     """Return a port that a child program can have."""
-    return free_port("127.0.0.1", 0, what=what, option="none")
+    return find_free_port("127.0.0.1", 0, what=what, option="none")
 
 
 @dataclass
@@ -72,7 +72,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         recorder = Recorder()
         receiver = listen("127.0.0.1", 0, what="the stand-in for Slack", option="none")
         stack.enter_context(contextlib.closing(receiver))
-        await stack.enter_async_context(listening(recorder, receiver))
+        await stack.enter_async_context(serve_app(recorder, receiver))
         running = await stack.enter_async_context(serving(settings))
         registry = CollectorRegistry()
         workers = serve_metrics(0, registry=registry)

@@ -33,7 +33,7 @@ from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
 from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
-from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
+from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase
@@ -209,8 +209,8 @@ class HealthMonitor:
         Set callbacks for observations that have no event.
 
         Args:
-            on_delay: Is called with the kind of each new finding and its delay in seconds.
-            on_shadow: Is called with each new or worse finding of a detector on trial.
+            on_delay: Called with the kind of each new finding and its delay in seconds.
+            on_shadow: Called with each new or worse finding of a detector in shadow mode.
         """
         self._on_delay = on_delay
         self._on_shadow = on_shadow
@@ -356,7 +356,7 @@ class HealthMonitor:
             self._end_session(worker, at, now)
 
     def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
-        if event.type is _MODEL_ENDED and (cost := dollars(event.data.get("cost_usd"))):
+        if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
     @staticmethod
@@ -521,7 +521,7 @@ class HealthMonitor:
 
         True if its known runs do not overlap and a later one has started.
         """
-        all_runs = (one.vitals for one in self.of_agent(v.agent_id))
+        all_runs = (session.vitals for session in self.of_agent(v.agent_id))
         runs = sorted(
             (run for run in all_runs if run.incarnation_id == v.incarnation_id),
             key=lambda run: run.incarnation_started,
@@ -646,8 +646,8 @@ class HealthMonitor:
         if worker is None or new == old:
             return []
         events = [
-            health_event(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict())
-            for one in worker.findings
+            health_event(EventType.FINDING_CLEARED, worker.vitals, now, finding.to_dict())
+            for finding in worker.findings
         ]
         if worker.state is not _HEALTHY:
             change = {"from": worker.state.value, "to": _HEALTHY.value, "findings": []}
@@ -663,7 +663,7 @@ class HealthMonitor:
             target = self._add_worker(new, now)
             target.incarnation_number = vitals.incarnation_count
         else:
-            older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
+            older, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
         note_origin(vitals, event.data)
@@ -838,7 +838,7 @@ class HealthMonitor:
             return None
         grace = grace_until(v, self.settings)
         due = grace if worker.findings and grace > at else None
-        if v.waiting is not None and v.limited_until is None:
+        if v.may_be_idle and v.limited_until is None:
             return due
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):

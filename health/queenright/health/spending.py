@@ -1,4 +1,4 @@
-"""Spending limits: what was spent today, and the finding of a worker near a limit."""
+"""Spending limits: today's spending, and the finding of a worker near a limit."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [one for one in _spent(v, settings, now) if one[0] >= _WARN_AT * one[1]]
+    near = [spent for spent in _spent(v, settings, now) if spent[0] >= _WARN_AT * spent[1]]
     if not near:
         return None
-    spent, limit, what, since = max(near, key=lambda one: one[0] / one[1])
+    spent, limit, what, since = max(near, key=lambda spent: spent[0] / spent[1])
     unpriced = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
     return Finding(
         kind=FindingKind.SPENDING,

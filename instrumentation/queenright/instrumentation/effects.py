@@ -18,7 +18,7 @@ from queenright.instrumentation.shell_effects import (
     COMMAND_HEAD,
     MIN_WAIT_SECONDS,
     effect_of_command,
-    seconds_slept,
+    sleep_seconds,
     words_in,
 )
 
@@ -224,12 +224,12 @@ def names_question_tool(text: str) -> bool:
 
 
 def question_of(tool: str, arguments: object) -> str:
-    """Return what a call asks a person, or the tool's name if it does not tell; "" if it asks nobody."""
+    """Return the question of a call to a person, else the tool's name; "" if the call asks nobody."""
     if not asks_user(tool):
         return ""
-    arguments = _parsed(arguments)
+    arguments = _parse_arguments(arguments)
     if isinstance(arguments, Mapping) and isinstance(several := arguments.get("questions"), list):
-        arguments = {"text": " ".join(_text_in(one, _QUESTIONS) for one in several)}
+        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in several)}
     return _text_in(arguments, _QUESTIONS).strip() or tool
 
 
@@ -283,11 +283,11 @@ def _effect_of_action(arguments: object) -> Effect | None:
     return _tool(action).effect if _ACTION.fullmatch(action) else None
 
 
-def seconds_waited(tool: str, arguments: object) -> float:
-    """Return how many seconds a call waits at least, by its arguments; 0 if they do not tell."""
+def wait_seconds(tool: str, arguments: object) -> float:
+    """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
     traits = _tool(tool)
     if traits.command_in:
-        return seconds_slept(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
+        return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
     return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
@@ -299,7 +299,7 @@ def effect_facts(tool: str, arguments: object) -> dict[str, str]:
 
 def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     """Return the first of the arguments ``keys`` as text; plain text is returned as it is."""
-    arguments = _parsed(arguments)
+    arguments = _parse_arguments(arguments)
     if isinstance(arguments, str):
         return arguments
     if not isinstance(arguments, Mapping):
@@ -311,7 +311,7 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _parsed(arguments: object) -> object:
+def _parse_arguments(arguments: object) -> object:
     """Return the object of JSON arguments, None if they cannot be read; other arguments as they are."""
     if not isinstance(arguments, str) or arguments[:1] != "{":
         return arguments

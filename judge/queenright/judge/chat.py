@@ -55,7 +55,7 @@ from queenright.runtime.storage.session_store import SessionExistsError, Session
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = [
-    "LONGEST_MESSAGE",
+    "MAX_MESSAGE_LENGTH",
     "MAX_WAITING",
     "OPERATOR_CHAT",
     "ChatInterruptedError",
@@ -66,13 +66,13 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-LONGEST_MESSAGE: Final = 4_000
+MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of a question."""
 
 MAX_WAITING: Final = 32
 """Questions that wait for their answers, about all tickets."""
 
-_LONGEST_ANSWER: Final = 8_000
+_MAX_ANSWER_LENGTH: Final = 8_000
 _MAX_WAITING_PER_TICKET: Final = 8
 _CONCURRENT_CHATS: Final = 4
 _RESUMED_SECONDS: Final = 24 * 3600.0
@@ -189,7 +189,7 @@ class OperatorChat:
             ChatInterruptedError: The service stops first.
             StoreError: The question could not be stored.
         """
-        text = _checked(text)
+        text = _check_message(text)
         self._reserve(ticket_id)
         try:
             ticket = await self._ticket(ticket_id)
@@ -197,7 +197,7 @@ class OperatorChat:
                 "ticket_id": ticket_id,
                 "agent_id": ticket.worker_agent_id,
                 "by": by,
-                "text": redact(text, LONGEST_MESSAGE),
+                "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
             }
             event = chat_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
@@ -381,20 +381,20 @@ class OperatorChat:
             "seconds": round(max(self._clock() - began, 0.0), 3),
             "did": sorted(turn.used_tools),
             **answer,
-            "text": redact(text, _LONGEST_ANSWER),
+            "text": redact(text, _MAX_ANSWER_LENGTH),
         }
         event = chat_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
         await self._bus.publish(event)
         return record_of(event)
 
 
-def _checked(text: str) -> str:
+def _check_message(text: str) -> str:
     text = text.strip()
     if not text:
         raise ChatRefusedError("the message is blank; ask a question or give a command")
-    if len(text) > LONGEST_MESSAGE:
+    if len(text) > MAX_MESSAGE_LENGTH:
         raise ChatRefusedError(
-            f"the message has {len(text)} characters; at most {LONGEST_MESSAGE} are allowed"
+            f"the message has {len(text)} characters; at most {MAX_MESSAGE_LENGTH} are allowed"
         )
     return text
 

@@ -102,7 +102,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     app.add_middleware(Gate, names=names)
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
+    app.add_middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)
     add_exception_handlers(app, render_error)
     for router in _ROUTERS:
         app.include_router(router)

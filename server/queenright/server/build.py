@@ -22,6 +22,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.deadlines import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import ProviderTraffic
@@ -36,7 +37,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.control import ServiceRuntimes
-from queenright.server.agents.guards import health_guard, ladder_seconds
+from queenright.server.agents.guards import health_guard
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.latest import Latest

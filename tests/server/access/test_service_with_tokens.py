@@ -505,10 +505,10 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    from queenright.server.ops.sockets import listen, listening, url_of
+    from queenright.server.ops.sockets import listen, serve_app, url_of
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
-        async with listening(collector, sock):
+        async with serve_app(collector, sock):
             settings = guarded(tmp_path)
             settings = settings.model_copy(
                 update={"otlp": settings.otlp.model_copy(update={"forward": url_of(sock)})}

@@ -83,7 +83,7 @@ class McpServer:
             McpUnavailableError: The server cannot be reached.
             MissingCredentialError: A referenced variable is not set.
         """
-        return (await self._connected()).tools
+        return (await self._require_connection()).tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """
@@ -97,7 +97,7 @@ class McpServer:
             ToolUnavailableError: The server cannot be reached, or went away.
         """
         try:
-            connection = await self._connected()
+            connection = await self._require_connection()
         except QueenrightError as error:
             raise ToolUnavailableError(str(error)) from None
         try:
@@ -126,7 +126,7 @@ class McpServer:
                 await self._connection.close()
                 self._connection = None
 
-    async def _connected(self) -> McpConnection:
+    async def _require_connection(self) -> McpConnection:
         async with self._connecting:
             if self._closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")

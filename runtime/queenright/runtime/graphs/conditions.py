@@ -73,7 +73,7 @@ def check(expression: str) -> None:
         ConditionsUnavailableError: The library is missing.
     """
     _simpleeval()
-    _parsed(expression)
+    _parse(expression)
 
 
 def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
@@ -93,7 +93,7 @@ def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
         # Read-only, and not a dict: simpleeval searches a dict at each look-up.
         names={_MEMORY: MappingProxyType(memory)},
     )
-    tree = _parsed(expression)
+    tree = _parse(expression)
     try:
         return bool(evaluator.eval(expression, previously_parsed=tree))
     except (KeyError, IndexError) as error:
@@ -117,7 +117,7 @@ def _simpleeval() -> Any:
 
 
 @functools.lru_cache(maxsize=512)
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     """Parse ``expression`` into a tree in which every name is a look-up in the memory."""
     if not expression.strip():
         raise ConditionError(expression, "is empty")

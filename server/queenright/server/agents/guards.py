@@ -49,16 +49,6 @@ def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> Guar
     return make
 
 
-def ladder_seconds(settings: HealthSettings) -> float:
-    """Return how long judge, nudges and escalation may take with one worker, in seconds."""
-    judge, acting = settings.judge, settings.intervention
-    judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
-    if not acting.enabled or acting.is_dry("nudge"):
-        return judged
-    nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
-    return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds
-
-
 class HealthGuard:
     """
     The guard of one visit.

@@ -58,8 +58,8 @@ def _redirect(address: str, page: str) -> None:
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 
-for one in _CONSOLE_PAGES.items():
-    _redirect(*one)
+for page in _CONSOLE_PAGES.items():
+    _redirect(*page)
 
 
 @router.get("/runbooks/{name}")

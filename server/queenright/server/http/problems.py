@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from queenright.api.problem import Problem
 from queenright.instrumentation.redaction import redact
 
-LONGEST_TEXT: Final = 4000
+MAX_TEXT_LENGTH: Final = 4000
 
 
 def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
@@ -29,7 +29,7 @@ def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JS
 
 def problem_response(body: Problem) -> JSONResponse:
     """Return the response of a problem, with secrets masked."""
-    texts = {name: redact(getattr(body, name), LONGEST_TEXT) for name in ("title", "reason", "field")}
+    texts = {name: redact(getattr(body, name), MAX_TEXT_LENGTH) for name in ("title", "reason", "field")}
     return JSONResponse(
         body.model_copy(update=texts).model_dump(exclude_defaults=True),
         status_code=body.status,

@@ -248,7 +248,7 @@ def describe(schema: MutableMapping[str, Any]) -> None:
             if method.upper() not in CHANGING:
                 continue
             parameters = operation.setdefault("parameters", [])
-            if not any(one.get("name") == HEADER for one in parameters):
+            if not any(parameter.get("name") == HEADER for parameter in parameters):
                 parameters.append(header)
             for status, why in (
                 ("400", f"The {HEADER} is malformed, or the request is refused."),

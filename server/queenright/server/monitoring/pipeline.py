@@ -181,7 +181,7 @@ class EventPipeline:
             self.provider_metrics.count(call)
 
     def _log_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
-        self.metrics.shadowed(finding)
+        self.metrics.count_shadow_finding(finding)
         _log.info(
             "shadow detector, no action: %s (%s) on %r, session %r",
             finding.kind.value,

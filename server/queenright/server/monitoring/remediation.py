@@ -136,7 +136,7 @@ class Remediation:
             self.interventions, self.approvals, monitor=monitor, settings=termination
         )
         # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
-        self.instructions.subscribe(self.interventions.answered)
+        self.instructions.subscribe(self.interventions.record_answer)
         self.recovery.connect(stop=partial(self.interventions.stop_for_recovery, by="recovery"))
 
     def _stop_reason(self) -> str | None:

@@ -66,37 +66,37 @@ def find_earlier_sessions(
         and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
     ]
     are_many = len(recent) >= _SILENT_SESSIONS
-    resolved = {one.incident for one in recent if one.incident_resolved_at is not None}
-    unresolved = [one for one in recent if one.incident not in resolved]
+    resolved = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
+    unresolved = [ticket for ticket in recent if ticket.incident not in resolved]
     if ticket.kind is FindingKind.RECOVERY_FAILED:
-        joinable = [one for one in unresolved if are_many and not one.acknowledged_by]
+        joinable = [ticket for ticket in unresolved if are_many and not ticket.acknowledged_by]
     elif mine.last_event - began > SHORT_SECONDS:
         joinable = []
     else:
         joinable = [
-            one
-            for one in unresolved
-            if _ended_lately(one, sessions.get(one.worker_session_id), began)
-            and (are_many or _is_known_to_be_over(one, sessions.get(one.worker_session_id)))
+            ticket
+            for ticket in unresolved
+            if _ended_lately(ticket, sessions.get(ticket.worker_session_id), began)
+            and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.worker_session_id)))
         ]
-    return EarlierSessions(tuple(one.ticket_id for one in joinable), bool(recent))
+    return EarlierSessions(tuple(ticket.ticket_id for ticket in joinable), bool(recent))
 
 
 def _is_earlier(
-    one: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
+    earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
 ) -> bool:
-    if one.worker_session_id == ticket.worker_session_id:
+    if earlier.worker_session_id == ticket.worker_session_id:
         # The same session, restarted by another process.
-        return one.closed_at is not None and one.incarnation_id != ticket.incarnation_id
+        return earlier.closed_at is not None and earlier.incarnation_id != ticket.incarnation_id
     if session is not None:
         return session.last_event <= began
-    return one.closed_at is not None and one.closed_at <= began
+    return earlier.closed_at is not None and earlier.closed_at <= began
 
 
-def _ended_lately(one: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
-    last = session.last_event if session is not None else one.closed_at or 0.0
+def _ended_lately(earlier: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
+    last = session.last_event if session is not None else earlier.closed_at or 0.0
     return began - last <= SHORT_SECONDS
 
 
-def _is_known_to_be_over(one: EscalationTicket, session: VitalSigns | None) -> bool:
-    return session is None or shows_its_end(session) or one.status is TicketStatus.WORKER_GONE
+def _is_known_to_be_over(earlier: EscalationTicket, session: VitalSigns | None) -> bool:
+    return session is None or shows_its_end(session) or earlier.status is TicketStatus.WORKER_GONE

@@ -58,7 +58,7 @@ REQUESTING: Final = frozenset(
 )
 """Events after which there may be a request to the operator."""
 
-_MOST: Final = 1_000
+_MAX_REQUESTS: Final = 1_000
 
 _NOT_STOPPED: Final = {
     Outcome.UNREACHABLE: "it could not be reached",
@@ -77,7 +77,7 @@ def find_requests(
     found = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
         found.append(_approval(approval))
-    return [one for one in found if one is not None]
+    return [request for request in found if request is not None]
 
 
 def find_request(
@@ -107,13 +107,17 @@ def find_request(
     if last is not None and last.outcome in _NOT_STOPPED and (is_approved or is_left):
         return _not_stopped(last)
     if ladder is not None and is_left and not settings.termination.automatic and last is None:
-        return _undecided(ladder)
+        return _undecided_request(ladder)
     return None
 
 
 def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
     found = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
-    return [one for one in found if one.session_id == session_id and one.outcome is not Outcome.REFUSED]
+    return [
+        request
+        for request in found
+        if request.session_id == session_id and request.outcome is not Outcome.REFUSED
+    ]
 
 
 def _approval(approval: Approval) -> OperatorRequest:
@@ -138,18 +142,18 @@ def _decision(question: Escalation, settings: InterventionSettings) -> OperatorR
     )
 
 
-def _not_stopped(one: Intervention) -> OperatorRequest:
-    detail = plain(one.detail, 300)
-    why = f"{_NOT_STOPPED[one.outcome]} ({detail})" if detail else _NOT_STOPPED[one.outcome]
+def _not_stopped(intervention: Intervention) -> OperatorRequest:
+    detail = plain(intervention.detail, 300)
+    why = f"{_NOT_STOPPED[intervention.outcome]} ({detail})" if detail else _NOT_STOPPED[intervention.outcome]
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",
         text=f"Terminating this worker failed: {why}. It may still be running: end its process yourself. "
-        f"To continue its work afterwards: queenright recover {shlex.quote(one.session_id)}",
-        since=one.finished_at or one.created_at,
+        f"To continue its work afterwards: queenright recover {shlex.quote(intervention.session_id)}",
+        since=intervention.finished_at or intervention.created_at,
     )
 
 
-def _undecided(ladder: Ladder) -> OperatorRequest:
+def _undecided_request(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
         title="Nobody decided in time: terminate it yourself, or leave it.",
@@ -174,7 +178,9 @@ class OperatorRequests:
         for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
-        pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
+        pending = await self.store.read(
+            lambda conn: read_approvals(conn, limit=_MAX_REQUESTS, only_open=True)
+        )
         for approval in pending:
             if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)

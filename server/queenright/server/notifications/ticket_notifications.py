@@ -71,7 +71,7 @@ class TicketNotifications:
         if self.monitor.get(agent_id, ticket.worker_session_id) is None:
             return EarlierSessions()
         others = recent_tickets(connection, agent_id, ticket.kind, now - RECENT_SECONDS)
-        session_ids = {one.worker_session_id for one in (ticket, *others)}
+        session_ids = {each.worker_session_id for each in (ticket, *others)}
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}
         sessions = {session_id: worker.vitals for session_id, worker in workers.items() if worker is not None}
         return find_earlier_sessions(ticket, others, sessions, now)

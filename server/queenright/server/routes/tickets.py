@@ -82,7 +82,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
     return [
         ticket_row(
             ticket,
-            silenced=service.silences.of_ticket(ticket.ticket_id),
+            silenced=service.silences.find_silence(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
             actions=ticket_actions(service, ticket),
@@ -103,8 +103,8 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
         "tickets",
         await _rows(service, found),
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.first_seen, one.ticket_id),
+        row=lambda row: row,
+        place=lambda row: (row.first_seen, row.ticket_id),
     )
 
 

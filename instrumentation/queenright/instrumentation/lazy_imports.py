@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_attributes(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """
     Return a ``__getattr__`` and a ``__dir__`` for a package.
 
@@ -16,7 +18,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         package: The package's name.
         modules: The submodule that defines each name.
 
-    >>> __getattr__, __dir__ = lazily(__name__, {"Worker": "worker"})
+    >>> __getattr__, __dir__ = lazy_attributes(__name__, {"Worker": "worker"})
     """
 
     def get(name: str) -> Any:
