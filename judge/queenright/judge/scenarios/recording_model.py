@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY
@@ -31,9 +31,8 @@ class RecordedCall:
 class RecordingModel:
     """Records the calls of a model."""
 
-    def __init__(self, model: LLMProvider, monotonic: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, model: LLMProvider) -> None:
         self._model = model
-        self._monotonic = monotonic
         self.answers: list[RecordedCall] = []
         """Oldest first."""
         self.in_flight = 0
@@ -48,7 +47,7 @@ class RecordingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        began, reply, failed = self._monotonic(), ModelReply(), ""
+        began, reply, failed = time.perf_counter(), ModelReply(), ""
         self.in_flight += 1
         try:
             reply = await self._model.complete(messages, tools, on_text)
@@ -61,7 +60,7 @@ class RecordingModel:
                 RecordedCall(
                     question=next((m.content for m in reversed(messages) if m.role == "user"), ""),
                     calls=tuple((call.name, call.arguments) for call in reply.tool_calls),
-                    seconds=self._monotonic() - began,
+                    seconds=time.perf_counter() - began,
                     tokens=reply.input_tokens + reply.output_tokens,
                     cost=reply.cost,
                     failed=failed,

@@ -53,11 +53,9 @@ def progress_bar(
         yield step
 
 
-def track(
-    items: Iterable[T], title: str, total: int | None = None, *, uses_stdout: bool = False
-) -> Iterator[T]:
+def track(items: Iterable[T], title: str, *, uses_stdout: bool = False) -> Iterator[T]:
     """Yield the items behind a progress bar; see ``progress_bar``."""
-    with progress_bar(title, total, uses_stdout=uses_stdout) as step:
+    with progress_bar(title, None, uses_stdout=uses_stdout) as step:
         for item in items:
             yield item
             step()

@@ -68,7 +68,10 @@ def acting_view(
         breakers=[api.StatusBreaker.of(breaker) for breaker in tripped[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
         breakers_more=max(0, len(tripped) - _ROW_LIMIT),
-        recoveries=[_recovery_row(recovery) for recovery in list(recoveries)[:_ROW_LIMIT]],
+        recoveries=[
+            api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
+            for recovery in list(recoveries)[:_ROW_LIMIT]
+        ],
     )
 
 
@@ -116,7 +119,3 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
 
 def _approval_row(approval: Approval) -> api.StatusApproval:
     return api.StatusApproval.of(approval, by=describe_requester(approval.asked_by, approval.ordered_by))
-
-
-def _recovery_row(recovery: Recovery) -> api.StatusRecovery:
-    return api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
