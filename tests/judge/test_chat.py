@@ -704,7 +704,7 @@ async def test_only_actions_ordered_by_the_operator_are_executed(
     assert "ada: " not in str(hands.did)
     assert len(hands.did) <= 1
     assert fleet.of(EventType.QUEEN_ANSWERED)[-1].data["did"] == done
-    refused = [m.content for m in model.shown[-1] if m.role == "tool" and "is no order for" in m.content]
+    refused = [m.content for m in model.shown[-1] if m.role == "tool" and "is not an order for" in m.content]
     assert len(refused) == 3 - len(done)
 
 

@@ -158,7 +158,7 @@ class Database(ABC):
                 f"that wrote it, or give {self.another}"
             ) from error
         conn.commit()
-        _log.info("database brought up to date (revision %s): %s", SCHEMA_REVISION, self.name)
+        _log.info("database migrated to revision %s: %s", SCHEMA_REVISION, self.name)
 
     def _keep(self, engine: Engine) -> Engine:
         self._engines.append(engine)

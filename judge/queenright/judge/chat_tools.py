@@ -244,7 +244,7 @@ class ChatTools:
             )
         if tool not in turn.allowed_tools:
             raise ToolError(
-                f"the operator's message is no order for {tool}; nothing was done. They can say "
+                f"the operator's message is not an order for {tool}; nothing was done. They can say "
                 f"{_COMMANDS[tool]}, or send any words as an order (`queenright chat --act`)"
             )
         if tool in turn.used_tools:

@@ -206,7 +206,7 @@ class Queen:
                     [decision for id_ in batch if (decision := self._decide_by_rules(id_)) is not None]
                 )
             except Exception:
-                _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
+                _log.exception("cannot send the waiting tickets at once, triaging them one by one")
             for ticket_id in batch:
                 ticket = self._tickets.get(ticket_id)
                 if ticket is not None and ticket.status is TicketStatus.OPEN:

@@ -56,8 +56,8 @@ class TaskNotFoundError(QueenrightError):
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"no task {task_id[:100]!r} is known; a task has the name that its worker gives it, else that of "
-            "its session; list both: queenright list"
+            f"no task {task_id[:100]!r} is known; `queenright list` shows tasks, and for tasks "
+            "without a name their session"
         )
         self.task_id = task_id
 
