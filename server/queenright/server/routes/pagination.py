@@ -109,8 +109,8 @@ async def page(
     """
     shown = found[:limit]
     rows = []
-    for number, one in enumerate(shown, start=1):
-        rows.append(row(one))
+    for number, item in enumerate(shown, start=1):
+        rows.append(row(item))
         if number % _PART == 0:
             await asyncio.sleep(0)
     following = cursor_at(what, *place(shown[-1])) if len(found) > limit else None
