@@ -39,7 +39,7 @@ async def test_former_name_leads_to_the_current_one(
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     await store.append([event for one in renames for event in rename(*one)])
 
-    found = {key: await store.read(lambda conn, key=key: find_current_name(conn, *key)) for key in current}
+    found = await store.read(lambda conn: {key: find_current_name(conn, *key) for key in current})
     last = renames[-1][1]
     names = await store.read(lambda conn: all_names(conn, *last))
     await store.close()

@@ -13,7 +13,7 @@ from queenright.alerting.notification import read_active
 from queenright.health.interventions.approvals_record import Approval
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.operator_requests import OperatorRequests
+from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running

@@ -44,6 +44,15 @@ def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
     assert not [one for one in ticket_lines(ticket(), NOW) if "silenced" in one or "incident" in one]
 
 
+async def test_list_names_its_columns(running: Running) -> None:
+    found = await ticket_on(running)
+
+    heading, row = (await queenright(running, "tickets")).out.splitlines()
+
+    assert heading.split() == ["severity", "status", "agent", "session", "problem", "age", "ticket"]
+    assert row[heading.index("ticket") :].startswith(found)
+
+
 def test_ticket_in_another_alert_names_it() -> None:
     """B123."""
     lines = ticket_lines(ticket(incident_id="018f-first"), NOW)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
-from queenright.server.json_limits import MAX_DEPTH
+from queenright.server.http.json_limits import MAX_DEPTH
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, check_host, check_origin, names_of
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving

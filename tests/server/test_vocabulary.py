@@ -98,7 +98,7 @@ async def test_running_session_has_health_activity_and_no_outcome(
 def test_activity_is_an_enum_and_never_an_outcome() -> None:
     """B103: a session that has ended does nothing any more; a paused one is paused."""
     script = WorkerScript().start()
-    seen = [activity_of(script.health.vitals)]
+    seen = [activity_of(script.health.vitals)[1]]
     for type_, data in (
         (EventType.LLM_CALL_STARTED, {}),
         (EventType.TOOL_CALL_STARTED, {"tool": "search"}),
@@ -108,7 +108,7 @@ def test_activity_is_an_enum_and_never_an_outcome() -> None:
         (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
     ):
         script.event(type_, data)
-        seen.append(activity_of(script.health.vitals))
+        seen.append(activity_of(script.health.vitals)[1])
 
     assert seen == [
         "idle",

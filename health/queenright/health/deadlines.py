@@ -85,6 +85,11 @@ def may_be_silent(v: VitalSigns) -> bool:
     return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
+def is_held(v: VitalSigns) -> bool:
+    """Return whether a worker that runs is held by its guard."""
+    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not SessionStatus.UNKNOWN
+
+
 def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
     """
     Return the running stall clock, or None while the worker may be silent.
@@ -92,10 +97,13 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
     A worker that only ever sent heartbeats has none: its activity is unknown. ``shadow`` returns the clock
     with learned limits that are in shadow mode.
     """
+    since, limits = silent_since(v), settings.stall
+    if is_held(v):
+        # The guard ends the visit when judge and interventions have had their time.
+        due = since + ladder_seconds(settings) + limits.idle_seconds
+        return StallClock(Phase.IDLE, since, due, due)
     if may_be_silent(v) or v.only_heartbeats:
         return None
-    since = silent_since(v)
-    limits = settings.stall
     phase = v.phase
     tool = v.open_tool if phase is Phase.TOOL else None
     if tool is not None and tool.timeout is not None:
@@ -115,6 +123,16 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
         since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
     return StallClock(phase, since, due, due, tool, learned)
+
+
+def ladder_seconds(settings: HealthSettings) -> float:
+    """Return how long judge, nudges and escalation may take with one worker, in seconds."""
+    judge, acting = settings.judge, settings.intervention
+    judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
+    if not acting.enabled or acting.is_dry("nudge"):
+        return judged
+    nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
+    return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds
 
 
 def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:

@@ -838,7 +838,7 @@ class HealthMonitor:
             return None
         grace = grace_until(v, self.settings)
         due = grace if worker.findings and grace > at else None
-        if v.waiting is not None and v.limited_until is None:
+        if v.may_be_idle and v.limited_until is None:
             return due
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):

@@ -15,6 +15,7 @@ from queenright.health.deadlines import (
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
+    is_held,
     known_until,
     may_have_ended,
     no_tokens_from,
@@ -55,7 +56,7 @@ def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: 
 
 def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
-    where = _PHASE_TEXT[clock.phase]
+    where = "held by its guard" if is_held(v) else _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"

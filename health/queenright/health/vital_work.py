@@ -183,7 +183,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
-        kind = display_name(data.get("error_type") or "error")
+        kind = _provider_error(data)
         if was_cancelled(f"{kind} {data.get('error') or ''}"):
             return  # cancelled by a person or the agent: not a provider failure
         wait = None if is_late else rate_limit_seconds(data, at)
@@ -478,6 +478,15 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _count_failed_call(v, turn, at)
     if failure is not _Failure.POLL:
         _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
+
+
+def _provider_error(data: Mapping[str, Any]) -> str:
+    """Return the class of a failed model call's error; ``error`` if it has none."""
+    reported = display_name(data.get("error_type"))
+    if reported.isdecimal():
+        return reported  # the status of the answer
+    found = _failure_class(reported, str(data.get("error") or ""))
+    return found if found != UNCLASSIFIED else reported or "error"
 
 
 @lru_cache(256)

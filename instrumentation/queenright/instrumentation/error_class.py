@@ -29,8 +29,16 @@ _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
-# What differs between two errors of one class: names in quotes, paths, numbers.
-_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*|\b(?=[a-zA-Z_]*\d)\w+""")
+# What differs between two errors of one class: names in quotes, paths, ids, measures, numbers. Not the code
+# of a status ("HTTP 404").
+_PARTICULAR: Final = re.compile(
+    r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*"""
+    r"""|\b(?P<code>[45]\d\d)\b(?i:(?<=HTTP ...)|(?<=HTTP/1.1 ...)|(?<=(?:code|atus|rror)[ :=]...)"""
+    r"""|(?<=(?:code|atus|rror): ...))"""
+    r"""|\b[0-9a-fA-F]{8}(?:(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]*)\b"""
+    r"""|\b\d+(?:[.,:]\d+)*(?: ?(?:[mnu\u00b5]s|s(?:ec(?:ond)?s?)?|min(?:ute)?s?)\b|\b)"""
+    r"""|\b(?=[a-zA-Z_]*\d)\w+"""
+)
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -175,7 +183,7 @@ def error_class(text: str, arguments: object = None) -> str:
     before, _, last = line.rpartition(": ")
     if " " in before and _ONE_WORD.fullmatch(last) is not None and _TELLING.search(before) is not None:
         line = f"{before}: ~"  # the last word is a value
-    return _PARTICULAR.sub("~", line[:_LINE])[:_CLASS_LIMIT] or "error"
+    return _PARTICULAR.sub(lambda found: found["code"] or "~", line[:_LINE])[:_CLASS_LIMIT] or "error"
 
 
 def class_of_error(error_type: str, text: str) -> str:

@@ -94,6 +94,8 @@ def _describe_ticket_event(
         case "ticket_resolved":
             status = {"worker_gone": "closed"}.get(data["status"], data["status"])
             return "healthy", f"{agent}: ticket {status}: {shorten(data.get('reason') or '')}"
+        case "incident_closed":
+            return "healthy", f"incident closed: {data['cause']}, {data['workers']} workers"
         case "ticket_reescalated":
             if data.get("is_request"):
                 return "page", f"{agent}: an operator must decide or act"

@@ -36,6 +36,7 @@ _TICKET_EVENTS: Final = frozenset(
         "ticket_unacknowledged",
         "ticket_reescalated",
         "ticket_resolved",
+        "incident_closed",
     }
 )
 _EVENTS_BY_LIST: Final = {

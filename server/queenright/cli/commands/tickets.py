@@ -44,10 +44,12 @@ def list_tickets(
     if not all_:
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
-    widest = max((len(t.worker_agent_id) for t in rows), default=0) if wide else 0
+    width = max([24, *(len(t.worker_agent_id) for t in rows)] if wide else [24])
     now = time.time()
-    lines = (ticket_row(t, now, max(24, widest)) for t in rows)
-    print_list(rows, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
+    lines = (ticket_row(t, now, width) for t in rows)
+    heading = _row("severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket")
+    empty = "No tickets." if all_ else "No open tickets."
+    print_list(rows, lines, empty, as_json=as_json, heading=heading)
 
 
 tickets = listing_group(
@@ -72,10 +74,12 @@ def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
     worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
-    return (
-        f"{ticket.severity:<8} {ticket.status:<12} {worker} {kind:<18} "
-        f"{age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
-    )
+    end = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+    return _row(ticket.severity, ticket.status, worker, kind, age, end)
+
+
+def _row(severity: str, status: str, worker: str, kind: str, age: str, ticket: str) -> str:
+    return f"{severity:<8} {status:<12} {worker} {kind:<18} {age:>7}  {ticket}"
 
 
 def _silence(ticket: Ticket, now: float) -> str:
@@ -94,7 +98,7 @@ def _incident(ticket: Ticket) -> str:
 
 def _cost(ticket: Ticket) -> str:
     cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
-    return f"{cost} since the trouble began" if cost else ""
+    return f"{cost} since the problem began" if cost else ""
 
 
 def _list_receivers(ticket: Ticket) -> str:

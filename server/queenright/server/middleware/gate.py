@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
-from queenright.server.json_limits import JsonFormatError, JsonSizeError, check_json_size
-from queenright.server.problems import problem
+from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
+from queenright.server.http.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000

@@ -23,7 +23,7 @@ from queenright.health.keyed_requests import KEPT_SECONDS, Answer, Claim, claim,
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
-from queenright.server.problems import problem
+from queenright.server.http.problems import problem
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"

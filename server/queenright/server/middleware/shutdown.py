@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.headers import set_security_headers
-from queenright.server.problems import problem
+from queenright.server.http.problems import problem
 
 
 class ShutdownMiddleware:

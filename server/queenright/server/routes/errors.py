@@ -66,7 +66,7 @@ from queenright.server.agents.manager import (
     ManagerClosingError,
 )
 from queenright.server.agents.roots import PathNotAllowedError
-from queenright.server.problems import MAX_TEXT_LENGTH, problem, problem_response
+from queenright.server.http.problems import MAX_TEXT_LENGTH, problem, problem_response
 from queenright.server.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.settings import InvalidSettingsError

@@ -29,8 +29,14 @@ async def list_attention(
 
 @router.get("/incidents", tags=["tickets"])
 async def list_incidents(service: ServiceDep) -> api.Incidents:
-    """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
-    tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
+    """
+    List incidents, newest first: tickets of several workers that share a cause.
+
+    Open ones, and those of the last seven days.
+    """
+    history = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
+    # An incident that is still open may be older.
+    tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
     return api.Incidents(
         incidents=[api.Incident.of(incident) for incident in incidents_of_tickets(service, tickets)]
     )

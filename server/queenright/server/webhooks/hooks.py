@@ -28,7 +28,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import Clock
-from queenright.server.json_limits import without_lone_surrogates
+from queenright.server.http.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
