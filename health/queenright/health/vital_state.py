@@ -768,7 +768,7 @@ class VitalState:
         self.cut_answers = NOT_CUT
         self.breakers = self.breakers.without_process_breakers()
         if self.calls is not None:
-            self.calls.rest()
+            self.calls.end_repeats()
 
     def undo_termination(self, at: float) -> None:
         """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
