@@ -524,8 +524,8 @@ def read_changed(
         for row in conn.execute(union_all(new, changed))
         if row.active
         and (
-            (one := known.get(row.id)) is None
-            or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
+            (seen := known.get(row.id)) is None
+            or (seen.updated_at, seen.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
     return [

@@ -186,7 +186,7 @@ class EscalationTicket(WorkerFacts):
     triaged_at: float | None = None
     triaged_by: str = ""
     untriaged: bool = False
-    """The operator was notified because triage did not answer in time."""
+    """Whether the operator was notified because triage did not answer in time."""
     analysis: str = ""
     urgency: str = ""
     notified_severity: Severity | None = None

@@ -352,9 +352,9 @@ class OperatorChat:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
         others += [
-            one
-            for one in self._tickets.open_tickets()
-            if one.agent_id != agent_id and one.kind == ticket.kind
+            open_ticket
+            for open_ticket in self._tickets.open_tickets()
+            if open_ticket.agent_id != agent_id and open_ticket.kind == ticket.kind
         ]
         health = self._monitor.get(agent_id, ticket.session_id)
         summary = None if health is None else summarise(health, question.at)

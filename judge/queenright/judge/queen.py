@@ -411,7 +411,9 @@ class Queen:
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
         """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
-        waiting = [one for id_ in ticket_ids if (one := self._tickets.get(id_)) is not None]
+        waiting = [
+            waiting_ticket for id_ in ticket_ids if (waiting_ticket := self._tickets.get(id_)) is not None
+        ]
         late = [
             ticket
             for ticket in waiting

@@ -1,5 +1,5 @@
 """
-What the screens show beyond the models of the API: graphs with their state, and conversations.
+Models of the screens, in addition to those of the API: graphs with their state, and conversations.
 
 Times are in seconds since the epoch.
 """

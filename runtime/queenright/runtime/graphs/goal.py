@@ -1,4 +1,4 @@
-"""Goals: what an execution is for, and its progress. Values and a pure function over the memory."""
+"""Goals: the purpose of an execution, and its progress. Values and a pure function over the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tickets of a running service: list, details, timeline, and what an operator does with one."""
+"""Tickets of a running service: list, details, timeline, and an operator's actions on them."""
 
 from __future__ import annotations
 

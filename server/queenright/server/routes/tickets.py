@@ -1,4 +1,4 @@
-"""Tickets, and what an operator does with one."""
+"""Routes of tickets, and of an operator's actions on them."""
 
 from __future__ import annotations
 

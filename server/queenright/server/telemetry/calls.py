@@ -27,11 +27,11 @@ class Call:
     clock_shift: int | None = None
     """Its `Observation.clock_shift`; that of another record may be greater."""
     has_failed: bool = False
-    """A source reported its end as a failure."""
+    """Whether a source reported its end as a failure."""
     subagent: str = ""
     """The id of the sub-agent that made it, if a source reported one."""
     has_cost: bool = False
-    """A source reported its cost."""
+    """Whether a source reported its cost."""
     unpriced_tokens: int = 0
     """The tokens of a model call that was reported without its cost."""
     tool: str = ""

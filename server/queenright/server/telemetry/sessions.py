@@ -70,7 +70,7 @@ class Session:
         self._clock_lead = 0
         """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
         self._is_turn_over = False
-        """The last turn has ended; later work is by sub-agents."""
+        """Whether the last turn has ended; later work is by sub-agents."""
         self._last = 0
         """The time of its latest activity; older records do not change its current state."""
         self._is_model_pending = False

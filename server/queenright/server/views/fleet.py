@@ -134,7 +134,7 @@ async def find_sessions(
 
 def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple[str, str, str, str]:
     vitals = worker.vitals
-    standing = standing_of(worker, unresolved)
+    standing = listed_state(worker, unresolved)
     return (
         _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
         activity_of(vitals)[0],
@@ -190,7 +190,7 @@ def unresolved_sessions(service: Service) -> set[WorkerKey]:
     }
 
 
-def standing_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
+def listed_state(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
     """
     Return the state that a worker counts as; None once its session is over.
 

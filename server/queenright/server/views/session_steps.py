@@ -28,7 +28,7 @@ from queenright.server.views.view import event_line, ticket_of
 
 _TEXT_LIMIT: Final = 400
 _CONTEXT: Final = 300
-"""Events before and after a page in which the other end of a step is looked for."""
+"""Events before and after a page that are searched for the other end of a step."""
 _NOT_SHOWN: Final = frozenset(
     {
         EventType.AGENT_HEARTBEAT,

@@ -359,7 +359,7 @@ async def _inject(
         if name == node_id and session_id in (None, run.session_id)
     }
     waiting = {
-        (one.graph_id, one.session_id) for one in slot.runtime.waiting_nodes() if one.node_id == node_id
+        (node.graph_id, node.session_id) for node in slot.runtime.waiting_nodes() if node.node_id == node_id
     }
     # The order in which the runtime chooses: the active graph first, and in a graph waiting nodes first.
     order = [graph.id for graph in _graphs(slot)]
