@@ -195,7 +195,7 @@ class OperatorChat:
             ticket = await self._ticket(ticket_id)
             data = {
                 "ticket_id": ticket_id,
-                "agent_id": ticket.worker_agent_id,
+                "agent_id": ticket.agent_id,
                 "by": by,
                 "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
@@ -341,24 +341,24 @@ class OperatorChat:
         run = state.executions.get(CHAT_STREAM)
         if run is None:
             return None
-        asked = unquote("question", str(run.input.get("message") or "")) or {}
-        return run if asked.get("question_id") == question.id else None
+        asked_question = unquote("question", str(run.input.get("message") or "")) or {}
+        return run if asked_question.get("question_id") == question.id else None
 
     async def _message(self, turn: ChatTurn) -> str:
         ticket, question = turn.ticket, turn.question
-        agent_id = ticket.worker_agent_id
+        agent_id = ticket.agent_id
         interventions: Sequence[Intervention] = []
         if self._list_interventions is not None:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
         others += [
-            one
-            for one in self._tickets.open_tickets()
-            if one.worker_agent_id != agent_id and one.kind == ticket.kind
+            open_ticket
+            for open_ticket in self._tickets.open_tickets()
+            if open_ticket.agent_id != agent_id and open_ticket.kind == ticket.kind
         ]
-        health = self._monitor.get(agent_id, ticket.worker_session_id)
+        health = self._monitor.get(agent_id, ticket.session_id)
         summary = None if health is None else summarise(health, question.at)
-        asked = {
+        question_fields = {
             "question_id": question.id,
             "ticket_id": question.ticket_id,
             "by": question.by,
@@ -367,14 +367,14 @@ class OperatorChat:
             "may": list(turn.allowed_tools),
             "is_admin": question.is_admin,
         }
-        return question_message(question.at, case_of(ticket, interventions, others), summary, asked)
+        return question_message(question.at, case_of(ticket, interventions, others), summary, question_fields)
 
     async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
         question, ticket = turn.question, turn.ticket
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
             "ticket_id": question.ticket_id,
-            "agent_id": ticket.worker_agent_id,
+            "agent_id": ticket.agent_id,
             "question_id": question.id,
             "model": self._model.settings.model,
             "prompt": self._prompt.id,

@@ -92,8 +92,8 @@ def _describe_interventions(ticket: Mapping[str, Any], done: Sequence[Mapping[st
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
-    told = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
-    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{told}"
+    notified = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
+    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
 def _describe_actor(intervention: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _describe_advice(ticket: Mapping[str, Any]) -> str:
         return "You can: nothing is to be done, the ticket is closed."
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
-    agent, ticket_id = quote(_text(ticket, "worker_agent_id") or "AGENT"), _text(ticket, "ticket_id")
+    agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
         f"Write here `nudge it: TEXT`, `stop it: REASON`{acknowledge}, or `restart it` if it is loaded here; "

@@ -38,7 +38,7 @@ def case_of(
     """
     fields = ticket.model_dump(mode="json", exclude=_OMITTED)
     on_worker = [
-        intervention for intervention in interventions if intervention.session_id == ticket.worker_session_id
+        intervention for intervention in interventions if intervention.session_id == ticket.session_id
     ]
     related = [one for one in others if one.ticket_id != ticket.ticket_id]
     return {
@@ -65,8 +65,8 @@ def _intervention(intervention: Intervention) -> dict[str, Any]:
 def _related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
     return {
         "ticket_id": ticket.ticket_id,
-        "agent_id": ticket.worker_agent_id,
-        "session_id": ticket.worker_session_id,
+        "agent_id": ticket.agent_id,
+        "session_id": ticket.session_id,
         "kind": ticket.kind.value,
         "severity": ticket.severity.value,
         "status": ticket.status.value,

@@ -134,7 +134,7 @@ class FeedLine(Wire):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    kind: str = Field(description="The colour in which it is shown.")
+    kind: str = Field(description="What it is about: a health state, `ticket`, `queen`, `page`, ...")
     text: str
     id: str = Field(description="The event's id.")
     ticket: str = Field(description="The id of its ticket; empty: none.")

@@ -16,7 +16,7 @@ SILENT = "no answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RecordedCall:
     """One call of a model; ``question`` is the newest user message."""
 
     question: str
@@ -33,7 +33,7 @@ class RecordingModel:
 
     def __init__(self, model: LLMProvider) -> None:
         self._model = model
-        self.answers: list[Answer] = []
+        self.answers: list[RecordedCall] = []
         """Oldest first."""
         self.in_flight = 0
         """Calls in progress."""
@@ -57,7 +57,7 @@ class RecordingModel:
         finally:
             self.in_flight -= 1
             self.answers.append(
-                Answer(
+                RecordedCall(
                     question=next((m.content for m in reversed(messages) if m.role == "user"), ""),
                     calls=tuple((call.name, call.arguments) for call in reply.tool_calls),
                     seconds=time.perf_counter() - began,
@@ -69,15 +69,15 @@ class RecordingModel:
         return reply
 
 
-def questions(answers: Sequence[Answer]) -> list[list[Answer]]:
+def questions(answers: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
     """Group the answers by question, that is by decision, in order."""
-    by_question: dict[str, list[Answer]] = {}
+    by_question: dict[str, list[RecordedCall]] = {}
     for answer in answers:
         by_question.setdefault(answer.question, []).append(answer)
     return list(by_question.values())
 
 
-def answered_severity(answers: Sequence[Answer]) -> str | None:
+def answered_severity(answers: Sequence[RecordedCall]) -> str | None:
     """
     Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
@@ -96,14 +96,14 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
         is_healthy = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
         return "none" if is_healthy else SILENT
     try:
-        draft = json.loads(json.loads(tickets[-1])["ticket_json"])
-        level = str(draft["severity"])
+        draft = json.loads(tickets[-1])["ticket_json"]
+        level = str((json.loads(draft) if isinstance(draft, str) else draft)["severity"])
     except (ValueError, KeyError, TypeError):
         return SILENT
     return level if level in LEVELS else SILENT
 
 
-def answered_triage(answers: Sequence[Answer]) -> str | None:
+def answered_triage(answers: Sequence[RecordedCall]) -> str | None:
     """Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None: not called."""
     if not answers:
         return None
@@ -112,5 +112,5 @@ def answered_triage(answers: Sequence[Answer]) -> str | None:
     return made[-1] if made else SILENT
 
 
-def _calls(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+def _calls(answers: Sequence[RecordedCall]) -> list[tuple[str, str]]:
     return [call for answer in answers for call in answer.calls]

@@ -21,7 +21,7 @@ def progress_bar(
     Show a progress bar; yield a function to call once per completed item.
 
     Args:
-        title: What is being done, such as `Checking runs`.
+        title: The activity, such as `Checking runs`.
         total: Number of items; None shows a bar without an end.
         uses_stdout: Output is written to stdout meanwhile: no bar if that is a terminal, too.
         is_counted: Show the number of items, and not only that work continues.

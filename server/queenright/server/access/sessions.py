@@ -22,7 +22,7 @@ class _Session:
     until: float
 
 
-class Sessions:
+class ConsoleSessions:
     """
     Open console sessions; each ends with its token.
 

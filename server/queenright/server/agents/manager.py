@@ -341,8 +341,8 @@ class AgentManager:
         async with self._lock_for(name):
             if replaced is not None:
                 await self._replace(replaced, runner)
-            elif (taken := self._slots.get(name)) is not None:
-                raise AgentAlreadyLoadedError(_describe_taken(taken))
+            elif (same_name := self._slots.get(name)) is not None:
+                raise AgentAlreadyLoadedError(_describe_taken(same_name))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
