@@ -91,8 +91,10 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
-    told = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
-    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{told}"
+    notified = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
+    if "ticket_id" not in ticket:
+        notified = ""
+    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
 def _by(intervention: Mapping[str, Any]) -> str:
@@ -106,6 +108,12 @@ def _what_to_do(ticket: Mapping[str, Any]) -> str:
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
     agent, ticket_id = quote(_text(ticket, "worker_agent_id") or "AGENT"), _text(ticket, "ticket_id")
+    if not ticket_id:
+        return (
+            f"You can: in the terminal, `queenright nudge {agent} --message TEXT` or "
+            f'`queenright terminate {agent} --reason "..."`; '
+            f"`queenright events --agent {agent} --types all` follows the worker."
+        )
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
         f"Write here `nudge it: TEXT`, `stop it: REASON`{acknowledge}, or `restart it` if it is loaded here; "
