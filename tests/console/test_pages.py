@@ -119,6 +119,19 @@ async def test_queen_is_asked_beside_the_session(running: Running, page: Page) -
     await expect(talk.get_by_text("What is wrong?")).to_be_visible()
 
 
+async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running, page: Page) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
+    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await is_shown(page)
+
+    await page.get_by_label("Question to the queen").fill("Is it running?")
+    await page.keyboard.press("Enter")
+
+    talk = page.get_by_role("log", name="Conversation with the queen")
+    await expect(talk.get_by_text("Is it running?")).to_be_visible()
+    await expect(talk.get_by_text("the worker is healthy")).to_be_visible()
+
+
 async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
