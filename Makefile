@@ -8,6 +8,8 @@ PROVIDE := .ci/provide.py
 ARGS ?=
 # What `make test` is to pass on: make test PYTEST="tests/health -x"
 PYTEST ?=
+# After how many minutes `make test-slow` begins no further test; what it leaves out is listed as skipped.
+MINUTES ?=
 # The tests write thousands of small files to the disk and wait for it: in memory they do not, where there is
 # plenty of it and programs may run there.
 IN_MEMORY := $(shell if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
@@ -48,14 +50,16 @@ compose: compose-check .venv/.run ## Prepare secrets and tokens, then run everyt
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
 test: ## Run the tests; PYTEST="..." is passed on
-test-slow: ## Run the slow tests, and search at random for what breaks the properties; PYTEST="..." too
-test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search
+test-slow: ## Run the slow tests, search at random for what breaks the properties, fuzz the API; PYTEST="..." too
+test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search --durations=30 \
+	$(if $(MINUTES),--minutes $(MINUTES))
 test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(if $(SLOW),$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2)
 	@$(if $(SLOW),$(IN_MEMORY) $(PYTHON) $(PROVIDE) builder || echo "The tests of the image are skipped." >&2)
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
+	@$(if $(PYTEST),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.fuzz))
 
 check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .
@@ -67,7 +71,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$(BIN)/python -m queenright.alerting --check
 	$(BIN)/python -m queenright.grafana --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
-	$(IN_MEMORY) $(BIN)/python -m tests.fuzz
+	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2
 
 bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tools.benchmarks

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
+import importlib
 import signal
+import time
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -29,34 +33,27 @@ for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25)
-settings.register_profile("search", _COMMON, max_examples=500, print_blob=True)
+settings.register_profile("search", _COMMON, max_examples=200, print_blob=True)
 settings.load_profile("gate")
+
+_TESTS = Path(__file__).parent
+
+_BEGAN = pytest.StashKey[float]()
 
 _SHOWN = 4000
 """So many characters of what the guard refused are shown: a sender tries again and again."""
 
-# Their tests share something that takes long to make, so each file stays in one process.
-_WHOLE = {
-    "client/test_every_action.py",
-    "detection/test_measured.py",
-    "end_to_end/test_judge_job.py",
-    "health/test_audit.py",
-    "judge/test_scenarios.py",
-    "packaging/test_commands_of_pages.py",
-    "packaging/test_image.py",
-    "packaging/test_wheel.py",
-    "server/test_cli_watch.py",
-    "server/test_openapi.py",
-    "server/agents/test_endpoints.py",
-    "server/agents/test_killed.py",
-    "server/test_event_stream.py",
-    "simulation/test_week.py",
-    "tui/test_on_a_service.py",
-    "tui/test_snapshots.py",
-}
-
 # One start of everything serves all the files of these.
 _WHOLE_FOLDERS = {"observed"}
+
+# One process imports litellm, which takes seconds.
+_WITH_LITELLM = {
+    "judge/test_invalid_answers.py",
+    "judge/test_model_requests.py",
+    "judge/test_models.py",
+    "runtime/test_agent_models.py",
+    "runtime/test_litellm_provider.py",
+}
 
 
 def _file(nodeid: str) -> str:
@@ -64,12 +61,46 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0].removeprefix("tests/")
 
 
+@functools.cache
+def _is_whole(file: str) -> bool:
+    """Return whether the tests of a file share something, which is made anew in each process."""
+    path = _TESTS / file
+    return any(
+        'scope="module"' in one.read_text("utf-8")
+        for one in (path, path.with_name("conftest.py"))
+        if one.is_file()
+    )
+
+
 def _unit(nodeid: str) -> str:
     """Return what a process takes at once: a test, or the file or folder that stays whole."""
     file = _file(nodeid)
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
-    return file if file in _WHOLE else nodeid
+    if file in _WITH_LITELLM:
+        return "litellm"
+    # One process starts a server.
+    if "postgres" in nodeid:
+        return "postgres"
+    return file if _is_whole(file) else nodeid
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run end in time: what has not begun by then is skipped, and named as such."""
+    parser.addoption("--minutes", type=float, metavar="N", help="begin no test after so many minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the clock of ``--minutes``."""
+    config.stash[_BEGAN] = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the test if the time is over."""
+    minutes = item.config.option.minutes
+    if minutes is not None and time.monotonic() - item.config.stash[_BEGAN] > minutes * 60:
+        pytest.skip(f"not run, as the {minutes:g} minutes are over: {_file(item.nodeid)}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -85,6 +116,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = _unit
     return scheduling
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share the compiling on a clean checkout: each process imports other files of the tests first."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(_TESTS.rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # An error is shown by the collection.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(_TESTS.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 
 
 @contextlib.contextmanager
@@ -16,11 +16,11 @@ def reserve_port(what: str = "a child") -> Iterator[int]:
     Yield a port of 127.0.0.1 that no other test takes until the block is left.
 
     On Linux a bound socket that never listens holds it: other programs that bind with SO_REUSEADDR, as
-    servers do, can listen there, and connections are refused while none does. ``free_port`` passes over it.
+    servers do, can listen there, and connections are refused while none does. ``find_free_port`` skips it.
     """
     with contextlib.closing(socket.socket()) as holder:
         while True:
-            port = free_port("127.0.0.1", 0, what=what, option="")
+            port = find_free_port("127.0.0.1", 0, what=what, option="")
             if sys.platform != "linux":
                 break  # there, nobody could listen beside the holder
             with contextlib.suppress(OSError):  # taken since: another one

@@ -1,8 +1,9 @@
 """
 What `make test` leaves to `make test-slow`, with the seconds that each takes on two busy cores.
 
-Each has a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, a
-simulated day instead of a week, some of the recorded frameworks instead of all.
+Each has a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
+rules instead of a simulated day or week, some of the recorded clients and frameworks instead of all, SQLite
+instead of PostgreSQL where the store is only used.
 
 ``python -m tests.slow`` prints the table of CONTRIBUTING.md.
 """
@@ -13,45 +14,93 @@ from typing import Final
 
 import pytest
 
-FILES: Final = {
+SLOW: Final = {
     "alerting/test_cluster.py": 48,
+    "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
+    "alerting/test_rules_by_promtool.py::test_the_tests_notice_an_alert": 15,
+    "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
+    "chaos/test_monitor_killed.py": 20,
+    "console/test_bundle.py::test_build_can_be_repeated": 56,
+    "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
+    "console/test_pages.py::test_every_page_is_accessible": 78,
+    "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,
+    "end_to_end/test_crashing_agent.py": 19,
+    "end_to_end/test_crowd.py": 15,
+    "end_to_end/test_examples.py::test_log_digest_counts_the_errors_of_its_sample": 12,
+    "end_to_end/test_judge_job.py::test_lost_targets_close_no_ticket": 22,
+    "end_to_end/test_judge_job.py::test_run_notifies_an_undecided_ticket_after_the_bypass_time": 10,
+    "end_to_end/test_judge_job.py::test_run_reports_an_empty_fleet_and_continues": 23,
+    "end_to_end/test_judge_job.py::test_second_once_resolves_the_first_alert": 12,
+    "end_to_end/test_page.py::test_looping_agent_is_one_page_and_one_resolve[links1-looping_pydantic_ai.py-pydantic_researcher]": 43,  # noqa: E501
+    "end_to_end/test_shared_cause.py": 30,
     "end_to_end/test_symptoms.py": 114,
+    "end_to_end/test_up.py::test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next": 28,
+    "judge/test_judge.py::test_conversation_is_bounded_and_the_last_numbers_exact[1000]": 27,
+    "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
+    "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,
+    "judge/test_scenarios.py::test_the_rules_agree_with_the_labels_as_the_document_states": 20,
     "packaging/test_image.py": 380,
+    "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
+    "simulation/test_day.py::test_a_ticket_costs_at_most_three_calls_of_the_model": 11,
+    "simulation/test_day.py::test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick": 11,
+    "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,
     "simulation/test_week.py": 99,
 }
+"""By file, test, or test with its parameters."""
 
-TESTS: Final = {
-    "end_to_end/test_page.py::test_looping_agent_is_one_page_and_one_resolve[links1-looping_pydantic_ai.py-pydantic_researcher]": 43,  # noqa: E501
-    "end_to_end/test_shared_cause.py::test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_succeed[tool]": 14,  # noqa: E501
-}
-"""Single tests: a second framework and a second kind of call, in the whole service."""
+CLIENTS: Final = frozenset({"gemini-cli"})
+"""The recorded clients that `make test` replays over HTTP."""
 
-FRAMEWORKS: Final = frozenset(
-    {"crewai-openinference", "langgraph-openinference", "openai-agents-v2", "pydantic-ai", "vercel-ai-sdk"}
+FRAMEWORKS: Final = frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"})
+"""The recorded frameworks that `make test` replays over HTTP."""
+
+POSTGRES: Final = frozenset(
+    {
+        "health/test_durability.py",
+        "health/test_event_log.py",
+        "health/test_history.py",
+        "health/test_postgres.py",
+        "health/test_retention.py",
+        "health/test_rows.py",
+        "health/test_store.py",
+    }
 )
-"""The recorded frameworks that `make test` replays."""
+"""The tests of the store itself, which `make test` runs on PostgreSQL too."""
 
-OTHER_FRAMEWORKS_SECONDS: Final = 330
+CLIENTS_SECONDS: Final = 59
+FRAMEWORKS_SECONDS: Final = 370
+POSTGRES_SECONDS: Final = 120
 
-_REPLAYED: Final = "frameworks/test_frameworks.py"
+_CLIENTS: Final = "clients/test_matrix.py"
+_FRAMEWORKS: Final = "frameworks/test_frameworks.py"
 
 
 def is_slow(file: str, item: pytest.Item) -> bool:
     """Return whether a test is left to `make test-slow`."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if "newest" in parameters.values() or file in FILES or item.nodeid.removeprefix("tests/") in TESTS:
+    name = item.nodeid.removeprefix("tests/")
+    if not SLOW.keys().isdisjoint({file, name.partition("[")[0], name}) or "newest" in parameters.values():
         return True
-    return file == _REPLAYED and parameters.get("name", "langgraph-openinference") not in FRAMEWORKS
+    if parameters.get("database_url") == "postgresql":
+        return file not in POSTGRES
+    if file == _CLIENTS:
+        return "client" in parameters and parameters["client"] not in CLIENTS
+    return file == _FRAMEWORKS and "name" in parameters and parameters["name"] not in FRAMEWORKS
 
 
 def render_table() -> str:
     """Return the Markdown table of what is slow, longest first."""
-    rows = {f"`{file}`": seconds for file, seconds in FILES.items()}
-    rows |= {f"`{test.partition('::')[0]}`, one more case": seconds for test, seconds in TESTS.items()}
-    rows[f"`{_REPLAYED}`, all but {len(FRAMEWORKS)} frameworks"] = OTHER_FRAMEWORKS_SECONDS
-    lines = [f"| {what} | {seconds} |" for what, seconds in sorted(rows.items(), key=lambda row: -row[1])]
+    files: dict[str, int] = {}
+    for name, seconds in SLOW.items():
+        file, _, test = name.partition("::")
+        what = f"`{file}`" + (", some tests" if test else "")
+        files[what] = files.get(what, 0) + seconds
+    files[f"`{_FRAMEWORKS}`, all but {len(FRAMEWORKS)} frameworks"] = FRAMEWORKS_SECONDS
+    files[f"`{_CLIENTS}`, all but {len(CLIENTS)} client"] = CLIENTS_SECONDS
+    files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
+    lines = [f"| {what} | {seconds} |" for what, seconds in sorted(files.items(), key=lambda row: -row[1])]
     return "\n".join(["| slow tests | seconds |", "| --- | --- |", *lines])
 
 

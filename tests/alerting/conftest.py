@@ -17,7 +17,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from tests.alerting.parts import T0, MoodyPeer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
 from tests.programs import VERSIONS
@@ -47,7 +47,7 @@ async def start_peer() -> AsyncIterator[StartPeer]:
             peer = MoodyPeer()
             sock = listen("127.0.0.1", 0, what="a peer", option="")
             stack.enter_context(contextlib.closing(sock))
-            await stack.enter_async_context(listening(peer, sock))
+            await stack.enter_async_context(serve_app(peer, sock))
             return ServedPeer(peer, url_of(sock))
 
         yield start

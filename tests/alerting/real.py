@@ -16,7 +16,7 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import Receive, Recorder, Send
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import free_port, listen, listening, url_of
+from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from tests.programs import program
 from tests.waiting import until
 
@@ -64,7 +64,7 @@ async def people() -> AsyncIterator[People]:
     listener = People()
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
-        async with listening(listener, sock):
+        async with serve_app(listener, sock):
             listener.url = url_of(sock)
             yield listener
 
@@ -131,7 +131,7 @@ async def real_alertmanager(
     """
     binary = program("alertmanager", version)
     config = config or configure(folder, people)
-    port = port or free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    port = port or find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     command: list[str | Path] = [
         binary,
         f"--config.file={config}",

@@ -26,12 +26,12 @@ from queenright.alerting.export import (
     UnreadableRulesError,
     check_rules,
     compare,
-    in_answer,
-    in_files,
-    in_groups,
+    parse_rule_groups,
+    parse_rules_response,
+    read_rule_files,
     rule_links,
 )
-from queenright.alerting.export.alertmanager import queenright_section, whole_config
+from queenright.alerting.export.alertmanager import queenright_section, render_config
 from queenright.alerting.export.compare import normalize_expression
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
@@ -43,14 +43,14 @@ from queenright.cli.app import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
 from queenright.health.settings import HealthSettings, StallSettings
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tests.programs import VERSIONS, program, run
 from tests.unpacked import unpack
 
 HEALTH = HealthSettings()
 SLOWER = HealthSettings(stall=StallSettings(unknown_seconds=1200))
 GROUPS = rule_groups(HEALTH)
-OURS = in_groups(GROUPS)
+OURS = parse_rule_groups(GROUPS)
 EXTRAS = Extras(
     dashboards=texts_in(dashboards_folder(), "*.json"),
     provisioning=texts_in(provisioning_folder(), "*.yml"),
@@ -118,7 +118,7 @@ def test_requested_change_is_a_difference(one: str, other: str) -> None:
 
 
 def test_changed_threshold_is_reported_as_a_change() -> None:
-    found = compare(in_groups(rule_groups(SLOWER)), OURS)
+    found = compare(parse_rule_groups(rule_groups(SLOWER)), OURS)
 
     changed = {one.rule.name for one in found}
     assert {one.kind for one in found} == {"changed"}
@@ -179,15 +179,15 @@ def test_foreign_rules_are_ignored() -> None:
 def test_exported_files_contain_the_rules(tmp_path: Path) -> None:
     for name, text in rule_files(HEALTH).items():
         (tmp_path / name).write_text(text)
-    assert compare(OURS, in_files([tmp_path])) == []
-    assert compare(OURS, in_files(sorted(tmp_path.iterdir()))) == []
+    assert compare(OURS, read_rule_files([tmp_path])) == []
+    assert compare(OURS, read_rule_files(sorted(tmp_path.iterdir()))) == []
 
 
 def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
     for name, text in FOLDER.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
-    assert compare(OURS, in_files([tmp_path])) == []
+    assert compare(OURS, read_rule_files([tmp_path])) == []
 
 
 @pytest.mark.parametrize(
@@ -205,21 +205,21 @@ def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: s
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(UnreadableRulesError, match=words) as raised:
-        in_files([file])
+        read_rule_files([file])
     assert str(file) in str(raised.value)
 
 
 def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRulesError, match="No such file"):
-        in_files([tmp_path / "none.yml"])
+        read_rule_files([tmp_path / "none.yml"])
     with pytest.raises(UnreadableRulesError, match=r"no file in .* holds rules"):
-        in_files([tmp_path])
+        read_rule_files([tmp_path])
 
 
 @pytest.mark.parametrize("answer", [{}, [], "x", {"data": {"groups": [{"name": "x"}]}}, None])
 def test_invalid_rules_response_is_rejected(answer: Any) -> None:
     with pytest.raises(UnreadableRulesError, match="Prometheus"):
-        in_answer(answer)
+        parse_rules_response(answer)
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
         (tmp_path / "rules" / name).write_text(text)
     config = tmp_path / "prometheus.yml"
     config.write_text(f"rule_files: ['{tmp_path}/rules/*.yml']\n")
-    port = free_port("127.0.0.1", 0, what="Prometheus", option="")
+    port = find_free_port("127.0.0.1", 0, what="Prometheus", option="")
     child = await Child.start(
         "Prometheus",
         [
@@ -252,11 +252,11 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
 @pytest.mark.parametrize("prometheus", VERSIONS, indirect=True)
 async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.AsyncClient) -> None:
     """However it prints expressions."""
-    there = in_answer((await prometheus.get("/rules")).json())
+    there = parse_rules_response((await prometheus.get("/rules")).json())
 
     assert len(there) == len(OURS)
     assert compare(OURS, there) == []
-    assert {one.rule.name for one in compare(in_groups(rule_groups(SLOWER)), there)} == {
+    assert {one.rule.name for one in compare(parse_rule_groups(rule_groups(SLOWER)), there)} == {
         "QueenrightWorkerStalled",
         "QueenrightLoop",
     }
@@ -271,7 +271,7 @@ async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.Asy
 
 def test_rules_have_no_fault_with_any_selectors() -> None:
     for selectors in (Selectors(), Selectors(service='job="a"', worker='job="b", cluster="c"')):
-        assert check_rules(in_groups(rule_groups(HEALTH, selectors))) == []
+        assert check_rules(parse_rule_groups(rule_groups(HEALTH, selectors))) == []
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_amtool_takes_the_configuration_without_a_dead_mans_address(tmp_path: Path, version: str) -> None:
     config = tmp_path / "alertmanager.yml"
-    config.write_text(whole_config("http://queenright:8420", templates=templates_folder()))
+    config.write_text(render_config("http://queenright:8420", templates=templates_folder()))
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -586,7 +586,7 @@ def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> No
 
 
 def test_snippet_has_its_own_slack_url() -> None:
-    part = queenright_section(whole_config("http://queenright:8420"))
+    part = queenright_section(render_config("http://queenright:8420"))
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}
     assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
@@ -602,7 +602,7 @@ def test_snippet_has_its_own_slack_url() -> None:
 
 def test_the_snippet_is_the_same_part() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
-    part = queenright_section(whole_config("http://queenright.agents:8420"))
+    part = queenright_section(render_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}
     assert snippet["inhibit_rules"] == part["inhibit_rules"]
     assert snippet["receivers"] == part["receivers"]

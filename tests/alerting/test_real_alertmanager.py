@@ -20,7 +20,7 @@ from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
-from queenright.server.json_limits import check_json_size
+from queenright.server.http.json_limits import check_json_size
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager, alert, queen
@@ -304,6 +304,14 @@ async def test_alerts_of_one_agent_in_a_storm_are_no_crowd(alertmanager: RealAle
     [slack] = by(received, "slack", "firing")
     [attachment] = slack.body["attachments"]
     assert {field["title"]: field["value"] for field in attachment["fields"]}["Agent"] == "courier"
+
+
+async def test_cause_of_an_incident_mentions_nobody(alertmanager: RealAlertmanager) -> None:
+    """B41: the name of a tool is what an agent asked for."""
+    alerts = [queen("critical", agent=f"bee-{n}", storm="mcp:<!channel>") for n in range(3)]
+    received = await send(alertmanager, alerts, "marker", least=2)
+
+    assert {one.title for one in received} == {"MCP server [!channel> is failing: 3 agents"}
 
 
 async def test_two_storms_are_two_messages(alertmanager: RealAlertmanager) -> None:

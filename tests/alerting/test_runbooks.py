@@ -162,7 +162,7 @@ def test_paths_in_runbooks_are_served() -> None:
     for path in KNOWN["8420"]:
         # Routers of the API have its prefix.
         pattern = path.removeprefix("/api").replace("/NAME", r"/\{agent_id:agent\}")
-        assert re.search(rf'\.get\(\s*"(?:/api)?{pattern}"', served), path
+        assert re.search(rf'(?:\.get\(\s*|prefix=)"(?:/api)?{pattern}"', served), path
 
 
 @pytest.mark.parametrize("name", NAMES)

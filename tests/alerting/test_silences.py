@@ -115,7 +115,7 @@ async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmana
 
         made, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
 
-        found = watch.of_ticket("ticket-1")
+        found = watch.find_silence("ticket-1")
         assert found is not None
         assert (found.silence_id, found.by, found.comment) == (made, "ada", "known, see chat")
         assert found.until - now() == pytest.approx(7200, abs=60)
@@ -126,12 +126,12 @@ async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmana
         assert 'agent="researcher"' in silence.matchers
 
         await watch.expire(made)
-        assert (watch.of_ticket("ticket-1"), watch.silences()) == (None, [])
+        assert (watch.find_silence("ticket-1"), watch.silences()) == (None, [])
 
         await watch.add("ticket-1", by="ada", comment="c", seconds=7200)
         await alertmanager.child.stop()
         await watch.read_peers()
-        assert watch.of_ticket("ticket-1") is not None
+        assert watch.find_silence("ticket-1") is not None
         assert watch.unknown == f"{alertmanager.url} cannot be reached"
         with pytest.raises(PeerUnavailableError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)

@@ -24,8 +24,8 @@ from queenright.alerting import notification, outbox, peer_delivery
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server import ticket_notifications as wiring
 from queenright.server.build import build
+from queenright.server.notifications import ticket_notifications as wiring
 from queenright.server.settings import Settings
 
 POINTS = (

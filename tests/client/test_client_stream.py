@@ -19,7 +19,7 @@ from queenright.client import (
     UnreachableError,
 )
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from queenright.server.up import Running, serving
 from tests.client.conftest import settings_at
 from tests.waiting import until
@@ -34,7 +34,7 @@ def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
 
 async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: Path) -> None:
     """Both kinds of clients get the events before, between and after, in the order of the log."""
-    port = free_port("127.0.0.1", 0, what="the service", option="port")
+    port = find_free_port("127.0.0.1", 0, what="the service", option="port")
     settings = settings_at(tmp_path / "storage", port=port)
     up, down = asyncio.Event(), asyncio.Event()
     notices: list[Notice] = []

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import httpx
 
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tests.clients.clients import Client
 from tests.clients.provider import Provider
 from tests.clients.recording import RunError, run_client
@@ -92,8 +92,8 @@ class Watched:
 @contextlib.asynccontextmanager
 async def _serve(folder: Path) -> AsyncIterator[tuple[str, str]]:
     """Run ``queenright serve`` in a folder of its own; yield the addresses of its API and telemetry."""
-    api = free_port("127.0.0.1", 0, what="the service", option="port")
-    otlp = free_port("127.0.0.1", 0, what="its telemetry", option="otlp-port")
+    api = find_free_port("127.0.0.1", 0, what="the service", option="port")
+    otlp = find_free_port("127.0.0.1", 0, what="its telemetry", option="otlp-port")
     settings = folder / "queenright.yaml"
     settings.write_text(json.dumps({"health_monitoring": {"stall": LIMITS}}), encoding="utf-8")
     with (folder / "serve.log").open("wb") as log:

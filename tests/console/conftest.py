@@ -11,16 +11,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queenright.server.ops.programs import find_program
-from queenright.server.up import Running
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
 from tests.browser import FLAGS
-from tests.server.conftest import http, running, settings
+from tests.server.conftest import settings
 from tools import console
 
-__all__ = ["http", "running", "settings"]
+__all__ = ["settings"]
 
 expect.set_options(timeout=60_000)  # a busy machine may need it
 
@@ -28,14 +31,27 @@ CHATTER = ("net::ERR_", "Failed to load resource")
 """What the browser itself says about requests; a test looks at these by their status."""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
+    """One browser for all tests of a process; each has a context of its own, and the session's loop."""
     program = find_program("chromium")
     assert program, "this test needs chromium: `make test` fetches it, or set CHROMIUM_BIN"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         yield browser
         await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    async with serving(settings) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as client:
+        yield client
 
 
 @dataclass
@@ -60,7 +76,7 @@ class Watched:
         page.on("request", lambda request: self.requests.append(request.url))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def watched() -> AsyncIterator[Watched]:
     """Fails the test if a page that it watches complains."""
     found = Watched()
@@ -68,7 +84,7 @@ async def watched() -> AsyncIterator[Watched]:
     assert found.faults == []
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(chromium: Browser, watched: Watched) -> AsyncIterator[Page]:
     context = await chromium.new_context(viewport={"width": 1280, "height": 900})
     found = await context.new_page()
@@ -124,7 +140,7 @@ class Cable:
             writer.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def cable(running: Running) -> AsyncIterator[Cable]:
     host, port = running.url.removeprefix("http://").split(":")
     found = Cable(host, int(port))

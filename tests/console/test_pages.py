@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, Literal
 
 import httpx
 import pytest
@@ -21,6 +22,8 @@ from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_shared_api import failing
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = (
     "/console/",
@@ -39,7 +42,13 @@ PAGES = (
     "/console/operate/tokens",
     "/console/connect",
 )
-SCREENS = ((390, "light"), (390, "dark"), (1280, "light"), (1280, "dark"), (1920, "light"))
+SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
+    (390, "light"),
+    (390, "dark"),
+    (1280, "dark"),
+    (1280, "light"),
+    (1920, "light"),
+)
 RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -203,23 +212,17 @@ async def test_incident_has_its_own_page_from_the_first_one(
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
-async def test_every_page_fits_the_screen(
-    running: Running, chromium: Browser, watched: Watched, width: int, theme: str
-) -> None:
+async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
     ticket_id = await ticket_on(running)
-    context = await chromium.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if theme == "dark" else "light",
-        reduced_motion="reduce",
-    )
-    page = await context.new_page()
-    watched.watch(page)
+    await page.emulate_media(reduced_motion="reduce")
     for address in PAGES:
         await page.goto(running.url + address.format(ticket=ticket_id))
         await is_shown(page)
-        assert await page.evaluate(RUNS_OVER) <= 0, address
-        assert await page.evaluate("document.documentElement.dataset.theme") == theme
+        for width, theme in SCREENS:
+            await page.set_viewport_size({"width": width, "height": 900})
+            await page.emulate_media(color_scheme=theme)
+            await expect(page.locator(f"html[data-theme={theme}]")).to_have_count(1)
+            assert await page.evaluate(RUNS_OVER) <= 0, (address, width, theme)
     assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, extra_alertmanager, serving, up
 from tests.isolation import environment
@@ -50,7 +50,7 @@ async def serving_with_alertmanager(
     [url] = settings.alerting.alertmanager_urls
     async with contextlib.AsyncExitStack() as stack:
         recorder = Recorder()
-        await stack.enter_async_context(listening(recorder, receiver))
+        await stack.enter_async_context(serve_app(recorder, receiver))
         found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
         found.service.recorder = recorder
         child = await extra_alertmanager(program, settings, options, url, found.url, url_of(receiver))

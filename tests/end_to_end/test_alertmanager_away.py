@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions, extra_alertmanager, serving
 from tests.end_to_end.conftest import AgentProcess
@@ -33,7 +33,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
     )
     recorder = Recorder()
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
-    async with listening(recorder, receiver), serving(away) as running:
+    async with serve_app(recorder, receiver), serving(away) as running:
         running.service.recorder = recorder
         began = time.monotonic()
         process = start_agent("looping_worker.py", running.otlp_url)

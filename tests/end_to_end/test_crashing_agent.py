@@ -12,7 +12,7 @@ import pytest
 from queenright.alerting.notification import list_notifications
 from queenright.alerting.recorder import Message
 from queenright.health.tickets import EscalationTicket
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running
 from tests.end_to_end.conftest import serving_with_alertmanager
@@ -24,7 +24,7 @@ WORKER = Path(__file__).parent / "agents" / "crashing_worker.py"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    port = find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         http={"port": 0},

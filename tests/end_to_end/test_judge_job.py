@@ -35,7 +35,7 @@ from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
 from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from queenright.server.up import Running
 from tests.end_to_end.conftest import AGENTS
 from tests.judge.conftest import TalkingModel
@@ -67,7 +67,7 @@ class Stack:
         self._config = config = folder / "prometheus.yml"
         self._targets = f"    static_configs: [{{targets: ['127.0.0.1:{port_file.read_text()}']}}]\n"
         self._scrape(self._targets)
-        port = free_port("127.0.0.1", 0, what="Prometheus", option="")
+        port = find_free_port("127.0.0.1", 0, what="Prometheus", option="")
         self.url = f"http://127.0.0.1:{port}"
         program = find_program("prometheus")
         assert program is not None, "this test needs the prometheus program: `make test` fetches it"
@@ -391,7 +391,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
     assert program is not None, "this test needs the alertmanager program: `make test` fetches it"
     config = tmp_path / "alertmanager.yml"
     config.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    port = find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     url = f"http://127.0.0.1:{port}"
     with (tmp_path / "alertmanager.log").open("wb") as log:
         process = subprocess.Popen(

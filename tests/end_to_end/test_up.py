@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -38,7 +39,8 @@ class Up:
     """A running `queenright up` and what it printed so far."""
 
     def __init__(self, storage: Path, *arguments: str) -> None:
-        self._log = storage.parent / f"{storage.name}.txt"
+        self.storage = storage
+        self._log = storage.parent / f"{storage.name}-{time.monotonic_ns()}.txt"
         with self._log.open("wb") as output:
             self.process = subprocess.Popen(
                 [Path(sys.executable).with_name("queenright"), "up", f"--storage={storage}", *arguments],
@@ -69,12 +71,22 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path / "storage"
 
 
-@pytest.fixture
-def up(storage: Path) -> Iterator[Up]:
+@contextlib.contextmanager
+def running_demo(storage: Path) -> Iterator[Up]:
+    """Run the service with the demo fleet; kill it if it still runs at the end."""
     running = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
-    yield running
-    if running.process.poll() is None:
-        running.end(signal.SIGKILL)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One service for the tests that leave it as it is, and the one that ends it."""
+    with running_demo(tmp_path_factory.mktemp("up") / "storage") as running:
+        yield running
 
 
 def listens(url: str) -> bool:
@@ -92,44 +104,44 @@ def is_closed(url: str, seconds: float = 10) -> bool:
     return True
 
 
-def test_demo_pages_once_and_ctrl_c_stops_every_process(up: Up) -> None:
-    """The readme's first promise."""
-    page = up.wait_for(r"Console\s+(http://\S+)")
-    prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
-    alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
-    up.wait_for("slack firing: researcher")
-    up.wait_for("pagerduty firing: researcher")
-    up.wait_for("slack resolved: .*researcher")
+def test_second_service_on_the_same_folder_is_refused(demo: Up) -> None:
+    demo.wait_for("Ctrl-C stops everything")
 
-    code = up.end()
-
-    assert code == 0
-    assert up.printed.count("slack firing: researcher") == 1
-    assert up.printed.rstrip().endswith("Stopped.")
-    assert "Traceback" not in up.printed
-    assert "not delivered" not in up.printed
-    assert is_closed(page)
-    assert is_closed(prometheus)
-    assert is_closed(alertmanager)
-
-
-def test_second_service_on_the_same_folder_is_refused(up: Up, storage: Path) -> None:
-    up.wait_for("Ctrl-C stops everything")
-
-    second = Up(storage, *FREE_PORTS)
+    second = Up(demo.storage, *FREE_PORTS)
 
     assert second.process.wait(120) == 1
     assert "already running" in second.printed
-    assert str(up.process.pid) in second.printed
+    assert str(demo.process.pid) in second.printed
 
 
-def test_second_service_in_another_folder_is_told_who_has_the_port(up: Up, storage: Path) -> None:
-    port = up.wait_for(r"Console\s+http://\S+:(\d+)")
+def test_second_service_in_another_folder_is_told_who_has_the_port(demo: Up) -> None:
+    port = demo.wait_for(r"Console\s+http://\S+:(\d+)")
 
-    second = Up(storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
+    second = Up(demo.storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
 
     assert second.process.wait(120) == 1
     assert "another Queenright" in second.printed
+
+
+def test_demo_pages_once_and_ctrl_c_stops_every_process(demo: Up) -> None:
+    """The readme's first promise. It ends the service that the tests above share."""
+    page = demo.wait_for(r"Console\s+(http://\S+)")
+    prometheus = demo.wait_for(r"Prometheus\s+(http://\S+)")
+    alertmanager = demo.wait_for(r"Alertmanager\s+(http://\S+)")
+    demo.wait_for("slack firing: researcher")
+    demo.wait_for("pagerduty firing: researcher")
+    demo.wait_for("slack resolved: .*researcher")
+
+    code = demo.end()
+
+    assert code == 0
+    assert demo.printed.count("slack firing: researcher") == 1
+    assert demo.printed.rstrip().endswith("Stopped.")
+    assert "Traceback" not in demo.printed
+    assert "not delivered" not in demo.printed
+    assert is_closed(page)
+    assert is_closed(prometheus)
+    assert is_closed(alertmanager)
 
 
 @pytest.mark.parametrize(
@@ -165,17 +177,6 @@ def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
     assert second.returncode == 1
     assert f"Port {port}" in second.stdout + second.stderr
     assert "--port" in second.stdout + second.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
-def test_killed_service_leaves_no_process(up: Up) -> None:
-    prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
-    alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
-
-    up.end(signal.SIGKILL)
-
-    assert is_closed(prometheus)
-    assert is_closed(alertmanager)
 
 
 async def test_exited_program_is_reported_and_service_is_not_ready(
@@ -238,16 +239,18 @@ async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch
     assert stopped == ["the service", "Prometheus", "Alertmanager"]
 
 
-def test_agents_of_a_killed_demo_are_not_paged_by_the_next(up: Up, storage: Path) -> None:
-    up.wait_for("slack firing: researcher")
-    up.end(signal.SIGKILL)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
+def test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next(storage: Path) -> None:
+    with running_demo(storage) as killed:
+        addresses = [killed.wait_for(rf"{name}\s+(http://\S+)") for name in ("Prometheus", "Alertmanager")]
+        killed.wait_for("slack firing: researcher")
+        killed.end(signal.SIGKILL)
+        assert all(is_closed(address) for address in addresses)
 
-    again = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
-    try:
+    with running_demo(storage) as again:
         # Past the stall threshold of the demo's clock.
         again.wait_for("slack resolved: .*researcher")
         time.sleep(5)
-    finally:
         code = again.end()
 
     assert code == 0

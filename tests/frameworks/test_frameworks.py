@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.clients.fixtures import Record
@@ -47,7 +47,6 @@ outer one is sent last; where it arrives in a request before the inner one, both
 """
 
 
-@settings(max_examples=60, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, seed: int) -> None:
     """B84, B86: spans and records that arrive late, in pieces, in another order and again are one run."""

@@ -45,6 +45,7 @@ def main() -> int:
     """Run it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").strip())
     parser.add_argument("--examples", type=int, default=6, help="cases an operation in the fuzzing phase")
+    parser.add_argument("--quick", action="store_true", help="without the coverage phase, most of the time")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", metavar="REGEX", help="only paths that match")
     options = parser.parse_args()
@@ -72,7 +73,7 @@ async def _fuzz(folder: Path, options: argparse.Namespace) -> int:
         # By cases and not by time: a slow machine must not see less than a fast one.
         for phases, examples in (
             ("stateful", 24 * options.examples),
-            ("examples,coverage,fuzzing", options.examples),
+            ("examples,fuzzing" if options.quick else "examples,coverage,fuzzing", options.examples),
         ):
             command = _command(running.url, document, phases, examples, options)
             child = await asyncio.create_subprocess_exec(*command, env=_environment(folder, words))

@@ -27,7 +27,7 @@ class ComponentPanel(NamedTuple):
 
 
 AGENT_PAGE = 'agents/${__data.fields["agent"]:percentencode}'
-BREAKER_PAGE = 'breakers?name=${__data.fields["breaker"]:percentencode}'
+BREAKER_PAGE = 'console/operate/breakers?search=${__data.fields["breaker"]:percentencode}'
 
 COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
     "Agent Grid View": {

@@ -12,7 +12,7 @@ from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
     DEGRADED_SHARE,
     FASTEST_BURN,
-    IN_TIME_SECONDS,
+    INTERVENTION_TARGET_SECONDS,
     JUDGE_UNKNOWN_SHARE,
     LATE_SHARE,
     OUTBOX_STUCK_SECONDS,
@@ -94,7 +94,9 @@ def test_rule_threshold_lines_equal_the_alerts(made: Made) -> None:
     assert lines(panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
     assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [CLOCK_TOLERANCE_SECONDS]
     assert lines(panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
-    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [IN_TIME_SECONDS]
+    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [
+        INTERVENTION_TARGET_SECONDS
+    ]
     assert lines(panel(boards["breakers"], "Consecutive failures")) == [
         settings.circuit_breaker.default.failure_threshold
     ]

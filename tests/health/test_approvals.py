@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
@@ -584,7 +584,6 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(steps=_STEPS)
 def test_every_termination_has_one_approval(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]

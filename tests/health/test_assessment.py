@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.assessment import SIGNAL_OF, SIGNALS, Assessment, Reading, assess
@@ -142,7 +142,6 @@ def test_names_of_workers_tools_and_errors_are_masked() -> None:
     }
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.floats(0, 5000))
 def test_the_signals_account_for_the_state(script: list[Any], later: float) -> None:
     one = WorkerScript()

@@ -32,7 +32,7 @@ async def breaker(acting: Acting, to: str) -> None:
 async def test_b73_worker_progressing_without_the_half_open_tool_is_not_acted_on(
     acting: Acting, verdict: str, after: HealthState
 ) -> None:
-    """B73: on trial for 90 min, as nobody calls it; the worker is asked about once at most, and works."""
+    """B73: half open for 90 min, as nobody calls it; the worker is asked about once at most, and works."""
     await acting.start()
     await acting.pass_time(600)
     await breaker(acting, "open")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.calls import RecentCalls
@@ -625,7 +625,6 @@ def test_few_tokens_are_never_a_spike() -> None:
     assert script.kinds() == set()
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("AB"), st.booleans()), max_size=60), st.integers(4, 30))
 def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool]], window: int) -> None:
     """Against a plain list in which a call is marked if something was changed since the last of its kind."""
@@ -638,7 +637,7 @@ def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool
         recent.add(letter, "a", "r", None, float(n))
         calls.append((letter, fresh))
         if changes:
-            recent.changed()
+            recent.record_change()
             changed_at = n
 
     for repeat in recent.repeats():
@@ -647,7 +646,6 @@ def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool
             assert repeat.in_window == 1 + sum(not fresh for fresh in places[1:])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from("AB"), max_size=60), st.integers(4, 30))
 def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int) -> None:
     recent = RecentCalls(window)

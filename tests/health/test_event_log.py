@@ -338,7 +338,7 @@ _events = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(_events, max_size=4), max_size=4))
 def test_any_event_round_trips_and_the_log_stays_intact(
     conn: Connection, batches: list[list[AgentEvent]]
@@ -422,7 +422,7 @@ def test_unknown_event_types_do_not_shorten_a_page(conn: Connection) -> None:
     assert [event.time for event in read_history(conn, limit=2)] == [1001.0, 1002.0]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     limit=st.integers(1, 6),
     types=st.none()

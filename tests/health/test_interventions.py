@@ -1031,8 +1031,8 @@ async def test_result_of_a_fetched_nudge_is_recorded(
         detail="RuntimeError: boom",
     )
 
-    acting.service.answered(instruction)
-    acting.service.answered(instruction)
+    acting.service.record_answer(instruction)
+    acting.service.record_answer(instruction)
     await acting.settle()
 
     [records] = await acting.service.ledger.interventions(limit=10)
@@ -1331,3 +1331,28 @@ async def test_progress_after_the_clock_was_set_back_ends_the_ladder(acting: Act
     await acting.pass_time(STALL + 3 * NUDGE)
 
     assert acting.done()[before:][:3] == ["nudge done"] * 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_ladder_and_escalation_follow_a_renamed_worker(acting: Acting, is_killed: bool) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 2 * NUDGE)
+    new = {"agent_id": "scout", "session_id": "scout-1"}
+
+    acting.monitor.apply(acting.event(EventType.AGENT_RENAMED, **new), acting.time.now)
+    if is_killed:
+        await acting.restart()
+    else:
+        await acting.service.rename(("bee", "bee-1"), ("scout", "scout-1"))
+    await acting.pass_time(NUDGE)
+
+    assert (acting.done("bee"), acting.done("scout")) == (["nudge done"] * 3, ["escalate done"])
+    [question] = acting.service.ledger.pending.values()
+    assert question.target.key == ("scout", "scout-1")
+    assert acting.service.ledger.count(("scout", "scout-1")) == 4
+
+    await acting.service.decide(question.escalation_id, "terminate", by="ada")
+    await acting.pass_time(1)
+    assert "terminate done" in acting.done("scout")
+    with pytest.raises(ActionRefusedError, match="has ended"):
+        await acting.service.nudge("bee", session_id="bee-1", by="ada")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
@@ -126,13 +126,13 @@ async def test_client_that_hung_up_is_not_answered(desk: PermissionDesk) -> None
 
 async def test_answer_after_the_person_at_the_terminal_is_refused(desk: PermissionDesk) -> None:
     """B93: a client may ask at the terminal and here at the same time; the first answer counts."""
-    is_asked = True
+    is_pending = True
     waiting = asyncio.create_task(
-        desk.permissions.wait(BEE, tool="Bash", question="?", is_asked=lambda: is_asked)
+        desk.permissions.wait(BEE, tool="Bash", question="?", is_pending=lambda: is_pending)
     )
     await asyncio.sleep(0)
     request_id = desk.newest
-    is_asked = False
+    is_pending = False
 
     assert desk.permissions.open_requests() == []
     assert "its user answered at the terminal" in await desk.refused(request_id)
@@ -199,7 +199,7 @@ async def test_service_that_stops_leaves_all_to_the_terminal(desk: PermissionDes
 
 async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN", 2)
-    monkeypatch.setattr(module, "MAX_OVER", 1)
+    monkeypatch.setattr(module, "MAX_CLOSED", 1)
     waiting = [await desk.ask(), await desk.ask()]
     ids = [one.request_id for one in desk.permissions.open_requests()]
 
@@ -214,7 +214,6 @@ async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.Mo
     assert known == 1
 
 
-@settings(max_examples=30, deadline=None)
 @given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
 def test_each_request_ends_exactly_once(steps: list[str]) -> None:
     """B93: an answer that is accepted is the one that the request gets; each request ends."""

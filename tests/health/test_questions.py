@@ -29,6 +29,7 @@ def test_open_question_is_not_a_stall(tool: str) -> None:
     script.silence(4 * 3600.0)
 
     assert script.health.vitals.waiting is WaitingReason.USER_INPUT
+    assert script.health.vitals.question == tool
     assert stall_of(script) is None
 
 

@@ -91,7 +91,7 @@ def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
 
     assert (vitals.waiting, vitals.llm_errors) == (WaitingReason.BACKOFF, 0)
     assert vitals.limited_until == script.now + 1_800
-    assert activity_of(vitals).startswith("waiting to try again at ")
+    assert activity_of(vitals)[1].startswith("waiting to try again at ")
     script.silence(1_800 + 239)
     assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
     script.silence(1)

@@ -1222,15 +1222,15 @@ def test_other_cancelled_tool_calls_are_failures() -> None:
     assert script.finding(STREAK) is not None
 
 
-# -- on trial -----------------------------------------------------------------------------------------
+# -- detectors in shadow mode by default --------------------------------------------------------------
 
 
-def on_trial(*kinds: FindingKind) -> HealthSettings:
+def turn_on(*kinds: FindingKind) -> HealthSettings:
     return HealthSettings.model_validate({"detectors": dict.fromkeys(kinds, "on")} | NO_GRACE_BLOCK)
 
 
 def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
-    script = worker(on_trial(FindingKind.GRINDING))
+    script = worker(turn_on(FindingKind.GRINDING))
     for n in range(59):
         script.call("read", args=f"{n}", result=f"text {n}")
     assert script.kinds() == set()
@@ -1242,7 +1242,7 @@ def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
 
 
 def test_tokens_without_a_change_are_compared_with_usual_usage() -> None:
-    script = worker(on_trial(FindingKind.TOKEN_BURN))
+    script = worker(turn_on(FindingKind.TOKEN_BURN))
     for n in range(30):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
         script.call("edit", args=f"patch {n}", result=f"patched {n}")

@@ -176,3 +176,39 @@ def test_last_reported_end_wins() -> None:
 
     assert (script.health.vitals.status, script.health.vitals.ended_at) == (SessionStatus.FAILED, ended)
     assert script.monitor.failed_runs("agent").count == 1
+
+
+def test_chain_of_renames_leads_to_the_last_name() -> None:
+    script = WorkerScript().start()
+
+    for name in ("b", "c"):
+        script.event(EventType.AGENT_RENAMED, {"agent_id": name, "session_id": f"of {name}"})
+        script.agent, script.session = name, f"of {name}"
+
+    monitor = script.monitor
+    assert monitor.current_key(("agent", "session")) == ("c", "of c")
+    assert monitor.find("agent") is monitor.find("agent", "session") is monitor.get("c")
+    assert monitor.find("nobody") is None
+    assert monitor.get("agent") is None
+
+
+def test_name_that_is_in_use_again_is_no_former_name() -> None:
+    script = WorkerScript().start()
+    rename(script)
+
+    script.event(EventType.AGENT_RENAMED, {"agent_id": "agent", "session_id": "session"})
+
+    assert script.monitor.current_key(("agent", "session")) == ("agent", "session")
+    assert script.monitor.current_key(("scout", "c-1")) == ("agent", "session")
+
+
+def test_spending_of_the_day_follows_a_rename() -> None:
+    settings = HealthSettings.model_validate({"spending": {"agent_day_usd": 5.0}})
+    script = WorkerScript(settings=settings).start()
+    script.event(EventType.LLM_CALL_COMPLETED, {"cost_usd": 4.0})
+    rename(script)
+
+    script.event(EventType.LLM_CALL_COMPLETED, {"cost_usd": 2.0})
+
+    assert script.health.vitals.spent_today is not None
+    assert script.health.vitals.spent_today.agent == 6.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queenright.health.findings import FindingKind
-from queenright.health.replay import fired, replay, timed
+from queenright.health.replay import list_fired, make_monotonic, replay
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -22,9 +22,9 @@ def run(*later: float) -> list[AgentEvent]:
 
 
 def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() -> None:
-    events = timed(run(10.0, 1000.0))
+    events = make_monotonic(run(10.0, 1000.0))
 
-    [stall] = fired(replay(events, SETTINGS))
+    [stall] = list_fired(replay(events, SETTINGS))
 
     assert (stall.finding.kind, stall.at, stall.step) == (FindingKind.STALL, 10.0 + IDLE, 1)
     assert stall.cleared_at == 1000.0
@@ -32,27 +32,29 @@ def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() 
 
 
 def test_silence_after_the_last_event_counts_only_while_the_session_was_watched() -> None:
-    events = timed(run(10.0))
+    events = make_monotonic(run(10.0))
 
-    assert fired(replay(events, SETTINGS)) == []
-    assert fired(replay(events, SETTINGS, until=9.0 + IDLE)) == []
-    [stall] = fired(replay(events, SETTINGS, until=10.0 + IDLE))
+    assert list_fired(replay(events, SETTINGS)) == []
+    assert list_fired(replay(events, SETTINGS, until=9.0 + IDLE)) == []
+    [stall] = list_fired(replay(events, SETTINGS, until=10.0 + IDLE))
     assert stall.cleared_at is None
 
 
 def test_waiting_worker_is_not_stalled() -> None:
-    events = timed([*run(10.0), event(EventType.WORKER_WAITING, 11.0, reason="user_input")])
+    events = make_monotonic([*run(10.0), event(EventType.WORKER_WAITING, 11.0, reason="user_input")])
 
-    assert fired(replay(events, SETTINGS, until=5000.0)) == []
+    assert list_fired(replay(events, SETTINGS, until=5000.0)) == []
 
 
 def test_failed_call_of_a_session_that_is_over_is_found_and_of_one_that_goes_on_is_not() -> None:
     call = event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
-    events = timed([*run(10.0), call])
+    events = make_monotonic([*run(10.0), call])
 
-    assert [one.finding.kind for one in fired(replay(events, SETTINGS))] == [FindingKind.PROVIDER_FAILURE]
-    assert fired(replay(events, SETTINGS, until=20.0)) == []
+    assert [one.finding.kind for one in list_fired(replay(events, SETTINGS))] == [
+        FindingKind.PROVIDER_FAILURE
+    ]
+    assert list_fired(replay(events, SETTINGS, until=20.0)) == []
 
 
 def test_times_never_go_back() -> None:
-    assert [at for at, _ in timed(run(10.0, 5.0, 12.0))] == [0.0, 10.0, 10.0, 12.0]
+    assert [at for at, _ in make_monotonic(run(10.0, 5.0, 12.0))] == [0.0, 10.0, 10.0, 12.0]

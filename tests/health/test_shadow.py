@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -32,7 +32,6 @@ def test_every_kind_of_finding_has_its_detector() -> None:
     assert set(DETECTORS) == set(FindingKind)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(moves, max_size=40))
 def test_shadow_findings_change_no_state_and_open_no_ticket(
     script: list[Any],
@@ -61,10 +60,9 @@ def test_shadow_findings_change_no_state_and_open_no_ticket(
     assert {change["to"] for change in changes} <= {"healthy", "failing", "terminated"}
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=30), st.sets(st.sampled_from(list(FindingKind))))
-def test_other_detectors_are_unchanged(script: list[Any], on_trial: set[FindingKind]) -> None:
-    some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in on_trial}})
+def test_other_detectors_are_unchanged(script: list[Any], in_shadow: set[FindingKind]) -> None:
+    some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in in_shadow}})
     shadow, real = WorkerScript(settings=some), WorkerScript()
     for move in script:
         for one in (shadow, real):
@@ -75,7 +73,7 @@ def test_other_detectors_are_unchanged(script: list[Any], on_trial: set[FindingK
         other = shadow.monitor.get(*worker.key)
 
         assert other is not None
-        assert other.findings == tuple(f for f in worker.findings if f.kind not in on_trial)
+        assert other.findings == tuple(f for f in worker.findings if f.kind not in in_shadow)
 
 
 def test_disabled_detector_finds_nothing() -> None:

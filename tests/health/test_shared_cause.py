@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.incidents import incidents_of
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -144,6 +145,27 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [failing(**called), *(failing(**(called | others)) for _ in range(4))]
     scripts += [answered(**called) for _ in range(20)]
+    seen = scripts[0].finding(PROVIDER)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+
+
+@pytest.mark.parametrize(
+    ("texts", "cause"),
+    [
+        (["Error code: 529 - Overloaded (request id: {n}a)"], "provider:anthropic"),
+        (["401 invalid x-api-key", "Connection refused", "prompt is malformed"], ""),
+    ],
+)
+def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], cause: str) -> None:
+    """B104: clients that report only that a call failed."""
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [
+        failing(**called, error_type="_OTHER", error=texts[n % len(texts)].format(n=n)) for n in range(3)
+    ]
+    scripts += [answered(**called) for _ in range(30)]
     seen = scripts[0].finding(PROVIDER)
 
     assert seen is not None
@@ -324,6 +346,91 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(hive: Hive
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await hive.restart()
     assert {one.storm_id for one in hive.tickets.open_tickets()} == {"tool:search"}
+
+
+async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(hive: Hive) -> None:
+    """A fleet with many tickets of its own does not slow an incident down."""
+    compared: list[str] = []
+
+    def group(health: WorkerHealth, found: Finding) -> str:
+        compared.append(health.vitals.agent_id)
+        return shared_cause(health, found, hive.workers.values, SETTINGS, hive.now)
+
+    hive.group = group
+    for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
+        script = WorkerScript(agent=name, at=hive.now, settings=NO_GRACE).start()
+        for call in range(6):
+            tool = "search" if name.startswith("bee") else f"tool-{name}"
+            script.call(tool, args=f"{call}", outcome="error", error_type="gone")
+        hive.workers[script.health.key] = script.health
+        hive.now = script.now
+        compared.clear()
+        await hive.raise_(script.health)
+
+    assert {one.storm_id for one in hive.tickets.open_tickets()} == {"", "tool:search"}
+    assert set(compared) == {"bee-0", "bee-1", "bee-2"}
+
+
+def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
+    first, *others, last = [script.health for script in workers_that_repeat("search", "unavailable", 20)]
+    fleet = iter([first, *others, last])
+
+    cause = shared_cause(first, first.findings[0], lambda: fleet, SETTINGS, first.vitals.last_activity)
+
+    assert cause == "tool:search"
+    assert list(fleet) == [last]
+
+
+async def ended_in_incident(hive: Hive) -> None:
+    """Let the sessions of an incident end while calls still fail."""
+    hive.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        gone = service.worker(agent=f"bee-{n}")
+        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, hive.now
+        await hive.tickets.observe(gone)
+        await hive.tickets.settle(hive.now)
+
+
+def closings(hive: Hive) -> list[tuple[str, object]]:
+    found = [one.data for one in hive.published if one.type is EventType.INCIDENT_CLOSED]
+    return [(str(one["cause"]), one["closed_at"]) for one in found]
+
+
+@pytest.mark.parametrize("restarts", [(), (300.0,), (900.0,), (300.0, 900.0, 901.0)])
+async def test_incident_that_closes_by_the_clock_is_reported_once(
+    hive: Hive, restarts: tuple[float, ...]
+) -> None:
+    """B104: whether the service runs then, is restarted before, or starts later."""
+    await ended_in_incident(hive)
+    began = hive.now
+
+    for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
+        hive.now = began + after
+        if after in restarts:
+            before = {one.ticket_id for one in hive.tickets.recent_tickets()}
+            await hive.restart()
+            assert {one.ticket_id for one in hive.tickets.recent_tickets()} == before
+        await hive.tickets.settle(hive.now)
+        assert closings(hive) == ([] if after < 600 else [("provider:anthropic", began + 600)])
+
+    assert [one for one in await hive.logged() if one.type is EventType.INCIDENT_CLOSED] == [
+        one for one in hive.published if one.type is EventType.INCIDENT_CLOSED
+    ]
+
+
+async def test_incident_that_closes_with_its_last_ticket_is_reported(hive: Hive) -> None:
+    hive.group = lambda health, found: "provider:anthropic"
+    for n in range(2):
+        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        await hive.tickets.settle(hive.now)
+    for n in range(2):
+        hive.now += 10
+        await hive.tickets.observe(service.worker(agent=f"bee-{n}"))
+    hive.now += service.HOLD
+    await hive.tickets.settle(hive.now)
+
+    assert closings(hive) == [("provider:anthropic", hive.now)]
 
 
 async def test_incident_adopts_no_ticket_about_something_else(hive: Hive) -> None:

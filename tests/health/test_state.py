@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.detectors import detect
@@ -76,7 +76,6 @@ def _event(move: tuple[EventType, dict[str, Any], float, float, str, str], now: 
     )
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.lists(st.floats(0, 5000), max_size=5))
 def test_any_events_give_one_state_that_time_never_improves(script: list[Any], later: list[float]) -> None:
     monitor = HealthMonitor(SETTINGS)
@@ -95,7 +94,6 @@ def test_any_events_give_one_state_that_time_never_improves(script: list[Any], l
         assert ranks == sorted(ranks)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40))
 def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
     """002 §11: the state machine tracks transitions: only a new life brings a terminated worker back."""
@@ -139,7 +137,6 @@ findings = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(vital_signs, findings)
 def test_every_combination_of_inputs_is_exactly_one_state(
     signs: dict[str, Any], found: list[Finding]
@@ -191,7 +188,6 @@ def test_late_events_of_a_terminated_worker_change_nothing_and_a_new_run_does() 
     assert (dead, script.state) == (HealthState.TERMINATED, HealthState.HEALTHY)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.data())
 def test_replay_gives_the_same_verdict_on_every_evaluation(script: list[Any], data: st.DataObject) -> None:
     live, replay = HealthMonitor(SETTINGS), HealthMonitor(SETTINGS)
@@ -216,7 +212,6 @@ def _finding(kind: FindingKind, severity: Severity, *, ticket: bool = True) -> F
     return Finding(kind=kind, severity=severity, evidence="", since=START, ticket=ticket)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(FindingKind), st.sampled_from(Severity)), max_size=6))
 def test_findings_alone_never_make_a_worker_terminated_or_healthy(found: list[Any]) -> None:
     vitals = VitalSigns("a", "s", START, SETTINGS.loops)

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, create_engine, func, select, text
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, METADATA, RECEIVER_NOTIFICATIONS, SCHEMA_REVISION
+from queenright.health.tables import EVENTS, METADATA, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, is_postgres, locked
@@ -453,28 +453,6 @@ def test_the_migrations_make_the_tables_that_the_code_uses(database_url: str) ->
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
-
-
-@pytest.mark.usefixtures("real_migrations")
-def test_notified_receivers_survive_the_rename_of_their_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from alembic import command
-
-    upgrade, database = command.upgrade, url(tmp_path / "hive.db")
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0008"))
-        Store.open(database).close_now()
-    engine = create_engine(database)
-    with engine.begin() as conn:
-        conn.exec_driver_sql("INSERT INTO told VALUES (1, 'key', 'slack', 'ticket', 'alert', 'firing', 1, 2)")
-
-    Store.open(database).close_now()
-
-    with engine.connect() as conn:
-        [row] = conn.execute(select(RECEIVER_NOTIFICATIONS)).all()
-    engine.dispose()
-    assert (row.receiver, row.first_notified_at, row.notified_at) == ("slack", 1, 2)
 
 
 def test_current_database_opens_without_alembic(database_url: str) -> None:

@@ -988,9 +988,7 @@ class TicketMachine(RuleBasedStateMachine):
 
 
 TestTickets = TicketMachine.TestCase
-TestTickets.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestTickets.settings = settings(stateful_step_count=25, suppress_health_check=list(HealthCheck))
 
 
 # -- what could not be brought back -----------------------------------------------------------------

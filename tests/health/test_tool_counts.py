@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.summary import summarise
-from queenright.health.tool_counts import MOST_TOOLS, OTHER, ToolCounts
+from queenright.health.tool_counts import MAX_TOOLS, OTHER, ToolCounts
 from tests.health.worker_script import WorkerScript
 
 
@@ -31,7 +31,7 @@ def test_tools_beyond_the_sixteenth_are_counted_as_other() -> None:
 
     rows = counts.to_dict()
 
-    assert list(rows) == [*(f"tool-{at}" for at in range(MOST_TOOLS)), OTHER]
+    assert list(rows) == [*(f"tool-{at}" for at in range(MAX_TOOLS)), OTHER]
     assert rows[OTHER] == {"calls": 24, "errors": 12, "last_at": 39.0}
     assert rows["tool-0"]["calls"] == 2
 
@@ -44,7 +44,7 @@ def test_no_call_or_error_is_lost_for_any_tool_names(calls: list[tuple[str, bool
 
     rows = counts.to_dict()
 
-    assert len(rows) <= MOST_TOOLS + 1
+    assert len(rows) <= MAX_TOOLS + 1
     assert sum(row["calls"] for row in rows.values()) == len(calls)
     assert sum(row["errors"] for row in rows.values()) == sum(failed for _, failed in calls)
     assert all(row["calls"] == expected[tool] for tool, row in rows.items() if tool != OTHER)

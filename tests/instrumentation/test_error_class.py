@@ -120,7 +120,7 @@ def test_specific_error_type_is_the_class() -> None:
         ("Replaced 3 lines. 2 hunks failed", Effect.EDITS, ""),
         ("Updated a.py, which could not be parsed before", Effect.EDITS, ""),
         ("Invalid action 'clikc'", None, "Invalid action ~"),
-        ("HTTP 503 Service Unavailable", Effect.CHANGES, "HTTP ~ Service Unavailable"),
+        ("HTTP 503 Service Unavailable", Effect.CHANGES, "HTTP 503 Service Unavailable"),
         ("Unknown command line of the hive", Effect.READS, ""),
         ("503 bees", None, ""),
         ({"error": "no such bee"}, Effect.EDITS, "no such bee"),
@@ -159,3 +159,33 @@ def test_argument_text_does_not_change_the_class() -> None:
     texts = [(f"no user called {who} was found", {"name": who}) for who in ("alice", "bob")]
 
     assert len({error_class(text, arguments) for text, arguments in texts}) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error code: {} - {{'type': 'error', 'error': {{'message': 'try again'}}}}",
+        "API Error: {} {{'type': 'error'}}",
+        "Request failed with status code {}",
+        "HTTP {} (request id: 7c9e6679-7425-40de-944b-e07fc1f90ae7)",
+    ],
+)
+def test_status_code_tells_one_error_from_another(text: str) -> None:
+    assert len({error_class(text.format(code)) for code in (401, 404, 429, 500, 529)}) == 5
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [
+            "HTTP 503 Service Unavailable (request id: 7c9e6679-7425-40de-944b-e07fc1f90ae7)",
+            "HTTP 503 Service Unavailable (request id: cafebabe-aaaa-40de-bbbb-e07fc1f90ae7)",
+        ],
+        ["Session deadbeefcafe failed", "Session 8f14e45fceea failed", "Session 812345678901 failed"],
+        ["Timed out after 30012 ms", "Timed out after 30.4 s", "Timed out after 1m30s"],
+        ["No answer, waited 5.0 seconds", "No answer, waited 30 seconds", "No answer, waited 1,500 seconds"],
+        ["connect ECONNREFUSED 10.0.3.17:8931", "connect ECONNREFUSED 10.0.4.99:80"],
+    ],
+)
+def test_ids_and_measures_make_no_other_class(texts: list[str]) -> None:
+    assert len({error_class(text) for text in texts}) == 1

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 
 Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
 
@@ -48,7 +48,7 @@ async def serving(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
     server = ApiServer(answer)
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
-        async with listening(server, sock):
+        async with serve_app(server, sock):
             yield server, url_of(sock)
 
 

@@ -83,14 +83,14 @@ async def test_limit_is_reached_by_spending_and_passes_with_its_window() -> None
     purse = budget(time, dollars_per_hour=1)
 
     await pay(purse, "judge", 0.6, 100)
-    before = purse.exceeded()
+    before = purse.find_exceeded_limit()
     await pay(purse, "queen", 0.4, 100)
-    reached = purse.exceeded()
+    reached = purse.find_exceeded_limit()
     time.now += HOUR + SLOT
 
     assert before is None
     assert all(part in str(reached) for part in ("judging.budget", "1.00 $", "hour"))
-    assert purse.exceeded() is None
+    assert purse.find_exceeded_limit() is None
     assert purse.spent("day", "dollars", "queen") == pytest.approx(0.4)
 
 
@@ -100,7 +100,8 @@ async def test_longest_lasting_reached_limit_is_named() -> None:
     await pay(purse, "judge", 2.0, 6_000)
 
     assert all(
-        part in str(purse.exceeded()) for part in ("judging.budget", "5,000 tokens", "day", "6,000 tokens")
+        part in str(purse.find_exceeded_limit())
+        for part in ("judging.budget", "5,000 tokens", "day", "6,000 tokens")
     )
 
 
@@ -109,7 +110,7 @@ async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
 
     await pay(purse, "judge", 0.0, 1_000)
 
-    reached = purse.exceeded()
+    reached = purse.find_exceeded_limit()
     assert reached is not None
     assert (reached.unit, reached.window) == ("tokens", "hour")
 
@@ -121,7 +122,7 @@ async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
 
     again = budget(time, file, dollars_per_day=1)
 
-    assert again.exceeded() is not None
+    assert again.find_exceeded_limit() is not None
     assert again.spent("day", "dollars", "queen") == 0.5
     assert again.spent("hour", "tokens") == 30
     assert file.stat().st_mode & 0o077 == 0
@@ -173,13 +174,13 @@ async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allo
 
     refused = await purse.reserve("queen", Estimate(call=Cost(0.2, 10)))
     result = {(window, unit): spent for window, unit, spent in purse.all_spent()}
-    known = purse.exceeded()
+    known = purse.find_exceeded_limit()
     held = await hold(purse, dollars=0.05)
 
     assert str(refused) == str(known)
     assert all(part in str(refused) for part in ("judging.budget", "1.00 $", "0.90 $", "0.2000 $"))
     assert result["hour", "dollars"] == 1
-    assert purse.exceeded() is None
+    assert purse.find_exceeded_limit() is None
     assert held.role == "judge"
 
 
@@ -292,7 +293,7 @@ def test_damaged_file_is_moved_aside_and_logged(
 
     purse = budget(FakeTime(), file, dollars_per_hour=1)
 
-    assert purse.exceeded() is None
+    assert purse.find_exceeded_limit() is None
     assert not file.exists()
     assert (tmp_path / f"{BUDGET_FILE}.damaged").read_bytes() == content
     assert "counting starts at 0" in caplog.text
@@ -306,7 +307,7 @@ async def test_failing_disk_is_logged_and_spending_still_counts(
 
     await pay(purse, "judge", 1.5, 10)
 
-    assert purse.exceeded() is not None
+    assert purse.find_exceeded_limit() is not None
     assert "a restart loses it" in caplog.text
 
 
@@ -332,7 +333,7 @@ async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
 
     time.now -= 2 * DAY
 
-    assert purse.exceeded() is None
+    assert purse.find_exceeded_limit() is None
 
 
 async def test_limits_and_spending_are_metrics() -> None:

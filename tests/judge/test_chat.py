@@ -12,7 +12,7 @@ from queenright.health.tickets import EscalationTicket, TicketNotFoundError, Tic
 from queenright.judge.agent_workspace import Change
 from queenright.judge.budget import BUDGET_FILE
 from queenright.judge.chat import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     MAX_WAITING,
     ChatInterruptedError,
     ChatRecord,
@@ -257,7 +257,7 @@ async def test_order_is_not_reported_as_done_when_the_model_fails(hive: Hive) ->
     assert "queenright terminate" in answer.text
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "x" * (LONGEST_MESSAGE + 1)])
+@pytest.mark.parametrize("text", ["", "  \n", "x" * (MAX_MESSAGE_LENGTH + 1)])
 async def test_invalid_question_is_refused_and_not_stored(hive: Hive, text: str) -> None:
     ticket = await with_ticket(hive)
 

@@ -130,7 +130,7 @@ def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
 
 
 def test_repeated_extra_time_ends_in_a_hand_off() -> None:
-    given = decide(more_time_given=policy.MORE_TIMES)
+    given = decide(more_time_given=policy.MAX_EXTENSIONS)
 
     assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
     held = policy.apply_floor(given, summary("stall"), "more_time", "be patient")

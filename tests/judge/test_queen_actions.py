@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings, TerminationSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge.queen_actions import (
-    LONGEST_NUDGE,
+    MAX_NUDGE_LENGTH,
     NUDGE,
     REQUEST_TERMINATION,
     WorkerActions,
@@ -175,7 +175,7 @@ async def test_nudge_is_bounded_masked_and_printable(
     message = hive.hands.nudged[0][1]
     assert secret not in message
     assert all(sign == "\n" or sign.isprintable() for sign in message)
-    assert len(message) <= LONGEST_NUDGE
+    assert len(message) <= MAX_NUDGE_LENGTH
 
 
 async def test_nudge_without_visible_text_is_refused(hive: Garden) -> None:
@@ -370,7 +370,7 @@ async def test_action_target_comes_from_the_ticket(hive: Garden) -> None:
     ("name", "arguments", "why"),
     [
         (NUDGE, {"ticket_id": "t1", "message": WORDS, "agent_id": "wasp"}, "agent_id"),
-        (NUDGE, {"ticket_id": "t1", "message": "x" * (LONGEST_NUDGE + 1)}, "1,000"),
+        (NUDGE, {"ticket_id": "t1", "message": "x" * (MAX_NUDGE_LENGTH + 1)}, "1,000"),
         (NUDGE, {"ticket_id": "t1", "message": "go"}, "10"),
         (NUDGE, {"ticket_id": "t2", "message": WORDS}, "not about ticket 't2'"),
         (

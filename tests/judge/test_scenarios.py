@@ -20,6 +20,7 @@ from queenright.judge.scenarios import (
     Scenario,
     Score,
     load_scenarios,
+    model_maker,
     play,
     play_all,
     score,
@@ -136,6 +137,12 @@ def test_rules_agree_well_and_miss_no_binding_finding(rules: Score) -> None:
 
 def test_no_floor_is_lowered_and_no_unrelated_worker_ticketed(rules: Score) -> None:
     assert rules.faults == ()
+
+
+async def test_rules_lower_no_floor_in_a_sample() -> None:
+    outcomes = await play_all(SAMPLE, model_maker(RULES), model_maker(RULES), at_once=4)
+
+    assert score(outcomes, judge=RULES, queen=RULES).faults == ()
 
 
 # -- models that are bad -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, ru
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving
 from tests.judge.test_stack_job import Stack, up
@@ -47,7 +47,7 @@ async def alertmanager(told: list[Any]) -> AsyncIterator[str]:
 
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
-        async with listening(take, sock):
+        async with serve_app(take, sock):
             yield url_of(sock)
 
 

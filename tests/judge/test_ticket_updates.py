@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.alerting.page_text import current_analysis
+from queenright.health import ticket_service
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.judge import policy, wording
@@ -48,8 +49,11 @@ async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
     assert [one.severity for one in hive.changes if one.notified_severity is not one.severity] == []
 
 
-async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(hive: Hive) -> None:
+async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
+    hive: Hive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B102, B104: neither joining nor the other tickets of the incident request anything for it."""
+    monkeypatch.setattr(ticket_service, "possible_cause", lambda health, finding: hive.cause)
     await hive.start()
     await hive.begin()
     await hive.begin("other")

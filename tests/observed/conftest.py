@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.observed.story.recording import Story, running_story
+from tools.story.recording import Story, running_story
 
 _HERE: Final = Path(__file__).parent
 _open: list[contextlib.ExitStack] = []

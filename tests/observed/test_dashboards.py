@@ -15,7 +15,7 @@ from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
-from tests.observed.story.recording import Story
+from tools.story.recording import Story
 
 WINDOW = "10s"
 """Longer than four scrapes of a second."""

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.health.objectives import IN_TIME_SECONDS, LATE_SHARE, burning_share
+from queenright.health.objectives import INTERVENTION_TARGET_SECONDS, LATE_SHARE, burning_share
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
-from tests.observed.story.recording import Story
+from tools.story.recording import Story
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
@@ -100,7 +100,7 @@ def test_documented_objectives_equal_the_alerts() -> None:
     for speed in SPEEDS:
         assert f"{100 * burning_share(budget, speed.factor):.3g} %" in reading
     in_time = text["Is something done within five minutes?"]
-    assert f'le="{IN_TIME_SECONDS:.1f}"' in in_time.query
+    assert f'le="{INTERVENTION_TARGET_SECONDS:.1f}"' in in_time.query
     assert f"The objective is {1 - LATE_SHARE:g}: " in readings
     bands = health.bands
     assert f"{bands.warning}, {bands.medium}, {bands.high} and {bands.critical} unless" in readings

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from queenright.instrumentation import names
-from tests.observed.story.recording import Story
+from tools.story.recording import Story
 
 HISTOGRAMS = [
     names.WORKER_STEP_DURATION,

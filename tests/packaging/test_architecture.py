@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queenright.server import pipeline
+from queenright.server.monitoring import pipeline
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")

@@ -32,7 +32,7 @@ from queenright.runtime.storage.conversation import Conversation, EntryKind
 from queenright.runtime.storage.files import Disk, read_json
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.guards import health_guard
+from queenright.server.agents.guards import health_guard
 
 PLACES = 6
 NEVER = 10**9

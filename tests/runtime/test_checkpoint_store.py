@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.storage.checkpoint_store import (
@@ -138,7 +138,6 @@ def test_no_folder_is_no_checkpoints(tmp_path: Path) -> None:
     assert store.prune(1) == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 7), damages), litter=st.booleans())
 def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, str], litter: bool) -> None:
     """B74: checkpoints are validated before use; a corrupt one falls back along the chain."""
@@ -166,7 +165,6 @@ def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, 
         assert store.latest_valid() == after
 
 
-@settings(max_examples=40, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 7), damages), keep=st.integers(1, 9))
 def test_pruning_keeps_the_newest_valid_checkpoints(broken: dict[int, str], keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

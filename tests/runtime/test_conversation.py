@@ -284,7 +284,6 @@ async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), litter=st.booleans())
 def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -492,4 +491,4 @@ class ConversationMachine(RuleBasedStateMachine):
 
 
 TestConversation = ConversationMachine.TestCase
-TestConversation.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestConversation.settings = settings(stateful_step_count=20)

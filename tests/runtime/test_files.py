@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.storage.files import (
@@ -66,7 +66,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(json_values)
 def test_json_file_round_trips(value: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +137,6 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
     assert found == sorted(found, key=stages.index)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.one_of(

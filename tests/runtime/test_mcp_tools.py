@@ -309,7 +309,7 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "mcp", None)
     server = stdio_transport(tmp_path)
 
-    with pytest.raises(McpUnavailableError, match=r"pip install 'queenright\[mcp\]'"):
+    with pytest.raises(McpUnavailableError, match=r"pip install 'queenright\[mcp\] @ "):
         await server.list_tools()
 
 

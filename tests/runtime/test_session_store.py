@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.identity import InvalidSessionIdError
@@ -310,7 +310,6 @@ def test_no_folder_is_no_sessions(tmp_path: Path) -> None:
     assert store_at(tmp_path / "none").list_sessions() == []
 
 
-@settings(max_examples=40, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 5), damages), litter=st.booleans())
 def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

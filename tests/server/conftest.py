@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
@@ -49,6 +50,20 @@ def settings(tmp_path: Path) -> Settings:
 async def running(settings: Settings) -> AsyncIterator[Running]:
     async with serving(settings) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service in a thread of its own, one for a process, for requests that change nothing."""
+    settings = demo_settings(tmp_path_factory.mktemp("idle") / "storage", orchestrator="none")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(settings)) as found:
+        yield found
+
+
+@pytest.fixture
+async def idle_http(idle: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=idle.url, verify=False, trust_env=False, timeout=60) as client:
+        yield client
 
 
 @pytest.fixture

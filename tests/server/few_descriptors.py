@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from queenright.server.ops.sockets import listen, listening
+from queenright.server.ops.sockets import listen, serve_app
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -62,7 +62,7 @@ async def main() -> None:
         contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as one,
         contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as other,
     ):
-        async with listening(app, one), listening(app, other):
+        async with serve_app(app, one), serve_app(app, other):
             print(one.getsockname()[1], other.getsockname()[1], flush=True)
             await asyncio.to_thread(sys.stdin.read)
 

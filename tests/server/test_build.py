@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from queenright.server import build as building
-from queenright.server.background_tasks import BackgroundTasks
 from queenright.server.build import build
+from queenright.server.ops.background_tasks import BackgroundTasks
 from queenright.server.settings import Settings
 
 

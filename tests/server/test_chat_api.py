@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from queenright.cli.commands.chat import converse
-from queenright.judge.chat import LONGEST_MESSAGE
+from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.runtime.events import EventType
 from queenright.server.build import build
 from queenright.server.settings import Settings
@@ -82,7 +82,7 @@ async def test_chat_messages_are_in_the_feed_and_audit_trail(
     [
         ({}, "message"),
         ({"message": "  "}, "message"),
-        ({"message": "x" * (LONGEST_MESSAGE + 1)}, "message"),
+        ({"message": "x" * (MAX_MESSAGE_LENGTH + 1)}, "message"),
         ({"message": "what?", "by": ""}, "by"),
         ({"message": "what?", "approve": True}, "approve"),
         ({"message": "nul \0"}, "message"),
@@ -213,7 +213,7 @@ async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
 
     unknown = await queenright(running, "nothing", "--say", "what?")
     blank = await queenright(running, ticket_id, "--say", " ")
-    too_long = await queenright(running, ticket_id, "--say", "x" * (LONGEST_MESSAGE + 1))
+    too_long = await queenright(running, ticket_id, "--say", "x" * (MAX_MESSAGE_LENGTH + 1))
     path = await queenright(running, "../../etc")
 
     assert (unknown[0], unknown[1]) == (1, "")

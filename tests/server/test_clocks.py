@@ -15,8 +15,8 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server import remediation
 from queenright.server.build import build
+from queenright.server.monitoring import remediation
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service

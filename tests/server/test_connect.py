@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -135,7 +135,6 @@ def has(document: Any, one: Member | Item) -> bool:
     return bool(document == one.value or (one.is_list and one.value.split(",")[0] in document))
 
 
-@settings(max_examples=150, deadline=None)
 @given(content=json_texts() | st.none(), times=st.integers(1, 3), moves=st.booleans())
 def test_json_settings_are_put_back_byte_for_byte(content: bytes | None, times: int, moves: bool) -> None:
     """B94: connect, once or again and to another service, then disconnect."""
@@ -156,7 +155,6 @@ def test_json_settings_are_put_back_byte_for_byte(content: bytes | None, times: 
         assert content is not None or not place.path.parent.exists()
 
 
-@settings(max_examples=150, deadline=None)
 @given(content=toml_texts() | st.none(), times=st.integers(1, 3))
 def test_toml_settings_are_put_back_byte_for_byte(content: bytes | None, times: int) -> None:
     """B94: the same for Codex, comments included."""
@@ -175,7 +173,6 @@ def test_toml_settings_are_put_back_byte_for_byte(content: bytes | None, times: 
         assert place.content == content
 
 
-@settings(max_examples=150, deadline=None)
 @given(content=json_texts(), mine=VALUES, hook=st.booleans(), emptied=st.booleans())
 def test_values_changed_by_a_person_are_kept(content: bytes, mine: Any, hook: bool, emptied: bool) -> None:
     """B94: disconnect removes only what connect added."""

@@ -16,14 +16,14 @@ from uvicorn.protocols.websockets import auto
 from queenright.server.middleware import connections
 from queenright.server.middleware.connections import (
     HEAD_BYTES,
-    MOST_HEADERS,
+    MAX_HEADERS,
     PIPELINED,
     SLICE_BYTES,
     connection_limit,
     raise_descriptor_limit,
 )
 from queenright.server.ops import sockets
-from queenright.server.ops.sockets import listen, listening
+from queenright.server.ops.sockets import listen, serve_app
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -69,7 +69,7 @@ async def served() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Conne
             writer.write(words)
             return reader, writer
 
-        async with listening(app, sock):
+        async with serve_app(app, sock):
             yield app, connect
             app.go_on.set()
             for writer in writers:
@@ -365,7 +365,7 @@ async def test_upgrade_to_a_websocket_is_answered_as_any_request(
         pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\ncookie: %s\r\n\r\n" % (b"c" * 8_192), id="cookie"),
         pytest.param(b"GET /?%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"q" * 8_192), id="URL"),
         pytest.param(
-            b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MOST_HEADERS), id="as many headers as there may be"
+            b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MAX_HEADERS), id="as many headers as there may be"
         ),
         pytest.param(
             b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (HEAD_BYTES - 23)), id="head as large as it may be"

@@ -575,3 +575,30 @@ async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
 
     titles = [title for _, title in await alerts(demo, "courier")]
     assert len(titles) == pages, titles
+
+
+@pytest.mark.parametrize(("minutes", "pages"), [(2, 2), (20, 3)])
+async def test_alert_that_waits_for_the_next_run_outlasts_a_restart_of_the_service(
+    tmp_path: Path, clock: Clock, minutes: int, pages: int
+) -> None:
+    """B123: it is neither lost nor sent again, and ends in time while the service is down."""
+    first = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await first.start()
+    for number in range(2):
+        await live(first, clock, number)
+        await crash(first, clock, number)
+    before = [one for one in await first.store.read(read_active) if one.is_firing(clock.now)]
+    await first.stop()
+    clock.now += minutes * MINUTE
+
+    second = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await second.start()
+    try:
+        after = [one for one in await second.store.read(read_active) if one.is_firing(clock.now)]
+        ticket = await live(second, clock, 2)
+
+        assert [one.key for one in after] == [one.key for one in before] * (minutes < 10)
+        assert bool(ticket.incident_id) is (minutes < 10)
+        assert len(await alerts(second)) == pages
+    finally:
+        await second.stop()

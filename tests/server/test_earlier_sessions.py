@@ -7,7 +7,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_facts import SessionStatus
 from queenright.health.vitals import VitalSigns
-from queenright.server.earlier_sessions import (
+from queenright.server.notifications.earlier_sessions import (
     RECENT_SECONDS,
     SHORT_SECONDS,
     EarlierSessions,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.event_log import append_events
@@ -225,7 +225,6 @@ _ACTS = st.lists(
 )
 
 
-@settings(max_examples=30)
 @given(acts=_ACTS, max_recent=st.integers(1, 12), few=st.booleans())
 def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool

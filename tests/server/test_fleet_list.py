@@ -14,6 +14,7 @@ import pytest
 from queenright import api
 from queenright.health.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from queenright.server.views.agents import agent_row
@@ -95,9 +96,9 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
     add_agents(running, AGENTS)
     made = Counter[str]()
 
-    def make_row(worker: WorkerHealth) -> api.AgentRow:
+    def make_row(service: Service, worker: WorkerHealth) -> api.AgentRow:
         made["rows"] += 1
-        return agent_row(worker)
+        return agent_row(service, worker)
 
     monkeypatch.setattr("queenright.server.routes.health.agent_row", make_row)
 

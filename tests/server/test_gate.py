@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
-from queenright.server.json_limits import MAX_DEPTH
-from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, foreign, misnamed, names_of
+from queenright.server.http.json_limits import MAX_DEPTH
+from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, check_host, check_origin, names_of
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 
@@ -21,23 +21,25 @@ from queenright.server.up import DEMO_DEFAULTS, Running, serving
     "origin", ["https://evil.example", "http://127.0.0.1:1", "null", "http://localhost.evil.example", "x", ""]
 )
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_cross_site_request_changes_nothing(http: httpx.AsyncClient, origin: str, method: str) -> None:
-    response = await http.request(method, "/api/deadman", headers={"Origin": origin})
+async def test_cross_site_request_changes_nothing(
+    idle_http: httpx.AsyncClient, origin: str, method: str
+) -> None:
+    response = await idle_http.request(method, "/api/deadman", headers={"Origin": origin})
 
     assert response.status_code == 403
     assert response.headers["content-type"] == "application/problem+json"
     assert "may not change anything" in response.json()["title"]
 
 
-async def test_our_own_page_and_programs_may(running: Running, http: httpx.AsyncClient) -> None:
-    ours = await http.post("/api/deadman", headers={"Origin": running.url})
-    program = await http.post("/api/deadman")
+async def test_our_own_page_and_programs_may(idle: Running, idle_http: httpx.AsyncClient) -> None:
+    ours = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
+    program = await idle_http.post("/api/deadman")
 
     assert (ours.status_code, program.status_code) == (204, 204)
 
 
-async def test_allowed_origin_gets_the_access_of_a_reader(http: httpx.AsyncClient) -> None:
-    response = await http.get("/healthz", headers={"Origin": "https://evil.example"})
+async def test_allowed_origin_gets_the_access_of_a_reader(idle_http: httpx.AsyncClient) -> None:
+    response = await idle_http.get("/healthz", headers={"Origin": "https://evil.example"})
 
     assert response.status_code == 200
     assert "access-control-allow-origin" not in response.headers
@@ -45,12 +47,12 @@ async def test_allowed_origin_gets_the_access_of_a_reader(http: httpx.AsyncClien
 
 @pytest.mark.parametrize("origin", ["http://[", "//", "http://x:99999", "http://x:port"])
 def test_invalid_origin_is_foreign(origin: str) -> None:
-    assert foreign("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
+    assert check_origin("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
 
 
-async def test_every_response_has_nosniff(http: httpx.AsyncClient) -> None:
-    good = await http.get("/healthz")
-    bad = await http.get("/healthz", headers={"Host": "evil.example"})
+async def test_every_response_has_nosniff(idle_http: httpx.AsyncClient) -> None:
+    good = await idle_http.get("/healthz")
+    bad = await idle_http.get("/healthz", headers={"Host": "evil.example"})
 
     for response in (good, bad):
         assert response.headers["x-content-type-options"] == "nosniff"
@@ -61,9 +63,9 @@ async def test_every_response_has_nosniff(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/status", "/metrics", "/healthz", "/readyz", "/docs"])
-async def test_foreign_host_name_gets_no_data(http: httpx.AsyncClient, path: str) -> None:
+async def test_foreign_host_name_gets_no_data(idle_http: httpx.AsyncClient, path: str) -> None:
     """A site whose name was let point to 127.0.0.1 reads nothing here."""
-    response = await http.get(path, headers={"Host": "evil.example:8420"})
+    response = await idle_http.get(path, headers={"Host": "evil.example:8420"})
 
     assert response.status_code == 403
     assert "'evil.example:8420'" in response.json()["title"]
@@ -71,8 +73,8 @@ async def test_foreign_host_name_gets_no_data(http: httpx.AsyncClient, path: str
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST.", "[::1]:8420", "127.8.9.1"])
-async def test_every_loopback_name_and_port_is_own(http: httpx.AsyncClient, host: str) -> None:
-    response = await http.get("/metrics", headers={"Host": host})
+async def test_every_loopback_name_and_port_is_own(idle_http: httpx.AsyncClient, host: str) -> None:
+    response = await idle_http.get("/metrics", headers={"Host": host})
 
     assert response.status_code == 200
 
@@ -96,23 +98,23 @@ async def test_every_loopback_name_and_port_is_own(http: httpx.AsyncClient, host
     ],
 )
 def test_lookalike_of_loopback_is_foreign(host: str) -> None:
-    assert misnamed([host], frozenset()) is not None
-    assert misnamed(["localhost", host], frozenset()) is not None
+    assert check_host([host], frozenset()) is not None
+    assert check_host(["localhost", host], frozenset()) is not None
 
 
 def test_names_that_the_settings_give_are_ours() -> None:
     names = names_of("queen.internal", "https://Bees.Example/console", bound="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
-    assert misnamed(["bees.example:443"], names) is None
-    assert misnamed(["other.example"], names) is not None
+    assert check_host(["bees.example:443"], names) is None
+    assert check_host(["other.example"], names) is not None
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
 def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
     """Containers call each other by names that no setting knows."""
     assert names_of(bound, bound=bound) is None
-    assert misnamed(["queenright:8420"], None) is None
+    assert check_host(["queenright:8420"], None) is None
 
 
 @pytest.fixture
@@ -144,18 +146,18 @@ OTLP = {"Content-Type": "application/json"}
 
 
 async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
-    running: Running, http: httpx.AsyncClient
+    idle: Running, idle_http: httpx.AsyncClient
 ) -> None:
     """A name that was let point to 127.0.0.1 makes no worker."""
     for path in ("/v1/traces", "/v1/logs", "/nowhere"):
-        named = await http.post(
-            running.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
+        named = await idle_http.post(
+            idle.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
         )
         assert named.status_code == 403
         assert "'evil.example:4318'" in named.json()["message"]
         assert "otlp.host" in named.json()["message"]
-    paged = await http.post(
-        f"{running.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}
+    paged = await idle_http.post(
+        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}
     )
 
     assert (paged.status_code, paged.json()["code"]) == (403, 7)
@@ -165,10 +167,10 @@ async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     "host", ["localhost:4318", "[::1]", "host.docker.internal:4318", "host.containers.internal"]
 )
 async def test_telemetry_with_our_host_name_is_accepted(
-    running: Running, http: httpx.AsyncClient, host: str
+    idle: Running, idle_http: httpx.AsyncClient, host: str
 ) -> None:
     """By a container engine's name of its machine, too: no other site can have it."""
-    sent = await http.post(f"{running.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
+    sent = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
 
     assert sent.status_code == 200
 
@@ -183,8 +185,8 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
     yield b" " * (size % 4096)
 
 
-async def test_oversized_body_is_refused_unread(http: httpx.AsyncClient) -> None:
-    response = await http.post("/api/deadman", content=b" " * (MAX_BODY + 1))
+async def test_oversized_body_is_refused_unread(idle_http: httpx.AsyncClient) -> None:
+    response = await idle_http.post("/api/deadman", content=b" " * (MAX_BODY + 1))
 
     assert response.status_code == 413
     assert str(MAX_BODY) in response.json()["title"]
@@ -193,10 +195,10 @@ async def test_oversized_body_is_refused_unread(http: httpx.AsyncClient) -> None
 @pytest.mark.parametrize(
     "path", ["/api/heartbeats", "/api/alertmanager/webhook", "/api/recoveries", "/api/agents/a/nudge"]
 )
-async def test_chunked_body_is_counted_as_it_arrives(http: httpx.AsyncClient, path: str) -> None:
+async def test_chunked_body_is_counted_as_it_arrives(idle_http: httpx.AsyncClient, path: str) -> None:
     headers = {"Content-Type": "application/json"}
-    long = await http.post(path, content=chunks(MAX_BODY + 1), headers=headers)
-    short = await http.post(path, content=chunks(MAX_BODY), headers=headers)
+    long = await idle_http.post(path, content=chunks(MAX_BODY + 1), headers=headers)
+    short = await idle_http.post(path, content=chunks(MAX_BODY), headers=headers)
 
     assert long.status_code == 413
     assert str(MAX_BODY) in long.json()["title"]
@@ -214,37 +216,37 @@ PATHS = [
 ]
 
 
-async def test_json_with_too_many_values_is_refused_before_parsing(http: httpx.AsyncClient) -> None:
+async def test_json_with_too_many_values_is_refused_before_parsing(idle_http: httpx.AsyncClient) -> None:
     """B127: 1 MB of lists in a list would hold the event loop for 44 ms and more."""
     body = b"[" + b"[]," * (MAX_VALUES // 2) + b"[]]"
 
     for path in PATHS:
         for kind in ("application/json", "application/x-www-form-urlencoded", ""):
-            response = await http.post(path, content=body, headers={"Content-Type": kind})
+            response = await idle_http.post(path, content=body, headers={"Content-Type": kind})
 
             assert response.status_code == 413, (path, kind)
             assert response.headers["content-type"] == "application/problem+json"
             assert str(MAX_VALUES) in response.json()["title"]
 
 
-async def test_json_in_chunks_is_counted_as_a_whole(http: httpx.AsyncClient) -> None:
+async def test_json_in_chunks_is_counted_as_a_whole(idle_http: httpx.AsyncClient) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b"[]," * (MAX_VALUES // 6)
 
     for path in PATHS:
-        response = await http.post(path, content=parts(), headers=JSON | {"Idempotency-Key": path})
+        response = await idle_http.post(path, content=parts(), headers=JSON | {"Idempotency-Key": path})
 
         assert response.status_code == 413, path
         assert "values" in response.json()["title"]
 
 
-async def test_deeply_nested_json_is_refused(http: httpx.AsyncClient) -> None:
+async def test_deeply_nested_json_is_refused(idle_http: httpx.AsyncClient) -> None:
     """B127."""
     body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
 
     for path in PATHS:
-        response = await http.post(path, content=body, headers=JSON)
+        response = await idle_http.post(path, content=body, headers=JSON)
 
         assert response.status_code == 400, path
         assert f"more than {MAX_DEPTH} deep" in response.json()["title"]

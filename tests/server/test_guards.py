@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health.deadlines import ladder_seconds
 from queenright.health.detectors import detect
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
-from queenright.server.guards import GUARDED, health_guard, ladder_seconds
+from queenright.server.agents.guards import GUARDED, health_guard
 
 NOON = 1_800_000_000.0
 ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")

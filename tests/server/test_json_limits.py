@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.server import json_limits
-from queenright.server.json_limits import (
+from queenright.server.http import json_limits
+from queenright.server.http.json_limits import (
     MAX_DEPTH,
     MAX_DIGITS,
     JsonFormatError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.server.json_limits import without_lone_surrogates
+from queenright.server.http.json_limits import without_lone_surrogates
 from queenright.server.up import Running
 from tests.server.test_hooks import HOOK
 

@@ -13,7 +13,7 @@ import pytest
 from queenright.alerting.notification import list_notifications
 from queenright.api import Outbox
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.views.view import event_line, notification_row, status
@@ -32,7 +32,7 @@ class Peer(MoodyPeer):
 async def peer() -> AsyncIterator[Peer]:
     found = Peer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
-        async with listening(found, sock):
+        async with serve_app(found, sock):
             found.url = url_of(sock)
             yield found
 

@@ -53,7 +53,7 @@ def test_odd_events_of_agents_fail_no_subscriber(tmp_path: Path, caplog: pytest.
         service = runner.run(started(tmp_path))
         numbers = itertools.count()
 
-        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(suppress_health_check=list(HealthCheck))
         @given(SENT)
         def check(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
             runner.run(send(service, f"session-{next(numbers)}", sent))

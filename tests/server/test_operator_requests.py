@@ -11,7 +11,7 @@ from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import Severity
 from queenright.judge import wording
 from queenright.runtime.events import EventType
-from queenright.server.operator_requests import OperatorRequests
+from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running, serving

@@ -130,7 +130,7 @@ async def test_unknown_page_is_a_page_for_a_browser_and_a_problem_for_a_program(
     http: httpx.AsyncClient,
 ) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml"}
-    for path in ("/nowhere", "/tickets/none", "/agents/nobody", "/runbooks/None", "/static/none.css"):
+    for path in ("/nowhere", "/runbooks/None", "/static/none.css"):
         page, problem = await http.get(path, headers=browser), await http.get(path)
         assert (page.status_code, problem.status_code) == (404, 404)
         assert page.headers["content-type"] == "text/html; charset=utf-8"

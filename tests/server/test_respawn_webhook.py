@@ -33,7 +33,7 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, TIMESTAMP
@@ -468,7 +468,7 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
     """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
-    port = free_port("127.0.0.1", 0, what="the receiver", option="")
+    port = find_free_port("127.0.0.1", 0, what="the receiver", option="")
     settings = settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/", automatic=False)
     async with serving(settings) as running:
         service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}

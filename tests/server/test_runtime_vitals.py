@@ -26,8 +26,8 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.guards import health_guard
-from queenright.server.views.agents import agent_row
+from queenright.server.agents.guards import health_guard
+from queenright.server.views.agents import activity_of
 from tests.runtime.conftest import FakeTime
 
 MINUTE = 60.0
@@ -319,13 +319,13 @@ async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watch
     await watched.load(tools=("look",))
     await watched.begin()
     held_at = watched.time.now
-    await watched.pass_time(180)
+    await watched.pass_time(50)
 
     worker, vitals = watched.health, watched.health.vitals
-    row = agent_row(worker)
+    wait = (activity_of(vitals), vitals.waiting, vitals.waiting_since)
     assert FindingKind.STALL not in watched.found
     assert FindingKind.DOOM_LOOP in watched.found
-    assert (row.activity, row.waiting, row.waiting_since) == ("held by its guard: doom_loop", "held", held_at)
+    assert wait == (("held", "held by its guard: doom_loop"), WaitingReason.HELD, held_at)
     assert objections(worker, reasons(worker)) == []
     assert permit(ActionKind.NUDGE, Target.of(vitals), worker, stop_reason=None)
 

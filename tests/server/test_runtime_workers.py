@@ -19,7 +19,7 @@ from queenright.health.vitals import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
@@ -153,7 +153,7 @@ async def test_a_worker_on_the_bus_that_writes_a_step_log_is_counted_once(
 async def peer() -> AsyncIterator[tuple[MoodyPeer, str]]:
     found = MoodyPeer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
-        async with listening(found, sock):
+        async with serve_app(found, sock):
             yield found, url_of(sock)
 
 

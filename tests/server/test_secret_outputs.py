@@ -23,7 +23,7 @@ from sqlalchemy import select
 from queenright.health.retention import prune
 from queenright.health.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
-from queenright.server.ops.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
 from queenright.server.telemetry.dialects import ATTRIBUTES
 from queenright.server.telemetry.logs import RECORDS
@@ -243,7 +243,7 @@ async def test_secret_in_any_input_is_in_no_output(
     """B129: the database, the API, the event stream, the metrics, the pages and the log."""
     caplog.set_level(logging.DEBUG)
     secrets = Secrets()
-    listening = asyncio.create_task(stream(http))
+    streaming = asyncio.create_task(stream(http))
     await asyncio.sleep(0.2)
 
     await post_otlp(http, running, secrets)
@@ -255,7 +255,7 @@ async def test_secret_in_any_input_is_in_no_output(
     for health in running.service.workers():
         path = f"/api/agents/{health.vitals.agent_id}/history"
         response[path] = await http.get(path)
-    events = await listening
+    events = await streaming
     await running.service.store.read(lambda conn: conn.exec_driver_sql("SELECT 1").fetchall())
 
     ways_out: dict[str, str] = {path: answer.text for path, answer in response.items()}
@@ -309,7 +309,7 @@ async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.L
     caplog.set_level(logging.DEBUG)
     secrets, peer = Secrets(), MoodyPeer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
-        async with listening(peer, sock):
+        async with serve_app(peer, sock):
             settings = load_settings(
                 defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
                 alerting={"alertmanager_urls": [url_of(sock)]},

@@ -115,7 +115,7 @@ async def test_invalid_threshold_is_a_422_with_its_field_and_range(
 async def test_long_session_is_truncated(
     running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "MOST_REPLAYED", 10)
+    monkeypatch.setattr(routes, "MAX_REPLAYED", 10)
     await running.service.ingest(list(looping(running.service.clock())))
 
     found = await evaluate(http)

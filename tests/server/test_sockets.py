@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.ops.sockets import PortInUseError, free_port, listen
+from queenright.server.ops.sockets import PortInUseError, find_free_port, listen
 from tests.ports import reserve_port
 
 
@@ -27,7 +27,7 @@ def test_foreign_address_is_refused() -> None:
 
 
 def test_child_port_is_not_ephemeral() -> None:
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    port = find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     for_anybody = listen("127.0.0.1", 0, what="anything", option="")
     with contextlib.closing(for_anybody):
         assert port < 32768 <= for_anybody.getsockname()[1]
@@ -37,7 +37,7 @@ def test_port_in_use_is_named() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="anything", option="")) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"Port {port} .* for Alertmanager"):
-            free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
+            find_free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
@@ -50,7 +50,7 @@ def test_free_port_skips_a_bound_port(
     with reserve_port() as reserved:
         monkeypatch.setattr(random, "sample", lambda *_: [reserved, other])
 
-        assert free_port("127.0.0.1", 0, what="Alertmanager", option="") == other
+        assert find_free_port("127.0.0.1", 0, what="Alertmanager", option="") == other
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")

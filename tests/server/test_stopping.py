@@ -16,7 +16,7 @@ async def endless(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def cut_short(*, stopping: bool) -> httpx.Response:
-    transport = httpx.ASGITransport(ShutdownMiddleware(endless, stopping=lambda: stopping))
+    transport = httpx.ASGITransport(ShutdownMiddleware(endless, is_stopping=lambda: stopping))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         task = asyncio.create_task(http.get("/"))
         await asyncio.sleep(0)

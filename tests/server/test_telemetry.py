@@ -329,23 +329,17 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
     assert "queenright connect codex" in advice.remedy
 
 
-async def test_telemetry_sources_are_on_page_and_command(running: Running, http: httpx.AsyncClient) -> None:
+async def test_command_fails_while_a_sender_is_not_understood(running: Running) -> None:
     """`queenright telemetry` fails while a sender is not understood."""
     empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    before = await http.get("/telemetry")
     await send(running, traces(span(1, "GET <b>"), service="<script>"))
     lost = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    page = await http.get("/telemetry")
     await send(running, traces(chat(2), service="<script>"))
     found = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
 
     assert (empty.returncode, lost.returncode, found.returncode) == (1, 1, 0)
     assert "Nothing has arrived" in empty.stdout
-    assert "Nothing received yet" in before.text
     assert "0 of 1 record used" in lost.stdout
-    assert "unknown</span>" in page.text
-    assert "&lt;script&gt;" in page.text
-    assert "<script>" not in page.text
     assert "1 of 2 records used" in found.stdout
 
 

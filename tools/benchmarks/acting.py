@@ -21,7 +21,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.server.build import build
-from queenright.server.process_tuning import tune_garbage_collector
+from queenright.server.ops.process_tuning import tune_garbage_collector
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tools.benchmarks.row import Row

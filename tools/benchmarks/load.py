@@ -36,7 +36,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from queenright.health.event_log import read_events
 from queenright.health.store import Store
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tools.benchmarks.otlp import _span
 from tools.benchmarks.row import Row
 
@@ -91,7 +91,7 @@ class _Load:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port, self._otlp = (
-            free_port("127.0.0.1", 0, what="the service", option="port") for _ in range(2)
+            find_free_port("127.0.0.1", 0, what="the service", option="port") for _ in range(2)
         )
         self._spans = itertools.count()
 

@@ -196,7 +196,7 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     from queenright.health.monitor import HealthMonitor
     from queenright.health.settings import HealthSettings
     from queenright.health.store import Store
-    from queenright.server.process_tuning import tune_garbage_collector
+    from queenright.server.ops.process_tuning import tune_garbage_collector
 
     tune_garbage_collector()
     store = Store.open(f"sqlite:///{folder / 'bench.db'}")

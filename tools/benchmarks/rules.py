@@ -28,7 +28,7 @@ import yaml
 from queenright.alerting.files import rules_folder
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import load_settings
 from tests.programs import NEWEST, program
 from tools.benchmarks.load.fleet import JOB, Fleet
@@ -40,7 +40,7 @@ INTERVAL: Final = 15.0
 EVALUATIONS: Final = 12
 SETTLE: Final = 2
 """So many evaluations are let pass first: the first ones read what was written a moment ago."""
-LONGEST_HISTORY: Final = 6 * 3600
+MAX_HISTORY_SECONDS: Final = 6 * 3600
 SLOW_RULE: Final = 1.0
 """Seconds past which a rule is named."""
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -114,7 +114,7 @@ def _exposed(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
         def log_message(self, *args: object) -> None:
             """Say nothing of each request."""
 
-    port = free_port("127.0.0.1", 0, what="the fleet", option="")
+    port = find_free_port("127.0.0.1", 0, what="the fleet", option="")
     server = ThreadingHTTPServer(("127.0.0.1", port), Pages)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -154,7 +154,7 @@ def _service_page() -> bytes:
 @contextmanager
 def _prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator[httpx.Client]:
     _configure(folder, fleet, port, rules=False)
-    listen = f"127.0.0.1:{free_port('127.0.0.1', 0, what='Prometheus', option='')}"
+    listen = f"127.0.0.1:{find_free_port('127.0.0.1', 0, what='Prometheus', option='')}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -236,7 +236,7 @@ def _history(client: httpx.Client, fleet: Fleet) -> int:
 
 
 def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
-    count = int(min(seconds, LONGEST_HISTORY) / step)
+    count = int(min(seconds, MAX_HISTORY_SECONDS) / step)
     return [now - step * back for back in range(count, 0, -1)]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tools.benchmarks.row import Row
 
 _PROGRAM = Path(sys.executable).with_name("queenright")
@@ -81,7 +81,8 @@ class Service(NamedTuple):
 def serve() -> Iterator[Service]:
     """Run a service without workers."""
     port, otlp = (
-        free_port("127.0.0.1", 0, what="the benchmark", option=name) for name in ("--port", "--otlp-port")
+        find_free_port("127.0.0.1", 0, what="the benchmark", option=name)
+        for name in ("--port", "--otlp-port")
     )
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:

@@ -139,10 +139,10 @@ def annotations_for(
         "evidence": page_text.quote_evidence(ticket),
         "analysis": page_text.quote_models(ticket, ours=ours),
         "suggested_action": redact(
-            "\n".join([*(one.text for one in requests), page_text.suggest_action(ticket, ours=ours)]),
+            "\n".join([*(request.text for request in requests), page_text.suggest_action(ticket, ours=ours)]),
             _TEXT_LIMIT,
         ),
-        "ended": _ended(ticket),
+        "ended": _describe_end(ticket),
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.worker_session_id,
@@ -172,7 +172,7 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
         if ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {words} ({ticket.severity.value})."
-    wanted = "".join(f" {one.title}" for one in requests if ticket.live)
+    wanted = "".join(f" {request.title}" for request in requests if ticket.live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
     now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""
@@ -189,7 +189,7 @@ def _reminder(ticket: EscalationTicket) -> str:
     return f" {nth} reminder, unacknowledged for {format_duration(since)}."
 
 
-def _ended(ticket: EscalationTicket) -> str:
+def _describe_end(ticket: EscalationTicket) -> str:
     """Return how long the ticket lasted and what ended it; empty while it is open."""
     if ticket.closed_at is None:
         return ""

@@ -106,7 +106,7 @@ class AlertmanagerClient:
         try:
             return [alert for alert in listed if labels.items() <= alert["labels"].items()]
         except (TypeError, LookupError, AttributeError):
-            raise _unexpected(peer, "a list of alerts") from None
+            raise _unexpected_response(peer, "a list of alerts") from None
 
     async def silences(self, peer: PeerAddress) -> PeerSilences:
         """
@@ -123,7 +123,7 @@ class AlertmanagerClient:
         try:
             return await asyncio.to_thread(read_answers, silences, alerts)
         except InvalidAnswerError as error:
-            raise _unexpected(peer, f"lists of silences and alerts ({error})") from None
+            raise _unexpected_response(peer, f"lists of silences and alerts ({error})") from None
 
     async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
         """
@@ -135,7 +135,7 @@ class AlertmanagerClient:
         answer = _read(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
         silence_id = answer.get("silenceID") if isinstance(answer, dict) else None
         if not (isinstance(silence_id, str) and silence_id):
-            raise _unexpected(peer, "a silence id; check whether the silence was created")
+            raise _unexpected_response(peer, "a silence id; check whether the silence was created")
         return silence_id
 
     async def expire(self, peer: PeerAddress, silence_id: str) -> None:
@@ -158,7 +158,7 @@ class AlertmanagerClient:
         body = await self._request("GET", peer, "/api/v2/status", limit=MAX_LIST_BYTES)
         answer = await asyncio.to_thread(_read, body)
         if not isinstance(answer, dict):
-            raise _unexpected(peer, "a status")
+            raise _unexpected_response(peer, "a status")
         return answer
 
     async def ready(self, peer: PeerAddress) -> bool:
@@ -260,7 +260,7 @@ def _read(body: bytes) -> Any:
         return None
 
 
-def _unexpected(peer: PeerAddress, expected: str) -> PeerUnavailableError:
+def _unexpected_response(peer: PeerAddress, expected: str) -> PeerUnavailableError:
     return PeerUnavailableError(peer.name, f"answered something other than {expected}")
 
 

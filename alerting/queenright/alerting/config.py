@@ -93,15 +93,15 @@ def render_alertmanager(
         alertmanager_folder() / "alertmanager.yml.in",
         {
             "HEADER": header,
-            "SLACK_API_URL_FILE": _quoted(slack_api_url_file),
-            "PAGERDUTY_URL": f"  pagerduty_url: {_quoted(pagerduty_url)}\n" if pagerduty_url else "",
-            "PAGERDUTY_ROUTING_KEY_FILE": _quoted(pagerduty_routing_key_file),
-            "TEMPLATES": _quoted(templates / "*.tmpl"),
+            "SLACK_API_URL_FILE": _quote(slack_api_url_file),
+            "PAGERDUTY_URL": f"  pagerduty_url: {_quote(pagerduty_url)}\n" if pagerduty_url else "",
+            "PAGERDUTY_ROUTING_KEY_FILE": _quote(pagerduty_routing_key_file),
+            "TEMPLATES": _quote(templates / "*.tmpl"),
             "SLACK_CALLBACK_ID": "        callback_id: queenright\n" if slack_interactive else "",
             "ACKNOWLEDGE": _ACKNOWLEDGE_BUTTON if slack_interactive else _ACKNOWLEDGE_LINK,
-            "NOTIFICATIONS_URL": _quoted(service_url.rstrip("/") + DELIVERED_PATH),
-            "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
-            "DEADMAN_URL": _quoted(deadman_url),
+            "NOTIFICATIONS_URL": _quote(service_url.rstrip("/") + DELIVERED_PATH),
+            "WEBHOOK_URL": _quote(service_url.rstrip("/") + WEBHOOK_PATH),
+            "DEADMAN_URL": _quote(deadman_url),
             "TOKEN": _http_token(token_file),
             # Send the token only to the service.
             "DEADMAN_TOKEN": _http_token(token_file if _within(deadman_url, service_url) else None),
@@ -170,11 +170,11 @@ def render_prometheus(
         {
             "HEADER": header,
             "INTERVAL": interval,
-            "CLUSTER": _quoted(cluster),
-            "RULES": _quoted(rules / "*.yml"),
+            "CLUSTER": _quote(cluster),
+            "RULES": _quote(rules / "*.yml"),
             "ALERTMANAGERS": _alertmanagers(alertmanager_url),
-            "SERVICE": _quoted([service.netloc]),
-            "SCHEME": _quoted(service.scheme),
+            "SERVICE": _quote([service.netloc]),
+            "SCHEME": _quote(service.scheme),
             "TOKEN": "" if token_file is None else _authorization(token_file, indent=4),
             "WORKERS": _workers_job(workers),
         },
@@ -187,7 +187,7 @@ def _workers_job(workers: Sequence[str]) -> str:
     return (
         "\n  # Agents that serve their own /metrics.\n"
         "  - job_name: queenright-workers\n"
-        f"    static_configs:\n      - targets: {_quoted(list(workers))}\n"
+        f"    static_configs:\n      - targets: {_quote(list(workers))}\n"
     )
 
 
@@ -197,7 +197,7 @@ def _http_token(file: Path | None) -> str:
 
 def _authorization(file: Path, *, indent: int) -> str:
     space = " " * indent
-    return f"{space}authorization:\n{space}  credentials_file: {_quoted(file)}\n"
+    return f"{space}authorization:\n{space}  credentials_file: {_quote(file)}\n"
 
 
 def _within(url: str, service_url: str) -> bool:
@@ -214,10 +214,10 @@ def _alertmanagers(urls: str | Sequence[str] | None) -> str:
         if prefix := parts.path.rstrip("/"):
             config["path_prefix"] = prefix
         configs.append(config)
-    return _quoted(configs)
+    return _quote(configs)
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     # JSON is valid YAML and quotes any special character in a path or URL.
     return json.dumps(str(value) if isinstance(value, Path) else value)
 

@@ -27,7 +27,7 @@ gets the ended alert again. A needless repeat may cause a notification if others
 RESEND_SECONDS: Final = 60.0
 """Prometheus' default; a peer that lost its state gets its alerts back within it."""
 
-_ON_TIME_SHARE: Final = 1 / 12
+_ON_TIME_FRACTION: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
 
@@ -107,9 +107,9 @@ def _find_replaced(
 ) -> dict[str, list[Notification]]:
     """Return the replaced alerts that a peer has, by ticket label."""
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
-    for one in notifications:
-        if one.is_silent and peer in one.fired and not one.is_firing(now):
-            by_ticket[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
+    for notification in notifications:
+        if notification.is_silent and peer in notification.fired and not notification.is_firing(now):
+            by_ticket[notification.labels.get(ALERT_LABEL_TICKET_ID, "")].append(notification)
     return by_ticket
 
 
@@ -221,7 +221,7 @@ def _end_due_at(notification: Notification, peer: str, settings: AlertingSetting
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())
-    late = first > notification.created_at + _ON_TIME_SHARE * settings.late_resolve_seconds
+    late = first > notification.created_at + _ON_TIME_FRACTION * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended
 
 

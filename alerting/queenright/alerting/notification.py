@@ -366,19 +366,19 @@ def _join(
     holding = _find_holding(conn, earlier.key, now)
     _insert(conn, ticket.ticket_id, labels, annotations, now)
     count = annotations[SESSIONS]
-    for one in holding:
-        if one.ends_at is not None:
+    for holder in holding:
+        if holder.ends_at is not None:
             # It was held open for this ticket.
-            _end(conn, one, now, now, silent=True)
-        elif one.ticket_id != ticket.ticket_id:
+            _end(conn, holder, now, now, silent=True)
+        elif holder.ticket_id != ticket.ticket_id:
             summary = (
-                _COUNTED.sub("", one.annotations["summary"]) + f" {count} sessions, one after the other."
+                _COUNTED.sub("", holder.annotations["summary"]) + f" {count} sessions, one after the other."
             )
-            counted = {**one.annotations, "summary": summary, SESSIONS: count}
+            counted = {**holder.annotations, "summary": summary, SESSIONS: count}
             if is_worse:
-                _replace(conn, one, labels, counted, now)
+                _replace(conn, holder, labels, counted, now)
             else:
-                _update_annotations(conn, one, counted, now)
+                _update_annotations(conn, holder, counted, now)
     if is_worse:
         conn.execute(_MARK_REPLACED, {"of": earlier.key, "now": now})
 
@@ -396,16 +396,20 @@ def _replace_for_all(
     """Replace an alert for every ticket that shares it; the row of ``current`` comes first."""
     others = []
     if current.labels.get(ALERT_LABEL_TICKET_ID) != current.ticket_id or SESSIONS in current.annotations:
-        others = [one for one in _find_holding(conn, current.key, now) if one.id != current.id]
+        others = [
+            notification
+            for notification in _find_holding(conn, current.key, now)
+            if notification.id != current.id
+        ]
     _replace(conn, current, labels, annotations, now)
-    for one in others:
-        if one.ends_at is None:
+    for other in others:
+        if other.ends_at is None:
             # Keep the reminder count of its own ticket, so that a later update is not taken for a reminder.
-            ticket = find_ticket(conn, one.ticket_id)
+            ticket = find_ticket(conn, other.ticket_id)
             count = {REMINDERS: str(count_reminders(ticket))} if ticket is not None else {}
-            _replace(conn, one, labels, one.annotations | count, now)
+            _replace(conn, other, labels, other.annotations | count, now)
         else:
-            _end(conn, one, now, now, silent=True)
+            _end(conn, other, now, now, silent=True)
 
 
 def _find_holding(conn: Connection, key: str, now: float) -> list[Notification]:
@@ -524,7 +528,11 @@ def read_changed(
             or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
-    return [one for some in _batches(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
+    return [
+        notification
+        for some in _batches(sorted(set(ids)))
+        for notification in _read(conn, OUTBOX.c.id.in_(some))
+    ]
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
@@ -599,14 +607,18 @@ def _to_record(
         ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        notified=tuple(one for one in delivered if one.alert_key == row.alert_key),
+        notified=tuple(
+            delivered_notification
+            for delivered_notification in delivered
+            if delivered_notification.alert_key == row.alert_key
+        ),
     )
 
 
 def _is_over(row: Row[Any], peers: Collection[PeerDeliveryState]) -> bool:
     """Return whether every peer that answered has accepted the end."""
-    accepted = {one.peer for one in peers if one.status == "resolved"}
-    return row.ends_at is not None and bool(accepted) and accepted >= {one.peer for one in peers}
+    accepted = {peer.peer for peer in peers if peer.status == "resolved"}
+    return row.ends_at is not None and bool(accepted) and accepted >= {peer.peer for peer in peers}
 
 
 def _notification(row: object) -> Notification:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
 from queenright.health.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
 
-_AT_ONCE: Final = 500
+_QUERY_BATCH: Final = 500
 """Maximum values per query, because SQLite limits them."""
 
 _LEDGER: Final = RECEIVER_NOTIFICATIONS
@@ -90,7 +90,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
         for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
             deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
     for listed in deliveries.values():
-        listed.sort(key=lambda one: (-one.last_at, one.receiver, one.status))
+        listed.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
     return deliveries
 
 
@@ -108,8 +108,8 @@ def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
 
 def _parts(values: Collection[Any]) -> Iterator[list[Any]]:
     every = list(values)
-    for start in range(0, len(every), _AT_ONCE):
-        yield every[start : start + _AT_ONCE]
+    for start in range(0, len(every), _QUERY_BATCH):
+        yield every[start : start + _QUERY_BATCH]
 
 
 def _delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:

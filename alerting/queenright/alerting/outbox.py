@@ -200,7 +200,7 @@ class Outbox:
             n.id
             for n in notifications
             if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
-            or all(one.has_confirmed_end(n, now) for one in self._peer_deliveries)
+            or all(delivery.has_confirmed_end(n, now) for delivery in self._peer_deliveries)
         ]
         if result.receipts or result.failures or done:
             events = self._events(line, result, now)
@@ -234,13 +234,13 @@ class Outbox:
             known, since, above = dict(self._known), at - _READ_OVERLAP_SECONDS, self._last_id
             changed = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
             before = self._known
-            self._last_id = max((self._last_id, *(one.id for one in changed)))
-        for one in changed:
+            self._last_id = max((self._last_id, *(notification.id for notification in changed)))
+        for notification in changed:
             # Another peer may have accepted it during this read.
-            if at is not None and (earlier := before.get(one.id)) is not None:
-                one.fired.update(earlier.fired)
-                one.resolved.update(earlier.resolved)
-            self._known[one.id] = one
+            if at is not None and (earlier := before.get(notification.id)) is not None:
+                notification.fired.update(earlier.fired)
+                notification.resolved.update(earlier.resolved)
+            self._known[notification.id] = notification
         # None after a failed write in the meantime, which requires a full read.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)

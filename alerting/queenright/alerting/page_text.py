@@ -1,8 +1,9 @@
 """
-Texts of a notification about a ticket, ordered by trust. Pure.
+Texts of a ticket's alert annotations, ordered by trust. Pure.
 
 First the finding, written by the rules from their own numbers; then the worker's evidence; then the
-statements of models, attributed and sanitized. Text that repeats the rules' text is left out.
+statements of models, attributed and sanitized. Text that repeats the rules' text is left out. The template
+``alertmanager/templates/queenright.tmpl`` renders the annotations for Slack and PagerDuty.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MODEL_LIMIT: Final = 1200
 _ACTION_LIMIT: Final = 500
 _EVIDENCE_LIMIT: Final = 500
 
-_BY_RULE: Final = (BY_RULES, "By the rules a ")
+_RULES_ATTRIBUTION: Final = (BY_RULES, "By the rules a ")
 """Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
 
 
@@ -56,15 +57,15 @@ def quote_evidence(ticket: EscalationTicket) -> str:
 def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
     """Return the attributed statements of the models; empty if they only repeat the rules."""
     if ticket.untriaged or not ticket.analysis:
-        if ticket.judge_reasoning.startswith(_BY_RULE):
+        if ticket.judge_reasoning.startswith(_RULES_ATTRIBUTION):
             return ""
         reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
-        return f"{_who('judge', ticket.judge_model)} says: {reasoning}"
+        return f"{_attribute('judge', ticket.judge_model)} says: {reasoning}"
     own = _beyond_rules(ticket)
     if not own:
         return ""
     text = plain(own, _MODEL_LIMIT, ours=ours)
-    return text if ticket.triaged_by == "rules" else f"{_who('queen', ticket.queen_model)} says: {text}"
+    return text if ticket.triaged_by == "rules" else f"{_attribute('queen', ticket.queen_model)} says: {text}"
 
 
 def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
@@ -74,17 +75,19 @@ def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> s
     by_rule = redact(inert(_advice(ticket, kind)), _ACTION_LIMIT)
     if not action:
         return by_rule
-    if (rule_kind := next((one for one in FindingKind if action == _advice(ticket, one)), None)) is not None:
+    if (
+        rule_kind := next((kind for kind in FindingKind if action == _advice(ticket, kind)), None)
+    ) is not None:
         return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
     suggested = plain(action, _ACTION_LIMIT, ours=ours)
-    return f"{by_rule}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"
+    return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggested}"
 
 
 def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
     return wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id)
 
 
-def _who(role: str, model: str) -> str:
+def _attribute(role: str, model: str) -> str:
     # No model name if the rules currently replace the model, because the text may be from either.
     name = redact(inert(model), 80) if model != RULES else ""
     return f"The {role} ({name})" if name else f"The {role}"

@@ -100,7 +100,7 @@ class Recorder:
                 return 200, b"text/plain", b"ok"
             if path == "/pagerduty/v2/enqueue":
                 self._keep(path, body, _read_pagerduty(body), "pagerduty")
-                return 202, b"application/json", _enqueued(body)
+                return 202, b"application/json", _render_enqueued(body)
         except _RejectedError as error:
             self.refused.append(f"{path}: {error}")
             return 400, b"text/plain", str(error).encode()
@@ -193,7 +193,7 @@ def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
     return "firing", payload["summary"], str(details.get("analysis", "")).strip()
 
 
-def _enqueued(body: dict[str, Any]) -> bytes:
+def _render_enqueued(body: dict[str, Any]) -> bytes:
     answer = {"status": "success", "message": "Event processed", "dedup_key": body.get("dedup_key", "")}
     return json.dumps(answer).encode()
 

@@ -40,7 +40,7 @@ _PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _PAUSE_PER_TICKET_SECONDS: Final = 0.0005
 """Additional seconds per ticket, because a large fleet has thousands."""
-_OF_ONE_ALERT: Final = frozenset(
+_SINGLE_ALERT_LABELS: Final = frozenset(
     {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
 )
 """Labels that differ between alerts of one agent and cause, which a silence must not match on."""
@@ -85,14 +85,14 @@ class SilenceWatch:
         """Handle an event that may have changed the notifications."""
         self._changed.set()
 
-    def of_ticket(self, ticket_id: str) -> ActiveSilence | None:
+    def find_silence(self, ticket_id: str) -> ActiveSilence | None:
         """Return the silence that mutes a ticket; None if it is not silenced or that is unknown."""
         labels = self._labels.get(ticket_id)
         return None if labels is None else find_active_silence(labels, self._views, self._clock())
 
     def silenced_until(self, ticket_id: str) -> float | None:
         """Return when a ticket's silence ends, in seconds since the epoch; None if it is not silenced."""
-        silence = self.of_ticket(ticket_id)
+        silence = self.find_silence(ticket_id)
         return None if silence is None else silence.until
 
     @property
@@ -113,10 +113,10 @@ class SilenceWatch:
                 if now < silence.ends_at:
                     by_id.setdefault(silence.id, (silence, [], []))[1].append(peer)
         for ticket_id, labels in self._labels.items():
-            for silence_id in {one for _, answer in answers for one in answer.silence_ids(labels)}:
+            for silence_id in {id_ for _, answer in answers for id_ in answer.silence_ids(labels)}:
                 if silence_id in by_id:
                     by_id[silence_id][2].append(ticket_id)
-        return sorted(by_id.values(), key=lambda one: (one[0].ends_at, one[0].id))
+        return sorted(by_id.values(), key=lambda entry: (entry[0].ends_at, entry[0].id))
 
     async def read_peers(self) -> None:
         """Read the silences of every peer now."""
@@ -158,7 +158,7 @@ class SilenceWatch:
             raise NothingToSilenceError(ticket_id)
         now = self._clock()
         silence = NewSilence(
-            labels={name: value for name, value in labels.items() if name not in _OF_ONE_ALERT},
+            labels={name: value for name, value in labels.items() if name not in _SINGLE_ALERT_LABELS},
             by=by,
             comment=comment,
             starts_at=now,

@@ -1,5 +1,5 @@
 """
-Silences as reported by each Alertmanager peer.
+Silences as reported by each Alertmanager peer. `silence_watch` creates them; the API limits their length.
 
 Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
 A peer that does not answer is unknown; its last answer stays valid meanwhile.
@@ -132,11 +132,13 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         faults = describe_faults(error.errors(include_input=False), "the answer", limit=1)
         raise InvalidAnswerError(faults) from None
     return PeerSilences(
-        silences=tuple(_silence(one) for one in parsed_silences if one.status.state in ("active", "pending")),
+        silences=tuple(
+            _silence(silence) for silence in parsed_silences if silence.status.state in ("active", "pending")
+        ),
         silenced={
-            frozenset(one.labels.items()): tuple(one.status.silenced_by)
-            for one in parsed_alerts
-            if one.status.silenced_by
+            frozenset(alert.labels.items()): tuple(alert.status.silenced_by)
+            for alert in parsed_alerts
+            if alert.status.silenced_by
         },
     )
 
@@ -149,7 +151,7 @@ def _silence(read: _Silence) -> Silence:
         state=read.status.state,
         starts_at=read.starts_at.timestamp(),
         ends_at=read.ends_at.timestamp(),
-        matchers=tuple(_format_matcher(one) for one in read.matchers),
+        matchers=tuple(_format_matcher(matcher) for matcher in read.matchers),
     )
 
 
@@ -174,20 +176,24 @@ def find_active_silence(
     for view in views:
         if view.answer is None:
             continue
-        one = _silenced_at(labels, view.answer, now)
-        if one is None:
+        silence = _silenced_at(labels, view.answer, now)
+        if silence is None:
             return None
-        active.append(one)
-    return min(active, key=lambda one: one.until, default=None)
+        active.append(silence)
+    return min(active, key=lambda silence: silence.until, default=None)
 
 
 def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) -> ActiveSilence | None:
     if not (ids := frozenset(answer.silence_ids(labels))):
         return None
-    holding = [one for one in answer.silences if one.id in ids and one.starts_at <= now < one.ends_at]
+    holding = [
+        silence
+        for silence in answer.silences
+        if silence.id in ids and silence.starts_at <= now < silence.ends_at
+    ]
     if not holding:
         return None
-    longest = max(holding, key=lambda one: one.ends_at)
+    longest = max(holding, key=lambda silence: silence.ends_at)
     return ActiveSilence(silence_id=longest.id, by=longest.by, comment=longest.comment, until=longest.ends_at)
 
 

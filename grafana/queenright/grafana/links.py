@@ -40,7 +40,7 @@ def agent_page(title: str, label: str = "agent") -> dict[str, object]:
 
 def breaker_page(title: str) -> dict[str, object]:
     """Return a link to the breaker's page in the console."""
-    return console(title, f"breakers?name={_value('breaker')}")
+    return console(title, f"console/operate/breakers?search={_value('breaker')}")
 
 
 def console(title: str, path: str) -> dict[str, object]:

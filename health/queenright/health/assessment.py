@@ -1,5 +1,5 @@
 """
-A worker's health, signal by signal: status, evidence, and the state they add up to.
+A worker's health as signals, each with a status and evidence, and the resulting state.
 
 The detectors decide. A signal explains what they checked and found; unlike them it also reports that all is
 well, or that nothing was reported.
@@ -103,12 +103,12 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         severe = _severe_condition(name, v, settings)
         if lead := worst(mine):
             bad = severe or any(is_stuck(f) or _is_failing(f) for f in mine)
-            evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _masked(lead.evidence)
+            evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _mask(lead.evidence)
             signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
         elif severe:
             signals.append(_signal(name, Reading.BAD, severe))
         elif name == "errors" and v.status is SessionStatus.FAILED:
-            why = f": {_masked(v.evidence)}" if v.evidence else ""
+            why = f": {_mask(v.evidence)}" if v.evidence else ""
             signals.append(_signal(name, Reading.WARNING, f"the session has failed{why}"))
         else:
             text = describe(v, now)
@@ -146,7 +146,7 @@ def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
     return Signal(name=name, verdict=verdict, evidence=evidence[-_EVIDENCE_LIMIT:])
 
 
-def _masked(text: str) -> str:
+def _mask(text: str) -> str:
     """Return text of others without secrets."""
     return redact(text, _EVIDENCE_LIMIT) if text else ""
 
@@ -155,7 +155,7 @@ def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str
     """Return what makes a worker failing or terminated without a finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
         failed = f"{v.failed_runs:,} runs of the agent have failed in a row"
-        return f"{failed}: {_masked(v.evidence)}" if v.evidence else failed
+        return f"{failed}: {_mask(v.evidence)}" if v.evidence else failed
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return describe_failures(v)
     if name == "activity" and v.status is SessionStatus.TERMINATED:
@@ -175,7 +175,7 @@ def _activity(v: VitalSigns, now: float) -> str:
         return f"waits ({v.waiting.value}) for {span(now - (v.waiting_since or now))}"
     if may_be_silent(v) or v.only_heartbeats:
         return ""
-    tool = _masked(v.tool)
+    tool = _mask(v.tool)
     doing = f" in {tool}" if tool else ""
     return f"active {span(max(0.0, now - silent_since(v)))} ago{doing}"
 
@@ -190,7 +190,7 @@ def _heartbeat(v: VitalSigns, now: float) -> str:
     if v.last_heartbeat is None:
         return ""
     words = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
-    report = _masked("".join(f", {word}" for word in words if word))
+    report = _mask("".join(f", {word}" for word in words if word))
     return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{report}"
 
 

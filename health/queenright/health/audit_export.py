@@ -80,7 +80,7 @@ def export_lines(
     digest.update(line)
     yield line
     for row in _rows(conn, since, until):
-        line = _line(_exported(row, head.base_hash or BEGINNING))
+        line = _line(_export_line(row, head.base_hash or BEGINNING))
         digest.update(line)
         rows += 1
         yield line
@@ -211,10 +211,10 @@ def _rows(conn: Connection, since: float | None, until: float | None) -> Iterato
             query = query.where(columns.time >= since)
         if until is not None:
             query = query.where(columns.time < until)
-        yield from _paged(conn, query)
+        yield from _read_pages(conn, query)
 
 
-def _paged(conn: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
+def _read_pages(conn: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     seq, after = query.selected_columns.seq, None
     query = query.order_by(seq).limit(_PAGE)
     while rows := conn.execute(query if after is None else query.where(seq > after)).all():
@@ -222,7 +222,7 @@ def _paged(conn: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
         yield from rows
 
 
-def _exported(row: Row[Any], base: bytes) -> dict[str, Any]:
+def _export_line(row: Row[Any], base: bytes) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": "event", **{name: getattr(row, name) for name in _NAMES}}
     line["data"] = _data(row.data)
     line["previous_hash"] = _hex(row.previous_hash if row.previous_hash is not None else base)

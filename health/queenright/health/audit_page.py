@@ -77,12 +77,12 @@ def _read(
         queries = [
             query.where(table.c.type == kind.value) for kind in (EventType if types is None else types)
         ]
-    rows = [row for one in queries for row in conn.execute(one)]
+    rows = [row for query in queries for row in conn.execute(query)]
     rows.sort(key=lambda row: -row.seq)
-    return [_logged(row, archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
+    return [_to_logged_event(row, archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
 
 
-def _logged(row: Row[Any], *, archived: bool) -> LoggedEvent:
+def _to_logged_event(row: Row[Any], *, archived: bool) -> LoggedEvent:
     event = {name: value for name, value in row._mapping.items() if name not in ("seq", "hash")}
     event["data"] = orjson.loads(row.data)
     return LoggedEvent(seq=row.seq, hash=bytes(row.hash), archived=archived, event=event)

@@ -6,8 +6,8 @@ from array import array
 from enum import Enum
 from typing import Final, NamedTuple
 
-LONGEST_CYCLE: Final = 4
-"""The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
+MAX_CYCLE_LENGTH: Final = 4
+"""The longest detected cycle; a loop ends after this many calls outside it."""
 
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
@@ -15,7 +15,7 @@ _KNOWN: Final = b"\1"
 _FAILED: Final = b"\2"
 _EDIT: Final = b"\3"
 _FAILED_EDIT: Final = b"\4"
-_MOST: Final = 65_535
+_MAX_COUNT: Final = 65_535
 
 
 class Seen(Enum):
@@ -45,18 +45,16 @@ def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes
 
 class Repeat(NamedTuple):
     """
-    A repeat that continues.
+    A current repeat of a call, or of a cycle of calls.
 
-    ``times`` is how often its most frequent call was made, counted beyond the
-    window for as long as it keeps coming back; making it again after something
-    was changed is no repeat. ``run`` is how often it came in a row,
-    ``in_window`` how often in the window, ``at_all`` how often there whatever
-    was changed between, ``unchanged`` how often there without a certain change
-    between, ``period`` the length of the
-    cycle (1: the same call again and again or with others between) and
-    ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: the result is not recorded. One of an edit is of arguments
-    only too, as its result changes by itself. A ``failed`` one failed each time.
+    ``times``: number of its most frequent call, also beyond the window while it
+    continues; calls after a change do not count. ``run``: consecutive calls.
+    ``in_window``: calls in the window. ``at_all``: the same, including calls
+    after a change. ``unchanged``: the same, without those after a certain change.
+    ``period``: length of the cycle; 1 for a single call, also with others in
+    between. ``cycles``: number of completed cycles. A ``blind`` repeat compares
+    arguments only, because the result is not recorded; so does the repeat of an
+    edit, whose result changes by itself. A ``failed`` repeat failed each time.
     """
 
     tool: str
@@ -106,7 +104,7 @@ class RecentCalls:
         self._live = 0
         self._repeats: list[Repeat] | None = None
         self._asked = b""  # the newest calls without their results
-        self._since_change = self._since_perhaps = self._since_shown = window + LONGEST_CYCLE
+        self._since_change = self._since_perhaps = self._since_shown = window + MAX_CYCLE_LENGTH
         self._turn: object = None
         self._turn_size = 0
 
@@ -166,17 +164,17 @@ class RecentCalls:
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
         may_be_new = bool(result) and not failed  # an edit writes the same, whatever is shown
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
-            # A call between showed what this one had done the last time: it goes on with something.
+            # A call in between showed the effect of the last one, so this call continues the work.
             again = False
             self._chains.append(1)
-            self._alike.append(min(self._alike[last] + 1, _MOST))
+            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
-            # Made again after a change, it asks what the change did: that is no repeat.
-            self._chains.append(min(self._chains[last] + again, _MOST))
-            self._alike.append(min(self._alike[last] + 1, _MOST))
-            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MOST))
+            # Made again after a change, it checks the effect of the change and is not a repeat.
+            self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
+            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
+            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
@@ -184,15 +182,15 @@ class RecentCalls:
             self._unchanged.append(1)
             self._first.append(at)
         pairs += pair
-        self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
+        self._tools = (*self._tools[1 - MAX_CYCLE_LENGTH :], tool)
         self._since_change += 1
         self._since_perhaps += 1
         asked = digest(tool, args)
         is_shown = last < 0 and may_be_new and asked in self._asked
         self._since_shown = 0 if is_shown else self._since_shown + 1
-        self._asked = (self._asked + asked)[-LONGEST_CYCLE * _SIZE :]
-        self._live = min(self._live + 1, LONGEST_CYCLE)
-        if len(self._chains) > self._window + LONGEST_CYCLE:
+        self._asked = (self._asked + asked)[-MAX_CYCLE_LENGTH * _SIZE :]
+        self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
+        if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]
         if last < 0:
             return Seen.NEVER
@@ -206,12 +204,12 @@ class RecentCalls:
         """Return whether the newest call was this one, with this result, and no failure."""
         return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, failed=False)
 
-    def changed(self) -> None:
-        """Note that the newest call changed something: what is called again from here on is not the same."""
+    def record_change(self) -> None:
+        """Record that the newest call changed something: an equal later call is not a repeat."""
         self._since_change = 0
 
-    def perhaps_changed(self) -> None:
-        """Note that the newest call may have changed something: a check or look after it is not the same."""
+    def record_possible_change(self) -> None:
+        """Record that the newest call may have changed something: an equal later read is not a repeat."""
         self._since_perhaps = 0
 
     def rest(self) -> None:
@@ -272,7 +270,7 @@ class RecentCalls:
 
 def _cycle(pairs: list[int], index: int) -> tuple[int, int]:
     """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
-    for period in range(2, LONGEST_CYCLE + 1):
+    for period in range(2, MAX_CYCLE_LENGTH + 1):
         length = 0
         while length <= index - period and pairs[index - length] == pairs[index - length - period]:
             length += 1

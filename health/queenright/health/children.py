@@ -1,4 +1,4 @@
-"""Workers that do the work of another worker: they began later, in a trace of it."""
+"""Child workers: they work for another worker, in its trace, and began later."""
 
 from __future__ import annotations
 

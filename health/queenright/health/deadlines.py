@@ -1,7 +1,7 @@
 """
-Deadlines: the next moments at which time alone changes a worker's findings.
+Deadlines: when a worker is stalled, or the passing of time otherwise changes its findings.
 
-Detectors compare ``now`` with the same moments, so that they find what a deadline announces.
+Detectors compare ``now`` with the same moments.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ OUTPUT_UNCHANGED_REPORTS: Final = 3
 
 class StallClock(NamedTuple):
     """
-    How long the worker may continue as it is.
+    How long the worker may stay silent.
 
-    It is stalled from ``due``, and that is worth a ticket from ``ticket_due``. The two differ only for a tool
-    that declared a shorter timeout than any worker may be silent.
+    It is stalled from ``due``, and gets a ticket from ``ticket_due``. The two differ only for a tool that
+    declared a timeout shorter than the limit between steps.
     """
 
     phase: Phase
@@ -66,9 +66,9 @@ def silent_since(v: VitalSigns) -> float:
 
 def known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
     """
-    Return until when it is known what the worker did.
+    Return the time until which the worker's activity is known.
 
-    Where calls are reported only when they end, a longer silence may be a call that still runs.
+    If calls are reported only when they end, a longer silence may be a running call.
     """
     if v.phase is not Phase.UNKNOWN:
         return now
@@ -85,17 +85,25 @@ def may_be_silent(v: VitalSigns) -> bool:
     return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
-def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = False) -> StallClock | None:
+def is_held(v: VitalSigns) -> bool:
+    """Return whether a worker that runs is held by its guard."""
+    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not SessionStatus.UNKNOWN
+
+
+def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
     """
     Return the running stall clock, or None while the worker may be silent.
 
-    A worker that only ever sent heartbeats has none: its activity is unknown. ``on_trial`` returns the clock
-    as if learned limits held, where they are in shadow.
+    A worker that only ever sent heartbeats has none: its activity is unknown. ``shadow`` returns the clock
+    with learned limits that are in shadow mode.
     """
+    since, limits = silent_since(v), settings.stall
+    if is_held(v):
+        # The guard ends the visit when judge and interventions have had their time.
+        due = since + ladder_seconds(settings) + limits.idle_seconds
+        return StallClock(Phase.IDLE, since, due, due)
     if may_be_silent(v) or v.only_heartbeats:
         return None
-    since = silent_since(v)
-    limits = settings.stall
     phase = v.phase
     tool = v.open_tool if phase is Phase.TOOL else None
     if tool is not None and tool.timeout is not None:
@@ -108,13 +116,23 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
         Phase.UNKNOWN: limits.unknown_seconds,
     }[phase]
     learned = None
-    if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
+    if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if shadow else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
         learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
     due = since + (limit if learned is None else learned.limit)
     return StallClock(phase, since, due, due, tool, learned)
+
+
+def ladder_seconds(settings: HealthSettings) -> float:
+    """Return how long judge, nudges and escalation may take with one worker, in seconds."""
+    judge, acting = settings.judge, settings.intervention
+    judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
+    if not acting.enabled or acting.is_dry("nudge"):
+        return judged
+    nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
+    return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds
 
 
 def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
@@ -133,7 +151,7 @@ def may_have_ended(v: VitalSigns) -> bool:
 
 def shows_its_end(v: VitalSigns) -> bool:
     """
-    Return whether a silent worker is over: it reported its end, or its heartbeats stopped.
+    Return whether a silent worker has ended: it reported its end, or its heartbeats stopped.
 
     One without heartbeats may hang, and still live.
     """
@@ -286,9 +304,9 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
             stall = stall_clock(v, settings)
             if stall is not None:
                 yield stall.ticket_due
-            trial = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, on_trial=True)
-            if trial:
-                yield trial.due
+            shadow = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, shadow=True)
+            if shadow:
+                yield shadow.due
         elif clock.kind is FindingKind.NO_TOOL_CALLS:
             for times in (HIGH_AFTER, CRITICAL_AFTER):
                 yield clock.since + times * settings.health_check.no_tool_call_seconds

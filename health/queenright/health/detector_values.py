@@ -1,4 +1,4 @@
-"""How far each detector is from its threshold: what it counts, and the count from which it fires."""
+"""The current count of each detector, and the threshold from which it fires."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
         ]
         if repeat.period > 1:
             candidates.append((repeat.cycles, loops.cycles, f"rounds of {repeat.period} calls"))
-    value, limit, text = max(candidates, key=lambda one: one[0] / one[1])
+    value, limit, text = max(candidates, key=lambda values: values[0] / values[1])
     return DetectorValue(FindingKind.DOOM_LOOP, value, limit, f"{text}: {repeat.tool}")

@@ -71,7 +71,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
 
 
 def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
-    """Return what the detectors say that are in shadow: nothing follows from it, so none is for a ticket."""
+    """Return the findings of detectors in shadow mode; none of them is for a ticket."""
     if not settings.has_shadows:
         return []
     found = _found(v, settings, now, settings.in_shadow)
@@ -79,7 +79,7 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         found += [] if trial is None else [trial]
-    return [one._replace(ticket=False, shadow=True) for one in found]
+    return [finding._replace(ticket=False, shadow=True) for finding in found]
 
 
 def _found(
@@ -161,11 +161,11 @@ def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find circuit breakers of the worker that are open, else on trial: what is behind them fails, or did."""
+    """Find the worker's open circuit breakers, else the half-open ones."""
     if not v.breakers:
         return None
-    names = v.breakers.open or v.breakers.on_trial
-    # A breaker is called by what it is for: a tool's name is a worker's word.
+    names = v.breakers.open or v.breakers.half_open
+    # A breaker's name may contain a tool name, which the worker chose.
     shown = redact(", ".join(names[:3]), 300) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return Finding(
         kind=FindingKind.CIRCUIT_BREAKER_OPEN,
@@ -191,9 +191,9 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
 
 def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     """
-    Find a run that went no further than an LLM call that failed, for a run that is known to be over.
+    Find an ended run whose last LLM call failed.
 
-    One such call is enough then: clients retry for minutes, in silence, before they tell of it.
+    One failed call is enough: clients retry for minutes before they report it.
     """
     if not v.llm_errors:
         return None
@@ -333,8 +333,8 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
     """Find recent refusals of edits, submissions or commands: of one error class, or more of several."""
     loops, call = settings.loops, v.tool_calls_total
-    lately = [(one.lately(call, loops.window), one) for one in v.refusals]
-    times, refused = max(lately, key=lambda one: one[0])
+    recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
+    times, refused = max(recent, key=lambda counted: counted[0])
     if times >= loops.refused_changes:
         failed = f"edits or submissions failed with {refused.error}"
         what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
@@ -344,7 +344,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
             evidence=f"{refused.times} {what} since a change succeeded",
             since=refused.since,
         )
-    times, limit = sum(times for times, _ in lately), half_more(loops.refused_changes)
+    times, limit = sum(times for times, _ in recent), half_more(loops.refused_changes)
     if times < limit:
         return None
     return Finding(
@@ -352,12 +352,12 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         severity=grown(times, limit, settings),
         evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
         f"the last with {v.refusals[0].error}",
-        since=min(one.since for _, one in lately),
+        since=min(refusal.since for _, refusal in recent),
     )
 
 
 def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
-    """Return how bad it is that only failed calls were made: by the bands, or for as long as calls may be."""
+    """Return the severity of consecutive failed calls, by their number or duration."""
     if v.failing_since is None or v.failed_calls < settings.bands.warning:
         return None
     if v.failed_calls >= settings.bands.critical:
@@ -401,27 +401,27 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     if v.stale_calls >= loops.stale_calls:
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
-        found.append(_no_progress(severity, evidence, v.stale_since))
+        found.append(_zero_progress_finding(severity, evidence, v.stale_since))
     is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
         )
-        found.append(_no_progress(Severity.HIGH, evidence, v.last_gain_at))
+        found.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
         evidence = f"{v.fruitless} new searches or reads found nothing"
-        found.append(_no_progress(severity, evidence, v.fruitless_since))
+        found.append(_zero_progress_finding(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.active_for - v.polls_from
         evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
-        found.append(_no_progress(severity, evidence, v.polls_since))
+        found.append(_zero_progress_finding(severity, evidence, v.polls_since))
     if found:
-        return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
+        return found[0] if len(found) == 1 else max(found, key=lambda finding: finding.severity.rank)
     if (
         v.recorded_results < loops.minimum_results
         or v.stale_results < loops.known_results_share * v.recorded_results
@@ -450,7 +450,7 @@ def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
 
 
-def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:
+def _zero_progress_finding(severity: Severity, evidence: str, since: float) -> Finding:
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=severity,
@@ -522,7 +522,7 @@ def _mcp_server(server: McpServer) -> str:
 
 
 def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker too many of whose last calls and steps failed, of whatever kind."""
+    """Find a worker whose share of failed calls and steps is too high."""
     if not v.error_rate_high:
         return None
     return Finding(
@@ -548,7 +548,7 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that calls one tool after another, all different, and changes nothing by it."""
+    """Find a worker that makes many different tool calls without changing anything."""
     if v.calls_since_gain < _GRINDING_CALLS:
         return None
     return Finding(
@@ -564,7 +564,7 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
     if v.tokens_since_gain < _BURN_MINIMUM or v.clocks is None:
         return None
     usual = v.clocks.usual(TOKENS)
-    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.seldom_more * TOKENS_COUNTED_AS:
+    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.p99 * TOKENS_COUNTED_AS:
         return None
     return Finding(
         kind=FindingKind.TOKEN_BURN,

@@ -8,6 +8,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from queenright.health.database import Database, StoreError
+from queenright.instrumentation.extras import install_command
 
 _WRITE: Final = (
     "write sqlite:///path/to/queenright.db or postgresql://user:password@host:5432/queenright "
@@ -36,7 +37,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
         from queenright.health.postgres import PostgresDatabase
     except ImportError as error:
         raise StoreError(
-            f"PostgreSQL's driver is not there ({error}); pip install 'queenright[server,postgres]'"
+            f"PostgreSQL's driver cannot be imported ({error}). Run: {install_command('server,postgres')}"
         ) from error
     return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout)
 

@@ -87,10 +87,12 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     # The driver's executemany: 58,000 rows a second in batches of 100, against 39,000 through Core's
     # parameter handling (2.1 GHz).
     conn.exec_driver_sql(
-        sql.insert, rows if conn.dialect.positional else [_named(_NAMES, row) for row in rows]
+        sql.insert, rows if conn.dialect.positional else [_name_values(_NAMES, row) for row in rows]
     )
     head = (rows[-1][0], rows[-1][-1])
-    conn.exec_driver_sql(sql.move, head if conn.dialect.positional else _named(("length", "hash"), head))
+    conn.exec_driver_sql(
+        sql.move, head if conn.dialect.positional else _name_values(("length", "hash"), head)
+    )
     appended: list[Appended] | None = conn.info.get(_APPENDED)
     if appended is not None:
         appended.append((length + 1, events))
@@ -165,7 +167,7 @@ def read_history(
     else:
         # One query for each type: within a type, its index is in the log's order.
         queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
-    rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
+    rows = sorted((row for query in queries for row in conn.execute(query)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
 
@@ -312,7 +314,7 @@ def _sql(dialect: Dialect) -> _Sql:
     )
 
 
-def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def _name_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 

@@ -38,7 +38,7 @@ class FindingKind(StrEnum):
     TOKEN_BURN = "token_burn"
 
 
-ON_TRIAL: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
+SHADOW_KINDS: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
 """Detectors that are in shadow unless the settings turn them on."""
 
 KINDS_AFTER_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
@@ -67,8 +67,8 @@ class Finding(NamedTuple):
 
     ``since`` is when the condition began, in seconds since the epoch. A
     finding with ``ticket=False`` is shown and counted, and is never a reason
-    for a ticket: the warning band, a start grace, a spike. From one with
-    ``shadow=True`` nothing follows at all: its detector is on trial.
+    for a ticket: the warning band, a start grace, a spike. One with
+    ``shadow=True`` has no effect: its detector is in shadow mode.
     """
 
     kind: FindingKind

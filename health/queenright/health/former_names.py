@@ -21,8 +21,12 @@ _MOST: Final = 100
 """The maximum number of renames that are read, the newest first."""
 
 _OF_AGENT: Final = (
-    select(EVENTS.c.data)
-    .where(EVENTS.c.agent_id == bindparam("agent"), EVENTS.c.type == EventType.AGENT_RENAMED.value)
+    select(EVENTS.c.seq, EVENTS.c.data)
+    .where(
+        EVENTS.c.agent_id == bindparam("agent"),
+        EVENTS.c.type == EventType.AGENT_RENAMED.value,
+        EVENTS.c.seq > bindparam("after"),
+    )
     .order_by(EVENTS.c.seq.desc())
     .limit(_MOST)
 )
@@ -35,15 +39,15 @@ def find_current_name(conn: Connection, agent_id: str, session_id: str | None = 
 
     Without a session: of the agent's worker that was renamed last.
     """
-    found: WorkerKey | None = None
-    seen: set[WorkerKey] = set()
+    current: WorkerKey | None = None
+    seq = 0
     while True:
-        renames = _renames(conn, agent_id, session_id)
-        new = next((_key(data, "") for data in renames if "former_agent_id" not in data), None)
-        if new is None or new in seen:
-            return found
-        seen.add(new)
-        found = agent_id, session_id = new
+        # A rename from before the last one was of another worker that had the name.
+        renames = _renames(conn, *(current or (agent_id, session_id)), after=seq)
+        later = next((one for one in renames if "former_agent_id" not in one[1]), None)
+        if later is None:
+            return None if current == (agent_id, session_id) else current
+        seq, current = later[0], _key(later[1], "")
 
 
 def all_names(conn: Connection, agent_id: str, session_id: str) -> list[WorkerKey]:
@@ -63,13 +67,18 @@ def former_names(conn: Connection, agent_id: str) -> set[WorkerKey]:
 
 def _former(conn: Connection, agent_id: str, session_id: str | None) -> Iterator[WorkerKey]:
     renames = _renames(conn, agent_id, session_id)
-    return (_key(data, "former_") for data in renames if "former_agent_id" in data)
+    return (_key(data, "former_") for _, data in renames if "former_agent_id" in data)
 
 
-def _renames(conn: Connection, agent_id: str, session_id: str | None) -> list[dict[str, Any]]:
+def _renames(
+    conn: Connection, agent_id: str, session_id: str | None, *, after: int = 0
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return renames from or to a name with their sequence numbers, the newest first."""
     query: Select[Any] = _OF_AGENT if session_id is None else _OF_SESSION
-    parameters = {"agent": agent_id} if session_id is None else {"agent": agent_id, "session": session_id}
-    return [orjson.loads(data) for data in conn.execute(query, parameters).scalars()]
+    parameters: dict[str, Any] = {"agent": agent_id, "after": after}
+    if session_id is not None:
+        parameters["session"] = session_id
+    return [(seq, orjson.loads(data)) for seq, data in conn.execute(query, parameters)]
 
 
 def _key(data: dict[str, Any], prefix: str) -> WorkerKey:

@@ -88,7 +88,7 @@ def _clean(text: str) -> str:
     return text
 
 
-def _named(text: str) -> str:
+def _require_name(text: str) -> str:
     if not text:
         raise ValueError("it must be a name with printable characters; '.' and '..' are not names")
     return text
@@ -121,7 +121,7 @@ class Heartbeat(BaseModel):
         alias_generator=AliasGenerator(validation_alias=to_camel),
     )
 
-    agent_id: Annotated[Who, AfterValidator(_named)]
+    agent_id: Annotated[Who, AfterValidator(_require_name)]
     session_id: Who = ""
     incarnation_id: Who = ""
     """Empty if unknown; that is no new incarnation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,8 @@ class Incident:
     opened_at: float
     closed_at: float | None
     """When its last ticket closed, or an ended session stopped counting; None while it is open."""
+    ends_at: float | None
+    """When it closes, or has closed, if nothing more fails; None while a ticket is open."""
     workers: int
     open_tickets: int
     ticket_ids: tuple[str, ...]
@@ -110,7 +112,73 @@ def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | No
         severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
         opened_at=tickets[0].first_seen,
         closed_at=None if still_open or end > now else end,
+        ends_at=None if still_open else end,
         workers=len({_worker(one) for one in tickets}),
         open_tickets=len(still_open),
         ticket_ids=tuple(one.ticket_id for one in tickets),
     )
+
+
+class IncidentWatch:
+    """
+    Finds the incidents that have closed: with a ticket, or by the clock.
+
+    Args:
+        window: See ``incidents_of``.
+    """
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self._open: dict[str, str] = {}
+        """The open incident of each group of tickets."""
+        self._changed: set[str] = set()
+        self._ends: dict[str, float] = {}
+
+    def add(self, ticket: EscalationTicket) -> None:
+        """Take note of a new or changed ticket."""
+        if ticket.storm_id:
+            self._changed.add(ticket.storm_id)
+
+    def restore(self, tickets: Iterable[EscalationTicket], reported: Collection[str], since: float) -> None:
+        """Also report the incidents that closed after ``since``, except those with these ids."""
+        for group, latest in self._latest(tickets, now=since).items():
+            if latest.incident_id not in reported and (latest.ends_at is None or latest.ends_at > since):
+                self._open[group] = latest.incident_id
+
+    def closed(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
+        """
+        Return the incidents that have closed, by group, until they are removed.
+
+        Args:
+            tickets: All recent ones.
+        """
+        self._changed.update(group for group, end in self._ends.items() if end <= now)
+        if not self._changed:
+            return {}
+        found = self._latest((one for one in tickets if one.storm_id in self._changed), now)
+        closed = {}
+        for group in self._changed:
+            self._ends.pop(group, None)
+            latest = found.get(group)
+            if latest is None:
+                self._open.pop(group, None)
+            elif latest.closed_at is not None:
+                if group in self._open:
+                    closed[group] = latest
+            else:
+                self._open[group] = latest.incident_id
+                if latest.ends_at is not None:
+                    self._ends[group] = latest.ends_at
+        self._changed = set(closed)
+        return closed
+
+    def remove(self, groups: Iterable[str]) -> None:
+        """Forget incidents that have closed."""
+        for group in groups:
+            self._open.pop(group, None)
+
+    def _latest(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
+        kept = list(tickets)
+        groups = {one.ticket_id: one.storm_id for one in kept}
+        found = reversed(incidents_of(kept, now=now, window=self.window))
+        return {groups[one.incident_id]: one for one in found}

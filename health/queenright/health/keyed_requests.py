@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, 
 from queenright.health.tables import KEYED_REQUESTS as REQUESTS
 
 KEPT_SECONDS: Final = 86_400.0
-"""How long a key is remembered after its first use."""
+"""Seconds for which a key is stored after its first use."""
 
 
 @dataclass(frozen=True, slots=True)

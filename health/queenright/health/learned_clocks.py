@@ -1,9 +1,8 @@
 """
-How long things usually take an agent: its calls of each tool and model, and its pauses between them.
+Usual durations of an agent's tool calls, model calls and pauses, which adjust the limits of silence.
 
-The limits of silence are settings. Where enough is known of an agent, the usual time shortens or lengthens
-them, within bounds that are settings too. Sessions of an agent share what was learned; after a restart it is
-learned again from the event log.
+The limits are settings. With enough samples, the usual duration shortens or lengthens them within bounds that
+are settings too. Sessions of an agent share the samples; after a restart they are read from the event log.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Final, NamedTuple
 
 from queenright.health.settings import LearnedClockSettings
 
-_MOST_KEYS: Final = 16
+_MAX_KEYS: Final = 16
 """Maximum tools and models per agent; further ones are not learned."""
-_SHORTEST_SECONDS: Final = 1.0
+_MIN_SECONDS: Final = 1.0
 """Seconds: what never takes longer needs no clock of its own."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
@@ -41,12 +40,12 @@ class Learned(NamedTuple):
 
 
 class Usual(NamedTuple):
-    """What is usual of something, in the unit in which it was noted."""
+    """The usual range of a value, in the unit of its samples."""
 
     usual: float
-    """Half were no more."""
-    seldom_more: float
-    """Ninety-nine of a hundred were no more, the two largest left out: a hang or two are not usual."""
+    """Median of the samples."""
+    p99: float
+    """99th percentile, without the two largest samples: a few hangs are not usual."""
     times: int
 
 
@@ -62,10 +61,10 @@ class LearnedClocks:
         """Note how long something took, in seconds."""
         counts = self._counts.get(what)
         if counts is None:
-            if len(self._counts) >= _MOST_KEYS:
+            if len(self._counts) >= _MAX_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST_SECONDS)), len(_BOUNDS) - 1)
+        index = min(bisect_left(_BOUNDS, max(seconds, _MIN_SECONDS)), len(_BOUNDS) - 1)
         if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known
@@ -87,7 +86,7 @@ class LearnedClocks:
         known = self.usual(what)
         if known is None:
             return None
-        learned = _MARGIN * known.seldom_more
+        learned = _MARGIN * known.p99
         bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
         return Learned(bounded, configured, known.usual, known.times)
 

@@ -10,7 +10,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.severities import grown
 from queenright.instrumentation.identity import clean_name
 
-MOST_RESOURCES: Final = 8
+MAX_RESOURCES: Final = 8
 _NAME_LIMIT: Final = 64
 _NEARLY_USED: Final = 0.9
 """Workers that manage their memory or quota well stay below; shown only."""
@@ -51,7 +51,7 @@ NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
 
 
 def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
-    """Return the resources after a report about one of them; at most ``MOST_RESOURCES`` are noted."""
+    """Return the resources after a report about one of them; at most ``MAX_RESOURCES`` are kept."""
     resource, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
     if not isinstance(resource, str) or used is None or not limit:
         return resources
@@ -62,7 +62,7 @@ def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Re
         if _level(known) is _level(new):
             new = new._replace(since=known.since)
         return tuple(new if each is known else each for each in resources)
-    return (*resources, new) if name and len(resources) < MOST_RESOURCES else resources
+    return (*resources, new) if name and len(resources) < MAX_RESOURCES else resources
 
 
 def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
@@ -76,11 +76,11 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
 
 
 def detect_resource_limit(resources: Resources) -> Finding | None:
-    """Find a worker that has used up what it has of a resource, or nearly so."""
+    """Find a worker that has used up a resource, or nearly so."""
     full = [each for each in resources if _level(each) is not None]
     if not full:
         return None
-    severity = max((level for each in full if (level := _level(each))), key=lambda one: one.rank)
+    severity = max((level for each in full if (level := _level(each))), key=lambda severity: severity.rank)
     return Finding(
         kind=FindingKind.RESOURCE_LIMIT,
         severity=severity,
@@ -99,7 +99,7 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
     grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        # Of a short input it is as likely that its answers are kept short on purpose.
+        # With a short input, a deliberately low output limit is as likely.
         severity=grown(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
         evidence=f"the last {cut.answers} answers were cut off at their length limit "
         + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),

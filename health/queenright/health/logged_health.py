@@ -38,7 +38,9 @@ class LoggedHealth:
             findings = event.data.get("findings")
             if isinstance(findings, list):
                 self.findings = {
-                    str(one["kind"]): one for one in findings if isinstance(one, dict) and "kind" in one
+                    str(finding["kind"]): finding
+                    for finding in findings
+                    if isinstance(finding, dict) and "kind" in finding
                 }
 
 
@@ -58,7 +60,7 @@ def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float
             or (finding.ticket and not previous.get("ticket"))
         ):
             events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(one)) for one in cleared.values()]
+    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(finding)) for finding in cleared.values()]
     if worker.state is not logged.state:
         change = {
             "from": logged.state.value,

@@ -33,7 +33,7 @@ from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
 from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
-from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
+from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase
@@ -209,8 +209,8 @@ class HealthMonitor:
         Set callbacks for observations that have no event.
 
         Args:
-            on_delay: Is called with the kind of each new finding and its delay in seconds.
-            on_shadow: Is called with each new or worse finding of a detector on trial.
+            on_delay: Called with the kind of each new finding and its delay in seconds.
+            on_shadow: Called with each new or worse finding of a detector in shadow mode.
         """
         self._on_delay = on_delay
         self._on_shadow = on_shadow
@@ -356,7 +356,7 @@ class HealthMonitor:
             self._end_session(worker, at, now)
 
     def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
-        if event.type is _MODEL_ENDED and (cost := dollars(event.data.get("cost_usd"))):
+        if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
     @staticmethod
@@ -521,7 +521,7 @@ class HealthMonitor:
 
         True if its known runs do not overlap and a later one has started.
         """
-        all_runs = (one.vitals for one in self.of_agent(v.agent_id))
+        all_runs = (session.vitals for session in self.of_agent(v.agent_id))
         runs = sorted(
             (run for run in all_runs if run.incarnation_id == v.incarnation_id),
             key=lambda run: run.incarnation_started,
@@ -556,15 +556,28 @@ class HealthMonitor:
         """Return the workers of one agent, one for each session."""
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
 
-    def new_name(self, key: WorkerKey) -> WorkerKey | None:
-        """Return the new key of a renamed worker, or None."""
-        return self._renamed.get(key)
+    def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
+        """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
+        found = self.get(agent_id, session_id)
+        if found is None and session_id is not None:
+            return self._workers.get(self.current_key((agent_id, session_id)))
+        if found is None:
+            former = (key for key in reversed(self._renamed) if key[0] == agent_id)
+            found = next((one for key in former if (one := self._workers.get(self.current_key(key)))), None)
+        return found
+
+    def current_key(self, key: WorkerKey) -> WorkerKey:
+        """Return the key of a worker after all of its renames."""
+        # No name leads back to itself: a name that is in use again is no former one.
+        while key in self._renamed:
+            key = self._renamed[key]
+        return key
 
     def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
         """Yield each running foreign run: process, current or former session, and current key."""
         former: dict[WorkerKey, list[str]] = {}
-        for old, new in self._renamed.items():
-            former.setdefault(new, []).append(old[1])
+        for old in self._renamed:
+            former.setdefault(self.current_key(old), []).append(old[1])
         for key, worker in self._workers.items():
             v = worker.vitals
             if v.is_foreign and not v.ended:
@@ -611,6 +624,7 @@ class HealthMonitor:
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         self._assign_failed_runs(vitals)
+        self._renamed.pop(key, None)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         if sessions:
@@ -632,8 +646,8 @@ class HealthMonitor:
         if worker is None or new == old:
             return []
         events = [
-            health_event(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict())
-            for one in worker.findings
+            health_event(EventType.FINDING_CLEARED, worker.vitals, now, finding.to_dict())
+            for finding in worker.findings
         ]
         if worker.state is not _HEALTHY:
             change = {"from": worker.state.value, "to": _HEALTHY.value, "findings": []}
@@ -643,12 +657,13 @@ class HealthMonitor:
         while len(self._renamed) >= MAX_ENDED_SESSIONS:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
+        self._today.rename(old[0], new[0], worker.vitals.cost_usd or 0.0)
         vitals, target = worker.vitals, self._workers.get(new)
         if target is None:
             target = self._add_worker(new, now)
             target.incarnation_number = vitals.incarnation_count
         else:
-            older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
+            older, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
         note_origin(vitals, event.data)
@@ -793,7 +808,7 @@ class HealthMonitor:
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
         for key in self._children.of(v):
-            child = self._workers.get(self._renamed.get(key, key))
+            child = self._workers.get(self.current_key(key))
             if child is not None and child.vitals is not v:
                 last = at if child.vitals.ended_at is None else child.vitals.ended_at
                 v.children_at = max(last, v.children_at or last)
@@ -805,7 +820,7 @@ class HealthMonitor:
         self._children.join(worker.key, event)
         events: list[AgentEvent] = []
         for key in list(self._children.parents(worker.vitals)):
-            parent = self._workers.get(self._renamed.get(key, key))
+            parent = self._workers.get(self.current_key(key))
             if parent is not None and parent.findings and parent is not worker:
                 events += self._check(parent, at, now)
         return events
@@ -823,7 +838,7 @@ class HealthMonitor:
             return None
         grace = grace_until(v, self.settings)
         due = grace if worker.findings and grace > at else None
-        if v.waiting is not None and v.limited_until is None:
+        if v.may_be_idle and v.limited_until is None:
             return due
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):

@@ -14,7 +14,7 @@ DEGRADED_SHARE: Final = 0.5
 """The share of agents in trouble, without a page of their own, that pages about the fleet."""
 TOOL_ERROR_SHARE: Final = 0.5
 """The share of a worker's tool calls that failed within 5 minutes: most of them."""
-IN_TIME_SECONDS: Final = 300
+INTERVENTION_TARGET_SECONDS: Final = 300
 """Seconds within which the first intervention is in time; a bucket of the histogram."""
 LATE_SHARE: Final = 0.05
 """The share of problems whose first intervention may come later."""

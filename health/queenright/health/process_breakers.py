@@ -6,10 +6,10 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerName
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vital_facts import OWN
+from queenright.health.vital_facts import PROCESS_PREFIX
 from queenright.instrumentation.errors import QueenrightError
 
-_KIND = OWN.strip()
+_KIND = PROCESS_PREFIX.strip()
 
 
 class ProcessBreakerError(QueenrightError):
@@ -28,14 +28,14 @@ def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
     if not v.breakers or v.ended:
         return []
     reported = [(name, BreakerState.OPEN) for name in v.breakers.open]
-    reported += [(name, BreakerState.HALF_OPEN) for name in v.breakers.on_trial]
+    reported += [(name, BreakerState.HALF_OPEN) for name in v.breakers.half_open]
     return [
         BreakerStatus(
-            name=str(BreakerName(_KIND, v.agent_id, f"{v.session_id}:{name.removeprefix(OWN)}")),
+            name=str(BreakerName(_KIND, v.agent_id, f"{v.session_id}:{name.removeprefix(PROCESS_PREFIX)}")),
             kind=_KIND,
             agent_id=v.agent_id,
             session_id=v.session_id,
-            target=name.removeprefix(OWN),
+            target=name.removeprefix(PROCESS_PREFIX),
             state=state,
             failures=0,
             threshold=0,
@@ -44,5 +44,5 @@ def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
             half_open_at=None,
         )
         for name, state in reported
-        if name.startswith(OWN)
+        if name.startswith(PROCESS_PREFIX)
     ]

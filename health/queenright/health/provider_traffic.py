@@ -9,14 +9,14 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.rate_limits import rate_limit_seconds
-from queenright.health.vital_facts import name, seconds, was_cancelled
+from queenright.health.vital_facts import display_name, parse_seconds, was_cancelled
 from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
 """The window of a status, in seconds."""
 _SHOWN_SECONDS: Final = 3_600.0
 """How long a model is shown after its last call, in seconds."""
-_MOST: Final = 200
+_MAX_MODELS: Final = 200
 """The maximum number of models; beyond it the least recently called is forgotten."""
 _SPAN_SECONDS: Final = 10.0
 """Calls are counted in spans of so many seconds."""
@@ -119,7 +119,7 @@ class _Traffic:
 
     def forget(self, since: float) -> None:
         """Forget what was before the window; a span that began before it counts as before it."""
-        for span in [one for one in self.counts if one * _SPAN_SECONDS < since]:
+        for span in [span for span in self.counts if span * _SPAN_SECONDS < since]:
             del self.counts[span]
         while self.last_of and next(iter(self.last_of.values())) <= since:
             self.failing.discard(self.last_of.popitem(last=False)[0])
@@ -140,17 +140,17 @@ class ProviderTraffic:
         if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
         data, at = event.data, min(event.time, now)
-        provider, model = name(data.get("provider")), name(data.get("model"))
+        provider, model = display_name(data.get("provider")), display_name(data.get("model"))
         if at < now - WINDOW or not (provider or model):
             return None
-        kind = name(data.get("error_type") or ("error" if data.get("error") else ""))
+        kind = display_name(data.get("error_type") or ("error" if data.get("error") else ""))
         if kind and was_cancelled(f"{kind} {data.get('error') or ''}"):
             return None
         traffic = self._traffic.setdefault((provider, model), _Traffic())
         self._traffic.move_to_end((provider, model))
-        while len(self._traffic) > _MOST:
+        while len(self._traffic) > _MAX_MODELS:
             self._traffic.popitem(last=False)
-        call = ModelCall((provider, model), at, event.agent_id, kind, seconds(data.get("duration")))
+        call = ModelCall((provider, model), at, event.agent_id, kind, parse_seconds(data.get("duration")))
         traffic.add(call)
         if not kind:
             traffic.last_success = max(traffic.last_success or 0.0, at)
@@ -164,7 +164,7 @@ class ProviderTraffic:
 
     def providers(self, now: float) -> list[ProviderHealth]:
         """Return the health of each model that was called within the hour, by provider and model."""
-        return sorted(self._health(now), key=lambda one: (one.provider, one.model))
+        return sorted(self._health(now), key=lambda model: (model.provider, model.model))
 
     def _health(self, now: float) -> Iterator[ProviderHealth]:
         for (provider, model), traffic in self._traffic.items():

@@ -1,4 +1,4 @@
-"""When a rate limit ends, as far as a failed call of a model tells."""
+"""The end of a rate limit, parsed from a failed model call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from queenright.health.vital_facts import seconds
+from queenright.health.vital_facts import parse_seconds
 from queenright.runtime.timers import load_timezone
 
 _MAX_SECONDS: Final = 8 * 86_400.0
@@ -66,9 +66,9 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600
 
 def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
-    Return for how many seconds a failed call says that its model must be left alone; None if it does not.
+    Return the seconds until a rate limit ends, according to a failed call; None if it does not state them.
 
-    That is the field ``retry_after``, else what the text of a rate limit says: ``try again in 1m30s``,
+    From the field ``retry_after``, else from the error text: ``try again in 1m30s``,
     ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
     ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is this
     machine's. None for longer than eight days.
@@ -81,7 +81,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     text = " ".join(f"{data.get('error_type') or ''} {data.get('error') or ''}"[:_HEAD].split())
     if _LIMITED.search(text) is None:
         return None
-    wait = seconds(data.get("retry_after"))
+    wait = parse_seconds(data.get("retry_after"))
     if wait is None:
         wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
     return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None
@@ -96,7 +96,7 @@ def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
 
 
 def _wait(found: Mapping[str, str | None], at: float) -> float | None:
-    """Return the seconds that one match stands for; None if they are unknown."""
+    """Return the seconds of a match; None if unknown."""
     if parts := found.get("parts"):
         return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
     if bare := found.get("bare"):

@@ -53,7 +53,7 @@ class Fired:
     cleared_at: float | None = None
 
 
-def timed(events: Iterable[AgentEvent]) -> list[TimedEvent]:
+def make_monotonic(events: Iterable[AgentEvent]) -> list[TimedEvent]:
     """Return logged events with times that never go back."""
     found, clock = [], 0.0
     for event in events:
@@ -103,12 +103,12 @@ def replay(
         yield Moment(last, clock, [end], v)
 
 
-def fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
+def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
     """Return the findings of a replay when they appear and again when they get worse, oldest first."""
     rows: list[Fired] = []
     active: dict[tuple[FindingKind, bool], list[Fired]] = {}
     for moment in moments_of_run:
-        now = {(one.kind, one.shadow): one for one in moment.findings}
+        now = {(finding.kind, finding.shadow): finding for finding in moment.findings}
         for key in active.keys() - now.keys():
             for row in active.pop(key):
                 row.cleared_at = moment.at
@@ -122,13 +122,13 @@ def fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
 
 def state_at(moment: Moment, settings: HealthSettings) -> HealthState:
     """Return the health state at a moment."""
-    findings = [one for one in moment.findings if not one.shadow]
+    findings = [finding for finding in moment.findings if not finding.shadow]
     return health_state(moment.vitals, findings, settings, moment.at)
 
 
 def _moments_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
     """Return the times at which time alone changes the findings, and then ``until``; or nothing."""
-    found = {one for one in moments(v, settings, _UNKNOWN_SIGN) if after < one <= until}
+    found = {at for at in moments(v, settings, _UNKNOWN_SIGN) if after < at <= until}
     return sorted(found | {until}) if found else []
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.former_names import all_names
 from queenright.health.tables import EVENTS
-from queenright.health.vital_facts import count, dollars
+from queenright.health.vital_facts import count_or_zero, parse_dollars
 from queenright.runtime.events import EventType
 
 _CALLS: Final = 2_000
@@ -45,13 +45,13 @@ def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     spent: float | None = None
     tokens = unpriced = 0
     for data in calls:
-        cost = dollars(data.get("cost_usd"))
+        cost = parse_dollars(data.get("cost_usd"))
         if cost is not None:
             spent = (spent or 0.0) + cost
         if data.get("amends"):
-            unpriced -= count(data.get("priced_tokens"))
+            unpriced -= count_or_zero(data.get("priced_tokens"))
             continue
-        used = count(data.get("input_tokens")) + count(data.get("output_tokens"))
+        used = count_or_zero(data.get("input_tokens")) + count_or_zero(data.get("output_tokens"))
         tokens += used
         if cost is None:
             unpriced += used

@@ -300,13 +300,13 @@ class HealthMonitoringService:
         if v.ended_at is None:
             # A session that began with such heartbeats continues, even if the worker has a newer one.
             heartbeat_sessions = [
-                one.vitals
-                for one in self._monitor.of_agent(beat.agent_id)
-                if f"{one.vitals.session_id}-".startswith(f"{default}-")
-                and one.vitals.only_heartbeats
-                and not one.vitals.ended
+                session.vitals
+                for session in self._monitor.of_agent(beat.agent_id)
+                if f"{session.vitals.session_id}-".startswith(f"{default}-")
+                and session.vitals.only_heartbeats
+                and not session.vitals.ended
             ]
-            return {one.session_id: one.incarnation_id for one in (v, *heartbeat_sessions)}
+            return {session.session_id: session.incarnation_id for session in (v, *heartbeat_sessions)}
         if beat.incarnation_id not in ("", v.incarnation_id):
             return {v.session_id: v.incarnation_id}  # it names its incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
@@ -471,7 +471,7 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        reported = next((one for one in self._process_breakers() if one.name == name), None)
+        reported = next((breaker for breaker in self._process_breakers() if breaker.name == name), None)
         return reported or self._breakers.registry.status(name)
 
     def all_circuit_breakers(self) -> list[BreakerStatus]:
@@ -479,15 +479,15 @@ class HealthMonitoringService:
         return [*self._process_breakers(), *self._breakers.registry.all()]
 
     def _process_breakers(self) -> list[BreakerStatus]:
-        return [one for worker in self._monitor.workers() for one in process_breakers(worker)]
+        return [breaker for worker in self._monitor.workers() for breaker in process_breakers(worker)]
 
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
         """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
-        reported = (one for one in self._process_breakers() if one.name > after)
+        reported = (breaker for breaker in self._process_breakers() if breaker.name > after)
         own = self._breakers.registry.page(limit, after=after, only_open=only_open)
-        return sorted((*own, *reported), key=lambda one: one.name)[:limit]
+        return sorted((*own, *reported), key=lambda breaker: breaker.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from queenright.health.findings import ON_TRIAL, FindingKind
+from queenright.health.findings import SHADOW_KINDS, FindingKind
 from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
@@ -364,7 +364,7 @@ ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
 
 
 class InterventionSettings(_Block):
-    """What is done about a worker in trouble: nudge, escalate, terminate, recover."""
+    """Interventions on a worker in trouble: nudge, escalate, terminate, recover."""
 
     enabled: bool = True
     """``false``: only an operator acts."""
@@ -472,7 +472,7 @@ _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 
 def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
-    if repeated := next((one for one in channels if channels.count(one) > 1), None):
+    if repeated := next((channel for channel in channels if channels.count(channel) > 1), None):
         raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
     return channels
 
@@ -599,7 +599,7 @@ class HealthSettings(_Block):
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
         """Return whether a detector is on, in shadow, or off."""
-        return self.detectors.get(kind) or ("shadow" if kind in ON_TRIAL else "on")
+        return self.detectors.get(kind) or ("shadow" if kind in SHADOW_KINDS else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
         """Return whether findings of this kind open tickets and lead to actions."""

@@ -24,8 +24,8 @@ def half_more(limit: int) -> int:
     return limit + (limit + 1) // 2
 
 
-def lasted(seconds: float, limit: float) -> Severity:
-    """Return how bad it is that something has lasted so long, which is its limit at least."""
+def severity_by_duration(seconds: float, limit: float) -> Severity:
+    """Return the severity of a condition that has reached its limit, by its duration."""
     if seconds >= CRITICAL_AFTER * limit:
         return Severity.CRITICAL
     return Severity.HIGH if seconds >= HIGH_AFTER * limit else Severity.MEDIUM

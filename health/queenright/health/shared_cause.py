@@ -14,7 +14,7 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
-_OF_FAILING_CALLS: Final = frozenset(
+_FAILING_CALL_KINDS: Final = frozenset(
     {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
 )
 _OWN_ERROR: Final = re.compile(
@@ -33,7 +33,7 @@ def shared_cause(
     now: float,
 ) -> str:
     """
-    Return what other workers with the same trouble share with this one; empty if that is nothing.
+    Return the cause that this worker shares with other workers in trouble; empty if there is none.
 
     ``tickets.incident_workers`` that fail with the same class of error within
     ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
@@ -46,29 +46,41 @@ def shared_cause(
         finding: The worst that is wrong with it.
         workers: Gives the fleet, in any order.
     """
-    v, since = health.vitals, now - settings.tickets.incident_window_seconds
-    most = settings.tickets.incident_workers
+    cause, v = possible_cause(health, finding), health.vitals
+    since, most = now - settings.tickets.incident_window_seconds, settings.tickets.incident_workers
+    kind, _, name = cause.partition(":")
+    match kind:
+        case "provider":
+            is_shared = _is_provider_shared(v, workers(), since, most)
+        case "mcp":
+            is_shared = _is_mcp_server_shared(v, name, workers(), since, most)
+        case "tool":
+            is_shared = _is_tool_shared(v, workers(), since, most)
+        case _:
+            is_shared = False
+    return cause if is_shared else ""
+
+
+def possible_cause(health: WorkerHealth, finding: Finding) -> str:
+    """Return what other workers could share with this one, whether they do or not; empty if nothing."""
+    v = health.vitals
     # A failed run whose last call failed has both findings.
     has_failed = finding.kind is FindingKind.RUNS_FAILED and _has(health, FindingKind.PROVIDER_FAILURE)
     if finding.kind is FindingKind.PROVIDER_FAILURE or has_failed:
-        return f"provider:{_served_by(v)}" if _is_provider_shared(v, workers(), since, most) else ""
+        served_by = v.provider or v.model
+        return f"provider:{served_by}" if served_by else ""
     # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
-    if finding.kind not in _OF_FAILING_CALLS or not _is_failing(health):
+    if finding.kind not in _FAILING_CALL_KINDS or not _is_failing(health):
         return ""
     if finding.kind is FindingKind.DOOM_LOOP and not _repeats_failures(v):
         return ""
     if not v.streak_tool or v.streak_is_missing:
         return ""
     if server := _mcp_server(v.streak_tool):
-        return f"mcp:{server}" if _is_mcp_server_shared(v, server, workers(), since, most) else ""
+        return f"mcp:{server}"
     if is_shell(v.streak_tool) or effect_of_tool(v.streak_tool) is Effect.EDITS:
         return ""
-    sharing = {
-        _counted_as(other.vitals)
-        for other in workers()
-        if other.vitals.streak_tool == v.streak_tool and _fails_by_tool(v, other, since)
-    }
-    return f"tool:{v.streak_tool}" if len(sharing) >= most else ""
+    return f"tool:{v.streak_tool}"
 
 
 def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
@@ -83,8 +95,8 @@ def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: f
         elif of.llm_error == v.llm_error and _has(other, FindingKind.PROVIDER_FAILURE):
             failing.add(_counted_as(of))
             if len(failing) >= most:
-                return bool(_served_by(v))
-    return bool(_served_by(v)) and _OWN_ERROR.search(v.llm_error) is None and answered <= len(failing)
+                return True
+    return _OWN_ERROR.search(v.llm_error) is None and answered <= len(failing)
 
 
 def _is_mcp_server_shared(
@@ -106,13 +118,19 @@ def _is_mcp_server_shared(
     return _OWN_ERROR.search(v.streak_error) is None and answered <= len(failing)
 
 
+def _is_tool_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
+    failing: set[WorkerKey] = set()
+    for other in workers:
+        if other.vitals.streak_tool == v.streak_tool and _fails_by_tool(v, other, since):
+            failing.add(_counted_as(other.vitals))
+            if len(failing) >= most:
+                return True
+    return False
+
+
 def _counted_as(v: VitalSigns) -> WorkerKey:
     """Return what a session counts as: itself, or once ended its agent, which may have failed many times."""
     return v.agent_id, "" if v.ended else v.session_id
-
-
-def _served_by(v: VitalSigns) -> str:
-    return v.provider or v.model
 
 
 def _mcp_server(tool: str) -> str:
@@ -134,8 +152,8 @@ def _is_failing(worker: WorkerHealth) -> bool:
 def _repeats_failures(v: VitalSigns) -> bool:
     """Return whether all current repeats are of the tool that fails."""
     repeats = v.calls.repeats() if v.calls is not None and v.streak else []
-    return bool(repeats) and all(one.failed and one.tool == v.streak_tool for one in repeats)
+    return bool(repeats) and all(repeat.failed and repeat.tool == v.streak_tool for repeat in repeats)
 
 
 def _has(worker: WorkerHealth, kind: FindingKind) -> bool:
-    return any(one.kind is kind for one in worker.findings)
+    return any(finding.kind is kind for finding in worker.findings)

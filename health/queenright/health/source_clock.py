@@ -1,4 +1,4 @@
-"""The time that passes for a worker by the clock of its own events."""
+"""Time elapsed by the clock of a worker's own events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spending limits: what was spent today, and the finding of a worker near a limit."""
+"""Spending limits: today's spending, and the finding of a worker near a limit."""
 
 from __future__ import annotations
 
@@ -36,16 +36,22 @@ class DailySpending:
             self._agents[agent] = self._agents.get(agent, 0.0) + dollars
         return SpentToday(self._day, self._agents.get(agent, 0.0), self._fleet)
 
+    def rename(self, old: str, new: str, dollars: float) -> None:
+        """Move the cost of a run whose agent was renamed."""
+        if moved := min(dollars, self._agents.get(old, 0.0)):
+            self._agents[old] -= moved
+            self._agents[new] = self._agents.get(new, 0.0) + moved
+
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that is at or near a spending limit and continues to spend."""
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [one for one in _spent(v, settings, now) if one[0] >= _WARN_AT * one[1]]
+    near = [spent for spent in _spent(v, settings, now) if spent[0] >= _WARN_AT * spent[1]]
     if not near:
         return None
-    spent, limit, what, since = max(near, key=lambda one: one[0] / one[1])
+    spent, limit, what, since = max(near, key=lambda spent: spent[0] / spent[1])
     unpriced = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
     return Finding(
         kind=FindingKind.SPENDING,

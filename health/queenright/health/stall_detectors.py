@@ -15,6 +15,7 @@ from queenright.health.deadlines import (
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
+    is_held,
     known_until,
     may_have_ended,
     no_tokens_from,
@@ -25,7 +26,7 @@ from queenright.health.deadlines import (
 )
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import lasted
+from queenright.health.severities import severity_by_duration
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 
@@ -42,20 +43,20 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
     if now <= v.last_activity:
         return None
     clock = stall_clock(v, settings)
-    return None if clock is None or now < clock.due else _stalled(v, clock, now)
+    return None if clock is None or now < clock.due else _stall_finding(v, clock, now)
 
 
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has been silent for longer than usual, where learned limits are in shadow."""
-    clock, trial = stall_clock(v, settings), stall_clock(v, settings, on_trial=True)
-    if clock is None or trial is None or trial.learned is None or not trial.due <= now < clock.due:
+    clock, shadow = stall_clock(v, settings), stall_clock(v, settings, shadow=True)
+    if clock is None or shadow is None or shadow.learned is None or not shadow.due <= now < clock.due:
         return None
-    return _stalled(v, trial, now)
+    return _stall_finding(v, shadow, now)
 
 
-def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
+def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
-    where = _PHASE_TEXT[clock.phase]
+    where = "held by its guard" if is_held(v) else _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
@@ -71,13 +72,13 @@ def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     return Finding(
         kind=FindingKind.STALL,
         severity=severity,
-        evidence=f"nothing happened for {span(silent)} {where}{_usual(clock)}{_since_away(v)}",
+        evidence=f"nothing happened for {span(silent)} {where}{_describe_learned(clock)}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,
     )
 
 
-def _usual(clock: StallClock) -> str:
+def _describe_learned(clock: StallClock) -> str:
     """Return the origin of a learned limit."""
     learned = clock.learned
     if learned is None:
@@ -174,7 +175,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=lasted(now - since, limit) if is_certain else Severity.LOW,
+        severity=severity_by_duration(now - since, limit) if is_certain else Severity.LOW,
         evidence=f"no tool call and no progress for {span(now - since)}{_since_away(v)}",
         since=since,
         ticket=is_certain,

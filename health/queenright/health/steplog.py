@@ -130,11 +130,11 @@ class StepLogReader:
         data = {
             "index": row.get("step_index"),
             "verdict": verdict.upper() if isinstance(verdict, str) and verdict.upper() in _VERDICTS else None,
-            "error_type": _named(row, "error_type") or None,
+            "error_type": _clean_field(row, "error_type") or None,
             "error": _text(row.get("error")),
             "text": _text(row.get("feedback") or row.get("verdict_feedback") or row.get("llm_text")),
         }
-        events.append(self._event(EventType.STEP_COMPLETED, row, ended, _given(data.items())))
+        events.append(self._event(EventType.STEP_COMPLETED, row, ended, _drop_none(data.items())))
         self._time = max(self._time, ended)
         return events
 
@@ -143,19 +143,19 @@ class StepLogReader:
         if outcome not in _OUTCOMES:
             outcome = "error" if call.get("is_error") else "ok"
         data = {
-            "tool": _named(call, "tool_name"),
-            "call_id": _named(call, "call_id") or _named(call, "tool_use_id") or None,
-            "turn": f"{_named(row, 'node_id')}:{row.get('step_index')}",
+            "tool": _clean_field(call, "tool_name"),
+            "call_id": _clean_field(call, "call_id") or _clean_field(call, "tool_use_id") or None,
+            "turn": f"{_clean_field(row, 'node_id')}:{row.get('step_index')}",
             "args_hash": _hash(call, "args_hash", "tool_input"),
             "result_hash": _hash(call, "result_hash", "result"),
-            "effect": _named(call, "effect") or _effect(call),
+            "effect": _clean_field(call, "effect") or _effect(call),
             "outcome": outcome,
-            "error_type": _named(call, "error_type") or None,
+            "error_type": _clean_field(call, "error_type") or None,
             "error": _text(call.get("error")),
         }
         at = _time(call.get("ended_at"), ended)
-        event = self._event(EventType.TOOL_CALL_COMPLETED, row, at, _given(data.items()))
-        event.span_id = _named(call, "span_id") or event.span_id
+        event = self._event(EventType.TOOL_CALL_COMPLETED, row, at, _drop_none(data.items()))
+        event.span_id = _clean_field(call, "span_id") or event.span_id
         return event
 
     def _event(
@@ -164,13 +164,13 @@ class StepLogReader:
         return AgentEvent(
             type=type_,
             time=at,
-            agent_id=_named(row, "agent_id"),
-            session_id=_named(row, "session_id"),
-            incarnation_id=_named(row, "incarnation_id"),
-            graph_id=_named(row, "graph_id"),
-            node_id=_named(row, "node_id"),
-            trace_id=_named(row, "trace_id"),
-            span_id=_named(row, "span_id"),
+            agent_id=_clean_field(row, "agent_id"),
+            session_id=_clean_field(row, "session_id"),
+            incarnation_id=_clean_field(row, "incarnation_id"),
+            graph_id=_clean_field(row, "graph_id"),
+            node_id=_clean_field(row, "node_id"),
+            trace_id=_clean_field(row, "trace_id"),
+            span_id=_clean_field(row, "span_id"),
             data=data,
         )
 
@@ -186,13 +186,13 @@ def _is_step(row: Mapping[str, Any]) -> bool:
     return any(key in row for key in ("step_index", "verdict", "tool_calls", "error"))
 
 
-def _named(row: Mapping[str, Any], key: str) -> str:
+def _clean_field(row: Mapping[str, Any], key: str) -> str:
     """Return a name or id, cleaned as everywhere: one line, without secrets."""
     value = row.get(key)
     return clean_name(str(value)) if value else ""
 
 
-def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _drop_none(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in items if value is not None}
 
 
@@ -205,7 +205,7 @@ def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
 
 
 def _effect(call: Mapping[str, Any]) -> str | None:
-    return effect_facts(_named(call, "tool_name"), call.get("tool_input")).get("effect")
+    return effect_facts(_clean_field(call, "tool_name"), call.get("tool_input")).get("effect")
 
 
 def _text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""A worker's health in JSON: what the judge reads, and what the API and the console show."""
+"""A worker's health as JSON, for the judge, the API and the console."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     ``stall_minutes`` is the length of the current silence, or None while silence is normal (the worker waits
     or has ended). Times are seconds since the epoch; ``looked_at`` is now. The evidence has at most 500
     characters without secrets. ``signals`` leaves out what is not reported. ``tools`` has calls and errors of
-    the first 16 tools by name, and of the rest as ``other``. Detectors of ``shadow_findings`` are on trial.
+    the first 16 tools by name, and of the rest as ``other``. ``shadow_findings`` have no effect.
 
     Args:
         last_n_steps: The maximum number of verdicts, the newest; up to 20 are known.

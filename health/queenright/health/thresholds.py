@@ -1,4 +1,8 @@
-"""The thresholds of the detectors by name, with what is allowed, and settings with some of them changed."""
+"""
+Catalogue of detector thresholds: their names and allowed values, and settings with some of them changed.
+
+Default values are in `settings`; `deadlines` computes when a silent worker is stalled.
+"""
 
 from __future__ import annotations
 

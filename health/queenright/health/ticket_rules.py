@@ -229,7 +229,9 @@ def new_ticket(
 ) -> EscalationTicket:
     """Return the ticket that a first report opens; ``storm_id`` names the storm or cause it shares."""
     of_runs = finding.kind is FindingKind.RUNS_FAILED
-    kinds = kinds_of([one for one in findings if (one.kind is FindingKind.RUNS_FAILED) is of_runs])
+    kinds = kinds_of(
+        [finding for finding in findings if (finding.kind is FindingKind.RUNS_FAILED) is of_runs]
+    )
     return EscalationTicket.model_validate(
         {
             **dict(facts),

@@ -22,12 +22,14 @@ from sqlalchemy import Connection
 from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
-from queenright.health.event_log import append_events
+from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
+from queenright.health.incidents import IncidentWatch
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.run_cost import spending_since
 from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import possible_cause
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -53,6 +55,8 @@ FindJoined = Callable[[Connection, EscalationTicket], EscalationTicket | None]
 _REMEMBERED_CLOSED: Final = 1_000
 _TEXT_LIMIT: Final = 1_000
 _LONG_TEXT_LIMIT: Final = 4_000
+_REPORTED_LATE_SECONDS: Final = 86_400.0
+"""An incident that closed while the service was down is reported at the start, if that is not longer ago."""
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
 
@@ -160,6 +164,7 @@ class TicketService:
         """The valid heap entry of each ticket."""
         self._reached: set[str] = set()
         """Due tickets that have not changed since: silenced ones."""
+        self._incidents = IncidentWatch(settings.tickets.incident_window_seconds)
         self.replace_settings(settings)
 
     def replace_settings(self, settings: HealthSettings) -> None:
@@ -167,6 +172,7 @@ class TicketService:
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60
         self._remind_most = settings.tickets.re_escalation.max
+        self._incidents.window = settings.tickets.incident_window_seconds
         for ticket in self._live.values():
             self._schedule(ticket)
 
@@ -174,14 +180,24 @@ class TicketService:
 
     async def load(self) -> list[EscalationTicket]:
         """
-        Read the live tickets at start, and return those that wait for triage, oldest first.
+        Read the live and recent tickets at start, and return those that wait for triage, oldest first.
 
         The caller passes them to the queen: the previous process may have been killed between storing a
         ticket and triage.
         """
-        tickets = await self._store.read(table.live_tickets)
-        for ticket in tickets:
+        since = self._clock() - _REPORTED_LATE_SECONDS
+        tickets, recent, reported = await self._store.read(
+            lambda conn: (
+                table.live_tickets(conn),
+                table.ticket_history(conn, limit=_REMEMBERED_CLOSED),
+                read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
+            )
+        )
+        closed = [one for one in recent if not one.live]
+        for ticket in (*tickets, *sorted(closed, key=lambda one: one.closed_at or 0.0)):
             self._remember(ticket)
+        reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
+        self._incidents.restore(self.recent_tickets(), reported_ids, since)
         return [ticket for ticket in tickets if ticket.status is TicketStatus.OPEN]
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
@@ -332,13 +348,18 @@ class TicketService:
             if not ticket.is_open or ticket.storm_id:
                 continue
             health = self._find_worker(ticket.worker_agent_id, ticket.worker_session_id)
-            findings = [] if health is None else rules.reasons(health)
-            finding = next((one for one in findings if one.kind is ticket.kind), None)
-            if health is None or finding is None:
+            found = () if health is None else health.findings
+            finding = next((one for one in found if one.kind is ticket.kind), None)
+            # What could be shared is known without a look at the fleet.
+            if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
                 continue
-            cause = self._group(health, finding)
+            findings = rules.reasons(health)
             child = ticket.model_copy(update={"storm_id": cause})
-            if cause in causes and not rules.has_separate_trouble(child, findings):
+            if (
+                finding in findings
+                and self._group(health, finding) == cause
+                and not rules.has_separate_trouble(child, findings)
+            ):
                 children[ticket.ticket_id] = cause
         return children
 
@@ -458,7 +479,7 @@ class TicketService:
 
     async def settle(self, now: float, *, exclude: Collection[str] = ()) -> list[EscalationTicket]:
         """
-        Close the tickets whose hold has passed, and return them; send due reminders.
+        Close the tickets whose hold has passed, and return them; send due reminders; report closed incidents.
 
         Reminders go out for notified tickets that nobody acknowledged. A reminder that was due several times
         (during a restart) is sent once.
@@ -474,7 +495,27 @@ class TicketService:
         closed: list[EscalationTicket] = []
         for first in range(0, len(due), _SETTLED_AT_ONCE):
             closed += await self._settle(due[first : first + _SETTLED_AT_ONCE], now)
+        await self._report_closed_incidents(now)
         return closed
+
+    async def _report_closed_incidents(self, now: float) -> None:
+        if not (closed := self._incidents.closed(self.recent_tickets(), now)):
+            return
+
+        def work(conn: Connection, changes: _Changes) -> None:
+            for one in closed.values():
+                data = {
+                    "incident_id": one.incident_id,
+                    "cause": one.cause,
+                    "workers": one.workers,
+                    "opened_at": one.opened_at,
+                    "closed_at": one.closed_at,
+                }
+                event = AgentEvent(id=self._ids(), type=EventType.INCIDENT_CLOSED, time=now, data=data)
+                changes.events.append(event)
+
+        await self._commit(work)
+        self._incidents.remove(closed)
 
     async def _settle(self, due: Collection[str], now: float) -> list[EscalationTicket]:
         """Settle these tickets in one transaction; return those that closed."""
@@ -1017,7 +1058,10 @@ class TicketService:
 
     def _remember(self, ticket: EscalationTicket) -> None:
         self._schedule(ticket)
-        before = self._live.pop(ticket.ticket_id, ticket)
+        known = self._live.pop(ticket.ticket_id, None)
+        if known is None or not ticket.is_open or known.storm_id != ticket.storm_id:
+            self._incidents.add(ticket)
+        before = known or ticket
         key = (before.worker_agent_id, before.worker_session_id)
         if (ids := self._by_worker.get(key)) is not None:
             ids.discard(ticket.ticket_id)

@@ -12,9 +12,9 @@ from queenright.health.rows import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
-_MOST_RECENT: Final = 20
+_MAX_RECENT: Final = 20
 """The maximum number of tickets of one agent and cause that are read."""
-_AT_ONCE: Final = 500
+_QUERY_BATCH: Final = 500
 """Values in one query: SQLite limits their number."""
 
 # Built once: building a statement takes several times as long as SQLite takes to run it.
@@ -34,7 +34,7 @@ _RECENT: Final = (
     .where(TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.kind == bindparam("cause"))
     .where((TICKETS.c.first_seen >= bindparam("since")) | TICKETS.c.closed_at.is_(None))
     .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
-    .limit(_MOST_RECENT)
+    .limit(_MAX_RECENT)
 )
 
 
@@ -79,10 +79,10 @@ def tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
     """Return live tickets of the incidents that the given tickets belong to, oldest first."""
     members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
-    incidents = {one.incident for one in members}
-    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in members})
-    result = [one for one in live if one.incident in incidents]
-    return sorted(result, key=lambda one: (one.first_seen, one.ticket_id))
+    incidents = {ticket.incident for ticket in members}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.worker_agent_id for ticket in members})
+    result = [ticket for ticket in live if ticket.incident in incidents]
+    return sorted(result, key=lambda ticket: (ticket.first_seen, ticket.ticket_id))
 
 
 def ended_tickets_of_incidents(
@@ -90,9 +90,9 @@ def ended_tickets_of_incidents(
 ) -> list[EscalationTicket]:
     """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
     body = select(TICKETS.c.body)
-    incidents = {one.incident for one in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
+    incidents = {ticket.incident for ticket in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
     result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [one for one in result if not one.live and one.incident in incidents]
+    return [ticket for ticket in result if not ticket.live and ticket.incident in incidents]
 
 
 def recent_tickets(
@@ -136,8 +136,8 @@ def _bodies_with(
 ) -> list[EscalationTicket]:
     every = list(values)
     result: list[EscalationTicket] = []
-    for start in range(0, len(every), _AT_ONCE):
-        some = every[start : start + _AT_ONCE]
+    for start in range(0, len(every), _QUERY_BATCH):
+        some = every[start : start + _QUERY_BATCH]
         result += _tickets(conn.execute(query.where(column.in_(some))).scalars())
     return result
 

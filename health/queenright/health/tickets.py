@@ -78,10 +78,6 @@ class AckChannel(StrEnum):
 
     API = "api"
     CLI = "cli"
-    PAGE = "page"
-    """The ticket's page."""
-    LINK = "link"
-    """The link in a notification."""
     CHAT = "chat"
     """In a chat with the queen."""
     SLACK = "slack"

@@ -5,21 +5,21 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-MOST_TOOLS: Final = 16
+MAX_TOOLS: Final = 16
 """The maximum number of tools with a count of their own, the first that were called."""
 
 OTHER: Final = "other"
 """The name under which all other tools are counted."""
 
 _FIELDS: Final = 3
-_MOST: Final = 2**32 - 1
+_MAX_COUNT: Final = 2**32 - 1
 
 
 class ToolCounts:
     """
     Calls, errors and the time of the last call by tool. Bounded: about 500 bytes when full.
 
-    A worker that makes up tool names fills at most ``MOST_TOOLS`` of them.
+    A worker that makes up tool names fills at most ``MAX_TOOLS`` of them.
     """
 
     __slots__ = ("_names", "_numbers")
@@ -38,23 +38,23 @@ class ToolCounts:
         """Count one call that ended at ``at``, in seconds since the epoch."""
         place = self._place(tool)
         numbers = self._numbers
-        numbers[place] = min(numbers[place] + 1, _MOST)
+        numbers[place] = min(numbers[place] + 1, _MAX_COUNT)
         if failed:
-            numbers[place + 1] = min(numbers[place + 1] + 1, _MOST)
-        numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MOST))
+            numbers[place + 1] = min(numbers[place + 1] + 1, _MAX_COUNT)
+        numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MAX_COUNT))
 
     def add_error(self, tool: str) -> None:
         """Count a failure of a call that was counted before."""
         place = self._place(tool) + 1
-        self._numbers[place] = min(self._numbers[place] + 1, _MOST)
+        self._numbers[place] = min(self._numbers[place] + 1, _MAX_COUNT)
 
     def absorb(self, other: ToolCounts) -> None:
         """Add the counts of another."""
         for index, tool in enumerate(other._names):
             place = self._place(tool)
             calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]
-            self._numbers[place] = min(self._numbers[place] + calls, _MOST)
-            self._numbers[place + 1] = min(self._numbers[place + 1] + errors, _MOST)
+            self._numbers[place] = min(self._numbers[place] + calls, _MAX_COUNT)
+            self._numbers[place + 1] = min(self._numbers[place + 1] + errors, _MAX_COUNT)
             self._numbers[place + 2] = max(self._numbers[place + 2], last)
 
     def has_called(self, prefix: str, since: float) -> bool:
@@ -70,9 +70,9 @@ class ToolCounts:
             return names.index(tool) * _FIELDS
         except ValueError:
             pass
-        if len(names) > MOST_TOOLS:
-            return MOST_TOOLS * _FIELDS
-        self._names = (*names, tool if len(names) < MOST_TOOLS else OTHER)
+        if len(names) > MAX_TOOLS:
+            return MAX_TOOLS * _FIELDS
+        self._names = (*names, tool if len(names) < MAX_TOOLS else OTHER)
         # A new array: appending would overallocate.
         self._numbers = self._numbers + array("I", (0,) * _FIELDS)
         return len(names) * _FIELDS

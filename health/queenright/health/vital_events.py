@@ -16,17 +16,17 @@ from queenright.health.calls import digest
 from queenright.health.limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
-    OWN,
-    QUESTION_LIMIT,
-    Beat,
+    PROCESS_PREFIX,
+    HeartbeatFields,
     Output,
     SessionStatus,
     after_mcp_change,
-    name,
+    clean_text,
+    display_name,
     parse_count,
-    seconds,
+    parse_seconds,
+    question_in,
     tail,
-    word,
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.health.vital_work import WORK_HANDLERS
@@ -69,9 +69,9 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
     if data.get("framework"):
         v.framework = sys.intern(str(data["framework"]))
     note_origin(v, data)
-    v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
+    v.heartbeat_interval = parse_seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
     if data.get("task_id"):
-        v.task_id = word(data["task_id"]) or v.task_id
+        v.task_id = clean_text(data["task_id"]) or v.task_id
     v.repeatable = bool(data.get("repeatable"))
     if data.get("control"):
         v.fetches = True
@@ -84,9 +84,9 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
 def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
     """Note who a worker works for, and in which repository, if an event says so."""
     # Interned: the workers of one owner share the text.
-    if owner := word(data.get("owner")):
+    if owner := clean_text(data.get("owner")):
         v.owner = sys.intern(owner)
-    if repository := word(data.get("repository")):
+    if repository := clean_text(data.get("repository")):
         v.repository = sys.intern(repository)
 
 
@@ -142,18 +142,13 @@ def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
         v.end_wait(at)
         return
     v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
-    held_by = name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    v.begin_wait(reason, at, question=_question(data), held_by=held_by)
-
-
-def _question(data: Mapping[str, Any]) -> str:
-    question = data.get("question")
-    return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
+    held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
+    v.begin_wait(reason, at, question=question_in(data), held_by=held_by)
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at, question=_question(data))
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -189,15 +184,15 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
     if v.waiting is None and (v.last_heartbeat is not None or v.heartbeat_interval is not None):
         v.heartbeat_late = at >= last + v.settings.heartbeat.limit(v.heartbeat_interval)
     v.last_heartbeat = max(at, v.last_heartbeat or at)
-    v.heartbeat_interval = seconds(data.get("interval")) or v.heartbeat_interval
+    v.heartbeat_interval = parse_seconds(data.get("interval")) or v.heartbeat_interval
     if data.get("task_id"):
-        v.task_id = word(data["task_id"]) or v.task_id
-    beat = Beat(
-        phase=word(data.get("phase")),
-        last_tool_call=seconds(data.get("last_tool_call")),
+        v.task_id = clean_text(data["task_id"]) or v.task_id
+    beat = HeartbeatFields(
+        phase=clean_text(data.get("phase")),
+        last_tool_call=parse_seconds(data.get("last_tool_call")),
         token_count=parse_count(data.get("token_count")),
         error_count=parse_count(data.get("error_count")),
-        progress_indicator=word(data.get("progress_indicator")),
+        progress_indicator=clean_text(data.get("progress_indicator")),
     )
     if beat.token_count and (v.beat is None or beat.token_count != v.beat.token_count):
         v.tokens_at = v.tokens_from = at
@@ -212,7 +207,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
     output, known = Output(files, passed, failed, since=at, reports=1), v.output
-    if not any(one is not None for one in output.counts):
+    if not any(count is not None for count in output.counts):
         return
     if known is not None and known.counts == output.counts:
         v.output = known._replace(reports=known.reports + 1)
@@ -228,11 +223,11 @@ def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: 
         v.resources = after_report(v.resources, data, at)
 
 
-def _on_own_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Note a circuit breaker of the worker's own process."""
-    name = clean_name(word(data.get("name")), 120)
+def _on_process_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Apply a change of a circuit breaker in the worker's own process."""
+    name = clean_name(clean_text(data.get("name")), 120)
     if v.ended_at is None and name:
-        _on_breaker(v, event, {"name": f"{OWN}{name}", "to": data.get("to")}, at)
+        _on_breaker(v, event, {"name": f"{PROCESS_PREFIX}{name}", "to": data.get("to")}, at)
 
 
 def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -245,7 +240,7 @@ def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 
 def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Note a circuit breaker that is open, or on trial."""
+    """Apply a change of a circuit breaker."""
     if not v.breakers:
         v.breakers_since = at
     v.breakers = v.breakers.after(data)
@@ -266,7 +261,7 @@ def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
     v.recovered_at = at
     v.only_heartbeats = False  # it was started to get further, and may be seen not to
     if not v.incarnation_id:
-        v.incarnation_id = word(data.get("new_incarnation_id"))
+        v.incarnation_id = clean_text(data.get("new_incarnation_id"))
 
 
 def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -311,7 +306,7 @@ _WORKER_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {
     EventType.CHECKPOINT_SAVED: _on_checkpoint,
     EventType.OUTPUT_REPORTED: _on_output,
     EventType.RESOURCE_REPORTED: _on_resource,
-    EventType.BREAKER_REPORTED: _on_own_breaker,
+    EventType.BREAKER_REPORTED: _on_process_breaker,
     EventType.AGENT_HEARTBEAT: _on_heartbeat,
     EventType.MCP_SERVER_CHANGED: _on_mcp_server,
     **WORK_HANDLERS,

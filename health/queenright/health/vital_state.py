@@ -16,7 +16,7 @@ from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     NO_BREAKERS,
-    Beat,
+    HeartbeatFields,
     McpServers,
     OpenTool,
     Output,
@@ -298,7 +298,7 @@ class VitalState:
         self.incarnation_started = at
         self.ended_at: float | None = None
         self.has_new_start = False
-        """It was terminated and started again, by its own clock before the end: a later sign revives it."""
+        """Whether it restarted after termination, before the end by its clock; a later sign revives it."""
         self.outlived_termination = False
         """Whether this incarnation continued to work after it was reported as terminated."""
         self.refused_input = ""
@@ -306,13 +306,13 @@ class VitalState:
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
-        """That has not been written down at the termination yet."""
+        """Whether the withdrawal of the termination has still to be recorded."""
         self.clocks: LearnedClocks | None = None
-        """What was learned of its agent's clocks, shared by its sessions; None: nothing is."""
+        """Learned limits of its agent, shared by its sessions; None if there are none."""
         self.model = ""
-        """The model that it asked last."""
+        """The model of its last LLM call."""
         self.provider = ""
-        """Who serves that model, if it is reported."""
+        """The provider of that model, if reported."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
@@ -329,7 +329,7 @@ class VitalState:
         self.heartbeat_interval: float | None = None
         self.heartbeat_late = False
         """The last heartbeat was late; over with the first that comes in time."""
-        self.beat: Beat | None = None
+        self.beat: HeartbeatFields | None = None
         self.metrics_served = False
         """Whether the worker reports that its metrics are scraped."""
         self.fetches = False
@@ -593,7 +593,7 @@ class VitalState:
             self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
         if self.output is not None:
             self.output = self.output._replace(since=self.output.since + seconds)
-        self.mcp_servers = tuple(server.moved(seconds) for server in self.mcp_servers)
+        self.mcp_servers = tuple(server.shift_times(seconds) for server in self.mcp_servers)
         self.resources = tuple(each._replace(since=each.since + seconds) for each in self.resources)
         self.cut_answers = self.cut_answers._replace(since=self.cut_answers.since + seconds)
         if self.away is not None:
@@ -609,7 +609,7 @@ class VitalState:
             self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
         if self.output is not None and self.output.since > now:
             self.output = self.output._replace(since=now)
-        self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
+        self.mcp_servers = tuple(server.shift_times(0.0, now) for server in self.mcp_servers)
         self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
         self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
         self.refusals = tuple(each._replace(since=min(each.since, now)) for each in self.refusals)
@@ -681,13 +681,13 @@ class VitalState:
             self.last_progress = self.progress_from = at
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.end_failed_calls()
-        if self.breakers.on_trial and at > self.breakers_since:
+        if self.breakers.half_open and at > self.breakers_since:
             # They are half open, no call has probed them, and the worker makes progress without them.
-            self.breakers = self.breakers._replace(on_trial=())
+            self.breakers = self.breakers._replace(half_open=())
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
 
-    def gained(self, at: float) -> None:
+    def record_gain(self, at: float) -> None:
         """Record a durable gain: a change, an accepted or saved result, or input of the user."""
         if self.tokens_since_gain and self.clocks is not None:
             self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
@@ -709,7 +709,7 @@ class VitalState:
     def hear_user(self, at: float) -> None:
         """Record input of the user. Repeats before it no longer count."""
         self.has_user = True
-        self.gained(at)
+        self.record_gain(at)
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
@@ -727,7 +727,7 @@ class VitalState:
     def record_accepted_work(self, at: float) -> None:
         """Record an ACCEPT or a checkpoint."""
         self.record_progress(at)
-        self.gained(at)
+        self.record_gain(at)
         self.idle_turns = 0
         self.refusals = ()
         self.recorded_results, self.stale_results = 0, 0.0
@@ -766,7 +766,7 @@ class VitalState:
         self.output = None
         self.resources = ()
         self.cut_answers = NOT_CUT
-        self.breakers = self.breakers.without_own()
+        self.breakers = self.breakers.without_process_breakers()
         if self.calls is not None:
             self.calls.rest()
 

@@ -19,13 +19,14 @@ from queenright.health.vital_facts import (
     OpenTool,
     after_refusal,
     context_is_full,
-    count,
-    dollars,
+    count_or_zero,
+    display_name,
     is_bare_exit,
     is_missing,
     is_stopped_by_user,
-    name,
-    seconds,
+    parse_dollars,
+    parse_seconds,
+    question_in,
     tail,
     was_cancelled,
 )
@@ -172,9 +173,9 @@ def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 
 def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if (cost := dollars(data.get("cost_usd"))) is not None:
+    if (cost := parse_dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
-        v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
+        v.unpriced_tokens -= min(count_or_zero(data.get("priced_tokens")), v.unpriced_tokens)
     is_late = v.is_late(at)
     if data.get("amends") or (not is_late and not v.record_end(at)):
         return
@@ -182,7 +183,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
-        kind = name(data.get("error_type") or "error")
+        kind = _provider_error(data)
         if was_cancelled(f"{kind} {data.get('error') or ''}"):
             return  # cancelled by a person or the agent: not a provider failure
         wait = None if is_late else rate_limit_seconds(data, at)
@@ -203,7 +204,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if is_late:
         return
     v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
-    duration = seconds(data.get("duration"))
+    duration = parse_seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
     is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
     is_unprompted = _is_unprompted(v, data, duration)
@@ -231,18 +232,18 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
-    v.model = name(data.get("model")) or v.model
-    v.provider = name(data.get("provider")) or v.provider
+    v.model = display_name(data.get("model")) or v.model
+    v.provider = display_name(data.get("provider")) or v.provider
 
 
 def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
     """Count the tokens of a model call and return its input tokens."""
-    received = count(data.get("input_tokens"))
-    used = received + count(data.get("output_tokens"))
+    received = count_or_zero(data.get("input_tokens"))
+    used = received + count_or_zero(data.get("output_tokens"))
     if used:
         v.tokens += used
         v.tokens_since_gain += used
-        if dollars(data.get("cost_usd")) is None:
+        if parse_dollars(data.get("cost_usd")) is None:
             v.unpriced_tokens += used
         v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
     return received
@@ -272,10 +273,10 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     v.start_records = True
     tool = OpenTool(
         call_id=str(data.get("call_id") or ""),
-        tool=name(data.get("tool")),
+        tool=display_name(data.get("tool")),
         node_id=event.node_id,
         started=at,
-        timeout=seconds(data.get("timeout")),
+        timeout=parse_seconds(data.get("timeout")),
         source_started=v.active_for,
     )
     opened = v.open_tools
@@ -285,13 +286,13 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         opened.append(tool)
         del opened[:-_OPEN_TOOLS]
     if v.waiting is None and asks_user(tool.tool):
-        v.begin_wait(WaitingReason.USER_INPUT, at)
+        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
 
 
 def _has_open_question(v: VitalState) -> bool:
-    return any(asks_user(one.tool) for one in v.open_tools or ())
+    return any(asks_user(tool.tool) for tool in v.open_tools or ())
 
 
 def _end_question(v: VitalState, at: float) -> None:
@@ -361,7 +362,7 @@ def call_signature(data: Mapping[str, Any]) -> str:
     """
     if data.get("args_hash") is None:
         return ""
-    tool, args = name(data.get("tool")), str(data["args_hash"])
+    tool, args = display_name(data.get("tool")), str(data["args_hash"])
     effect = _effect(data, tool)
     failed = tool_call_failed(data) and not _is_expected_failure(data, effect)
     result = None if data.get("result_hash") is None else str(data["result_hash"])
@@ -387,7 +388,7 @@ def _compared_result(args: str, result: str | None, effect: str | None) -> str |
 
 
 def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    tool = name(data.get("tool"))
+    tool = display_name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
@@ -410,7 +411,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     ran = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
     if ran is not None and asks_user(tool):
         _end_question(v, at)
-    duration = seconds(data.get("duration"))
+    duration = parse_seconds(data.get("duration"))
     if ran is None and duration is not None and v.tokens_from is not None:
         # No tokens are used while a tool runs, so that time does not count.
         v.tokens_from = min(at, v.tokens_from + duration)
@@ -477,10 +478,19 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
 
 
+def _provider_error(data: Mapping[str, Any]) -> str:
+    """Return the class of a failed model call's error; ``error`` if it has none."""
+    reported = display_name(data.get("error_type"))
+    if reported.isdecimal():
+        return reported  # the status of the answer
+    found = _failure_class(reported, str(data.get("error") or ""))
+    return found if found != UNCLASSIFIED else reported or "error"
+
+
 @lru_cache(256)
 def _failure_class(reported: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
-    return name(class_of_error(name(reported), error)) or UNCLASSIFIED
+    return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED
 
 
 def _parallel_turn(v: VitalState, turn: object, trace_id: str, began: float, at: float) -> object:
@@ -525,7 +535,7 @@ def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> 
     """Record a call that waits or polls. Polling again is not a repeat."""
     v._has_waited = True
     if v.calls is not None:
-        v.calls.changed()
+        v.calls.record_change()
     if not failed:
         _count_poll(v, result, at)
 
@@ -584,7 +594,7 @@ def _record_call(
             and not (failed or tells_all or v.stale_calls)
             and not v.calls.is_last(tool, args, compared)
         ):
-            v.calls.changed()
+            v.calls.record_change()
         may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
         if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
             if v._has_waited or effect == _POLLS:
@@ -603,7 +613,7 @@ def _record_call(
             effect is None and not is_note(tool)
         )
         if may_change and seen is Seen.NEVER and not failed:
-            v.calls.perhaps_changed()
+            v.calls.record_possible_change()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
@@ -669,9 +679,9 @@ def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
     v.refusals = ()
     v.fruitless = 0
     if seen is not Seen.BEFORE:
-        v.gained(at)
+        v.record_gain(at)
     if v.calls is not None and seen is Seen.NEVER:
-        v.calls.changed()
+        v.calls.record_change()
 
 
 def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 # Imported eagerly, otherwise the name would resolve to the module.
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.lazily import lazily
+from queenright.instrumentation.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from queenright.instrumentation.errors import QueenrightError
@@ -56,7 +56,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Imported lazily: the other modules (errors, names, redaction, ...) must not load the telemetry.
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "LlmCall": "step",

@@ -126,13 +126,13 @@ class ControlChannel:
         """Return waiting instructions, oldest first, and answer the nudges. Does not block."""
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
-        fresh = [one for one in waiting if not self._is_late(one)]
-        for one in fresh:
-            if isinstance(one, Nudge):
-                self._answers.send_outcome(one.instruction_id, "done")
+        fresh = [instruction for instruction in waiting if not self._is_late(instruction)]
+        for instruction in fresh:
+            if isinstance(instruction, Nudge):
+                self._answers.send_outcome(instruction.instruction_id, "done")
         with self._lock:
             # Terminations are answered when the run ends.
-            self._taken += [one for one in fresh if isinstance(one, Termination)]
+            self._taken += [instruction for instruction in fresh if isinstance(instruction, Termination)]
         return fresh
 
     def close(self, checkpoint_id: str = "") -> None:
@@ -149,8 +149,8 @@ class ControlChannel:
             self._closed.set()
             unanswered = [*self._waiting, *self._taken]
             self._waiting, self._taken = deque(), []
-        for one in unanswered:
-            self._answer_after_end(one)
+        for instruction in unanswered:
+            self._answer_after_end(instruction)
 
     def drain(self, seconds: float) -> None:
         """Wait at most ``seconds`` for running terminations and unsent answers."""
@@ -196,12 +196,12 @@ class ControlChannel:
             now=now,
             ahead=ahead,
         )
-        new = [one for one in instructions if self._is_new(one.instruction_id)]
-        for one in new:
-            if isinstance(one, InvalidInstruction):
-                self._answers.send_outcome(one.instruction_id, "refused", detail=one.reason)
+        new = [instruction for instruction in instructions if self._is_new(instruction.instruction_id)]
+        for instruction in new:
+            if isinstance(instruction, InvalidInstruction):
+                self._answers.send_outcome(instruction.instruction_id, "refused", detail=instruction.reason)
             else:
-                self._deliver(one)
+                self._deliver(instruction)
         return bool(new)
 
     def _is_new(self, instruction_id: str) -> bool:
@@ -214,59 +214,69 @@ class ControlChannel:
 
     # -- delivering -----------------------------------------------------------------------------
 
-    def _deliver(self, one: Instruction) -> None:
-        if isinstance(one, Nudge) and self._on_nudge is not None:
-            self._nudges.put(partial(self._call, one, partial(self._on_nudge, one)))
-        elif isinstance(one, Termination) and self._on_terminate is not None:
-            self._terminations.put(partial(self._call, one, partial(self._on_terminate, one.reason)))
+    def _deliver(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Nudge) and self._on_nudge is not None:
+            self._nudges.put(partial(self._call, instruction, partial(self._on_nudge, instruction)))
+        elif isinstance(instruction, Termination) and self._on_terminate is not None:
+            self._terminations.put(
+                partial(self._call, instruction, partial(self._on_terminate, instruction.reason))
+            )
         elif not self._keep_unhandled:
-            callback = "on_nudge" if isinstance(one, Nudge) else "on_terminate"
-            self._answers.send_outcome(one.instruction_id, "refused", detail=f"this worker has no {callback}")
+            callback = "on_nudge" if isinstance(instruction, Nudge) else "on_terminate"
+            self._answers.send_outcome(
+                instruction.instruction_id, "refused", detail=f"this worker has no {callback}"
+            )
         else:
             with self._lock:
                 has_room = len(self._waiting) < _WAITING and not self._closed.is_set()
                 if has_room:
-                    self._waiting.append(one)
-            if not has_room and not self._is_late(one):
+                    self._waiting.append(instruction)
+            if not has_room and not self._is_late(instruction):
                 self._answers.send_outcome(
-                    one.instruction_id, "failed", detail=f"{_WAITING} instructions already wait to be taken"
+                    instruction.instruction_id,
+                    "failed",
+                    detail=f"{_WAITING} instructions already wait to be taken",
                 )
 
-    def _call(self, one: Instruction, function: Callable[[], object]) -> None:
+    def _call(self, instruction: Instruction, function: Callable[[], object]) -> None:
         """Call the agent's callback and suppress whatever it raises."""
-        if self._is_late(one):
+        if self._is_late(instruction):
             return
         outcome, checkpoint_id, detail = "done", None, ""
         try:
             returned = function()
-            checkpoint_id = returned if isinstance(one, Termination) and isinstance(returned, str) else None
+            checkpoint_id = (
+                returned if isinstance(instruction, Termination) and isinstance(returned, str) else None
+            )
         except BaseException as error:
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
                 outcome, detail = "failed", _error_message(error)
                 warn_once(
                     "Queenright called the agent's callback for an instruction, which raised %s", detail
                 )
-        self._answers.send_outcome(one.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id)
+        self._answers.send_outcome(
+            instruction.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id
+        )
 
-    def _is_late(self, one: Instruction) -> bool:
+    def _is_late(self, instruction: Instruction) -> bool:
         """Return whether an instruction is too late to deliver; if so, answer it."""
         if self._closed.is_set():
-            self._answer_after_end(one)
+            self._answer_after_end(instruction)
             return True
-        if one.expires_at <= self._clock():
-            self._answers.send_outcome(one.instruction_id, "refused", detail="it has expired")
+        if instruction.expires_at <= self._clock():
+            self._answers.send_outcome(instruction.instruction_id, "refused", detail="it has expired")
             return True
         return False
 
     # -- answering ------------------------------------------------------------------------------
 
-    def _answer_after_end(self, one: Instruction) -> None:
-        if isinstance(one, Termination):
+    def _answer_after_end(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Termination):
             self._answers.send_outcome(
-                one.instruction_id, "done", detail="the run ended", checkpoint_id=self._checkpoint_id
+                instruction.instruction_id, "done", detail="the run ended", checkpoint_id=self._checkpoint_id
             )
         else:
-            self._answers.send_outcome(one.instruction_id, "refused", detail="the run has ended")
+            self._answers.send_outcome(instruction.instruction_id, "refused", detail="the run has ended")
 
 
 def _error_message(error: BaseException) -> str:

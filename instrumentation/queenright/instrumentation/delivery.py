@@ -97,7 +97,7 @@ class Delivery:
         self._closed = False
         self._give_up_at = 0.0
         self._reset()
-        after_fork_in_child(self._forked)
+        after_fork_in_child(self._reset_after_fork)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class Delivery:
         self._failures = 0
         self._delivered = False
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         # Queued items and the connection belong to the parent.
         self._records.items.clear()
         self._spans.items.clear()

@@ -18,7 +18,7 @@ from queenright.instrumentation.shell_effects import (
     COMMAND_HEAD,
     MIN_WAIT_SECONDS,
     effect_of_command,
-    seconds_slept,
+    sleep_seconds,
     words_in,
 )
 
@@ -125,6 +125,10 @@ _ASKS: Final = words_in(
     exit_plan_mode get_user_input human_input send_msg_to_user
     """
 )
+_ASKING: Final = re.compile(
+    "|".join(name.replace("_", "[^a-z0-9]*") for name in sorted(_ASKS)), re.IGNORECASE
+)
+_QUESTIONS: Final = ("question", "questions", "prompt", "message", "text", "query", "plan")
 _SHELLS: Final = words_in(
     """
     bash shell sh zsh fish ksh dash nu pwsh
@@ -214,6 +218,21 @@ def asks_user(name: str) -> bool:
     return _tool(name).asks_user
 
 
+def names_question_tool(text: str) -> bool:
+    """Return whether a text may name a tool that asks a person; False is certain."""
+    return _ASKING.search(text) is not None
+
+
+def question_of(tool: str, arguments: object) -> str:
+    """Return the question of a call to a person, else the tool's name; "" if the call asks nobody."""
+    if not asks_user(tool):
+        return ""
+    arguments = _parse_arguments(arguments)
+    if isinstance(arguments, Mapping) and isinstance(several := arguments.get("questions"), list):
+        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in several)}
+    return _text_in(arguments, _QUESTIONS).strip() or tool
+
+
 def speaks(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
@@ -264,11 +283,11 @@ def _effect_of_action(arguments: object) -> Effect | None:
     return _tool(action).effect if _ACTION.fullmatch(action) else None
 
 
-def seconds_waited(tool: str, arguments: object) -> float:
-    """Return how many seconds a call waits at least, by its arguments; 0 if they do not tell."""
+def wait_seconds(tool: str, arguments: object) -> float:
+    """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
     traits = _tool(tool)
     if traits.command_in:
-        return seconds_slept(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
+        return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
     return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
@@ -280,13 +299,9 @@ def effect_facts(tool: str, arguments: object) -> dict[str, str]:
 
 def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     """Return the first of the arguments ``keys`` as text; plain text is returned as it is."""
+    arguments = _parse_arguments(arguments)
     if isinstance(arguments, str):
-        if arguments[:1] != "{":
-            return arguments
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return ""
+        return arguments
     if not isinstance(arguments, Mapping):
         return ""
     value: Any = next((arguments[key] for key in keys if arguments.get(key)), "")
@@ -294,6 +309,16 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
         # ["bash", "-lc", "..."]: the last item is the command.
         value = value[-1] if len(value) > 2 and str(value[1]).startswith("-") else " ".join(map(str, value))
     return value if isinstance(value, str) else ""
+
+
+def _parse_arguments(arguments: object) -> object:
+    """Return the object of JSON arguments, None if they cannot be read; other arguments as they are."""
+    if not isinstance(arguments, str) or arguments[:1] != "{":
+        return arguments
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _declared_wait(arguments: object) -> float:

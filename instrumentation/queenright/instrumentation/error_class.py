@@ -1,8 +1,8 @@
 """
-Classes of errors: errors of one class are the same trouble, whatever names, paths and numbers they carry.
+Error classes: errors of one class have the same cause and differ only in names, paths and numbers.
 
-Clients report an error's type in many ways: an exception's name, `error`, an exit code, nothing at all. Where
-the type says nothing, the class comes from the text. Recorded runs and live telemetry use the same functions.
+Clients report an error's type in many ways: an exception's name, `error`, an exit code, or not at all. If the
+type is not specific, the class comes from the text. Recorded runs and live telemetry use the same functions.
 """
 
 from __future__ import annotations
@@ -16,21 +16,29 @@ from typing import Final
 from queenright.instrumentation.effect import READING, Effect
 
 SHELL_REFUSED: Final = "refused by the shell"
-"""The class of text that a shell could not run: no such command, or no valid syntax."""
+"""Class of commands that a shell could not run: unknown command or invalid syntax."""
 
 _CLASS_LIMIT: Final = 80
 _TAIL: Final = 4_000
-"""Characters, from the end, in which the name of an error is looked for."""
+"""Characters at the end of a text that are searched for an error's name."""
 _LINE: Final = 400
-_SHORTEST_ARGUMENT: Final = 3
+_MIN_ARGUMENT_LENGTH: Final = 3
 
 _NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
-# What differs between two errors of one class: names in quotes, paths, numbers.
-_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*|\b(?=[a-zA-Z_]*\d)\w+""")
+# What differs between two errors of one class: names in quotes, paths, ids, measures, numbers. Not the code
+# of a status ("HTTP 404").
+_PARTICULAR: Final = re.compile(
+    r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*"""
+    r"""|\b(?P<code>[45]\d\d)\b(?i:(?<=HTTP ...)|(?<=HTTP/1.1 ...)|(?<=(?:code|atus|rror)[ :=]...)"""
+    r"""|(?<=(?:code|atus|rror): ...))"""
+    r"""|\b[0-9a-fA-F]{8}(?:(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]*)\b"""
+    r"""|\b\d+(?:[.,:]\d+)*(?: ?(?:[mnu\u00b5]s|s(?:ec(?:ond)?s?)?|min(?:ute)?s?)\b|\b)"""
+    r"""|\b(?=[a-zA-Z_]*\d)\w+"""
+)
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -61,14 +69,14 @@ _SHELL_REFUSED: Final = re.compile(
     r"|<returncode>12[67]</returncode>|^.{0,40}\bexit(?:ed with)?(?: code| status)?[: ]{1,2}12[67]\b",
     re.MULTILINE | re.IGNORECASE,
 )
-# Without any of these words no shell refuses anything: a search for them takes a tenth of the time.
+# Every refusal of a shell contains one of these; searching for them takes a tenth of the time.
 _SHELL_HINT: Final = re.compile(
     r"not found|yntax error|arse error|unexpected (?:EOF|end)|recognized|ommandNotFound|nknown command"
     r"|cannot execute|No such file|12[67]|COMMAND NOT"
 )
 
 NOT_ACCEPTED: Final = "not accepted"
-"""The class of an answer that refuses what was handed in."""
+"""Class of responses that reject a submission."""
 
 _NOT_ACCEPTED: Final = re.compile(
     r"(?:\W*|.*[.!:\n]\s*)(?:(?:the|your|this) )?(?:\w+ )?(?:(?:is|was|has been) )?"
@@ -84,7 +92,7 @@ _REFUSES_EDIT: Final = re.compile(
     r"|modif|accept|unique\b|valid\b|pars|locat|sav)))",
     re.IGNORECASE,
 )
-"""A refusal begins its first sentence with the failure, or says it there of what was handed in."""
+"""The first sentence of a refusal starts with the failure, or states it about the submission."""
 _REFUSES_CALL: Final = re.compile(
     r"\W*(?:(?:invalid|unknown|unrecogni[sz]ed|illegal|unsupported) "
     r"(?:action|command|tool|function|operation|argument|input|parameter)s?\b"
@@ -93,24 +101,24 @@ _REFUSES_CALL: Final = re.compile(
 )
 _FAILED_STATUS: Final = frozenset({"error", "failed", "failure"})
 _FAILURE_KEY: Final = re.compile(r'"(?:error|success|ok|isError|is_error|status)"')
-"""Keys of an object that can tell a failure: text without any of them is not parsed."""
+"""Keys that may report a failure; text without any of them is not parsed."""
 _END: Final = 60
-_LONGEST_REFUSAL: Final = 400
-"""Characters: a longer result that reports no failure is output, whatever it quotes."""
+_MAX_REFUSAL_LENGTH: Final = 400
+"""Characters; a longer result without a reported failure is regular output."""
 
 
 def is_refused_by_shell(text: str) -> bool:
-    """Return whether a shell says that it could not run what it was given."""
+    """Return whether a text is a shell's error about a command that it could not run."""
     text = text[-_TAIL:]
     return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
 
 
 def unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
     """
-    Return the class of the failure that a result tells although its call reports none; "" if it tells none.
+    Return the class of a failure in the result of a call that reports none; "" without one.
 
-    A shell could not run the command, a tool does not know the action, what was handed in was not accepted,
-    an edit was refused, or an object says that it is an error. What reads may only quote such words.
+    A shell could not run the command, a tool does not know the action, a submission or an edit was rejected,
+    or an object contains an error. Results of reading calls are skipped, because they may quote such text.
     """
     if effect in READING:
         return ""
@@ -123,7 +131,7 @@ def unreported_failure(result: object, effect: str | None, arguments: object = N
             return ""  # cut, or no JSON
     if isinstance(result, Mapping):
         return _failure_of_object(result, arguments)
-    if not isinstance(result, str) or len(result) > _LONGEST_REFUSAL:
+    if not isinstance(result, str) or len(result) > _MAX_REFUSAL_LENGTH:
         return ""
     if is_refused_by_shell(result):
         return SHELL_REFUSED
@@ -135,7 +143,7 @@ def unreported_failure(result: object, effect: str | None, arguments: object = N
 
 
 def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
-    """Return the class of the failure that an object tells: by its flags, or by an error alone."""
+    """Return the class of the failure that an object reports, by its flags or its error."""
     error = result.get("error")
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("type") or "error"
@@ -153,14 +161,14 @@ def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
 
 def error_class(text: str, arguments: object = None) -> str:
     """
-    Return the class of an error's text: the name of its exception, or its words without what is particular.
+    Return the class of an error's text: the name of its exception, else its first sentence, generalized.
 
-    Of words the first sentence counts, without what it repeats of the call's arguments: tools repeat what
-    they were asked for, and then what might be meant. ``error`` if the text says nothing.
+    Names, paths, numbers and text repeated from the call's arguments are replaced by ``~``. ``error`` if the
+    text is empty.
 
     Args:
-        text: What was reported; the end matters most.
-        arguments: What the call was made with; None if that is not known.
+        text: The reported text; its end matters most.
+        arguments: The arguments of the call; None if unknown.
     """
     text = text[-_TAIL:]
     if is_refused_by_shell(text):
@@ -174,8 +182,8 @@ def error_class(text: str, arguments: object = None) -> str:
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
     before, _, last = line.rpartition(": ")
     if " " in before and _ONE_WORD.fullmatch(last) is not None and _TELLING.search(before) is not None:
-        line = f"{before}: ~"  # what it failed with
-    return _PARTICULAR.sub("~", line[:_LINE])[:_CLASS_LIMIT] or "error"
+        line = f"{before}: ~"  # the last word is a value
+    return _PARTICULAR.sub(lambda found: found["code"] or "~", line[:_LINE])[:_CLASS_LIMIT] or "error"
 
 
 def class_of_error(error_type: str, text: str) -> str:
@@ -209,5 +217,5 @@ def _texts_of(arguments: object) -> list[str]:
         except (ValueError, RecursionError):
             return []  # cut
     values = arguments.values() if isinstance(arguments, Mapping) else [arguments]
-    texts = [value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_ARGUMENT]
+    texts = [value for value in values if isinstance(value, str) and len(value) >= _MIN_ARGUMENT_LENGTH]
     return sorted(texts, key=len, reverse=True)

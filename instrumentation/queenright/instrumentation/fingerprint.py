@@ -31,7 +31,7 @@ _NODES: Final = 5_000
 
 _DEPTH: Final = 24
 
-_KEYS: Final = 4_096
+_MAX_CACHED_KEYS: Final = 4_096
 """Maximum number of cached keys."""
 
 _MAX_KEYED: Final = 4_096
@@ -43,10 +43,10 @@ _MAX_TEXT: Final = _JSON_LIMIT
 _SEARCHED_FOR_ARGUMENTS: Final = 65_536
 """A longer result contains more than its arguments."""
 _SEARCHED_FOR_FAILURE: Final = 4_096
-_MOST_TEXTS: Final = 16
-_SHORTEST_SENTENCE: Final = 16
+_MAX_TEXTS: Final = 16
+_MIN_SENTENCE_LENGTH: Final = 16
 """A result that repeats a shorter argument may be an answer, for example of a lookup."""
-_SHORTEST_TEXT: Final = 4
+_MIN_TEXT_LENGTH: Final = 4
 """A shorter argument may be in a result by chance."""
 
 # Keys, in lower case and without `_`, `-`, `.`, whose scalar values are new for every call.
@@ -62,12 +62,12 @@ _TIME_KEYS = """
     executiontime executiontimems processingtime processingtimems walltime walltimeseconds
 """
 _VOLATILE_KEYS: Final = frozenset((_ID_KEYS + _TIME_KEYS).split())
-# The ones that belong to the call itself, whatever it is about. A request may be what it decides about.
+# Ids of the call itself. Not of a request: a call may decide about one.
 _CALL_ID_KEYS: Final = """
     callid toolcallid tooluseid functioncallid xrequestid traceid spanid parentspanid
     traceparent correlationid invocationid idempotencykey nonce
 """
-_OF_CALL: Final = frozenset(_CALL_ID_KEYS.split())
+_CALL_KEYS: Final = frozenset(_CALL_ID_KEYS.split())
 _TIME_OF_CALL: Final = frozenset({"timestamp", "now", "currenttime", "requesttime"})
 # These may also be real values (opening hours, a time to book): only clock readings are masked.
 _MAYBE_KEYS: Final = frozenset(
@@ -120,7 +120,7 @@ _POSITION = re.compile(
     r"|(?<=#.))\d*"
     r"|(?<=[\w)]:.)\d*(?=[:,)\s]|\Z)|(?<=[(,].)\d*(?=[,)]))"
 )
-# What a failure looks like in the result of a tool that does not report it.
+# Failure formats in results of tools that report no error status.
 _FAILURE_SHAPE = re.compile(
     r"Traceback \(most recent call last\)|^[ \t]*File \"[^\"\n]+\", line \d"
     r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^[ \t]*(?:  |\t)at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
@@ -146,7 +146,7 @@ _FAILED: Final = re.compile(
     re.MULTILINE,
 )
 _FAILED_HINTS: Final = ("rror", "xception", "Traceback", "fatal", "failed", "refused", "timed out", "memory")
-# Which try of a call failed: the next one fails in the same way, whatever its arguments.
+# Attempt numbers: a later attempt fails the same way.
 _ATTEMPT: Final = re.compile(
     r"\b(?:attempt|retry)(?: (?:number|no\.?))?[ :=#]{0,2}\d+(?: ?(?:/|of|out of) ?\d+)?(?!\w)"
     r"|\b\d+(?:st|nd|rd|th)?(?: ?(?:/|of|out of) ?\d+)? (?:(?:failed|unsuccessful) )?"
@@ -169,7 +169,7 @@ _STEP_COUNT_BEGINS: Final = frozenset("sStTaAiI[(*#")
 _ELEMENT_KEYS: Final = frozenset(
     {"ref", "selector", "element", "element_id", "bid", "xpath", "index", "coordinate"}
 )
-# A result that says that nothing was found: in words, or as an object with an empty list.
+# A result without matches: as text, or as an object with an empty list.
 _NOTHING_FOUND = re.compile(
     r"""["\s]*(?:exit[ _]code:?[ _]1\b|<returncode>\s*[01]\s*</returncode>|</?output>|[\s.()])*(?:"""
     r"no (?:output|content|data)|\[\]|None|null|nothing(?: was)? found[^\n]{0,60}"
@@ -180,8 +180,8 @@ _NOTHING_FOUND = re.compile(
     re.IGNORECASE,
 )
 _NOTHING_FOUND_LIMIT: Final = 160
-_BEGINS_NOTHING: Final = frozenset({"", *"nN0zZfFeE<[](.'o \n\""})
-"""The second character of such a form: the first is that of its type."""
+_NOTHING_FOUND_STARTS: Final = frozenset({"", *"nN0zZfFeE<[](.'o \n\""})
+"""Possible second characters; the first marks the type."""
 # A text without any of these contains no id.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
 # A clock reading has seconds; a time without them was chosen by someone.
@@ -220,7 +220,7 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
     found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
     message), line and column numbers and the number of the attempt are ignored too. So are times and sizes in
-    a text that tells of a failure, if the arguments are equal. Codes ("HTTP 404") count. Never raises.
+    a text that reports a failure, if the arguments are equal. Codes ("HTTP 404") count. Never raises.
 
     Args:
         result: The result: text or any value.
@@ -238,11 +238,11 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
                 if text not in canonical:
                     continue
             canonical = canonical.replace(text, "~")
-            repeats = repeats or len(text) >= _SHORTEST_SENTENCE
+            repeats = repeats or len(text) >= _MIN_SENTENCE_LENGTH
         if repeats and _WORD.search(canonical) is None:
             return NOTHING_NEW
     if (
-        canonical[1:2] in _BEGINS_NOTHING
+        canonical[1:2] in _NOTHING_FOUND_STARTS
         and len(canonical) <= _NOTHING_FOUND_LIMIT
         and _NOTHING_FOUND.fullmatch(canonical) is not None
     ):
@@ -322,15 +322,15 @@ def _texts_of(arguments: object) -> list[str]:
             except (ValueError, RecursionError):
                 return []  # truncated JSON
         if isinstance(arguments, str):
-            return [text] if len(text) >= _SHORTEST_TEXT else []
+            return [text] if len(text) >= _MIN_TEXT_LENGTH else []
     if not isinstance(arguments, Mapping):
         return []
     texts: list[str] = []
-    for value in list(arguments.values())[:_MOST_TEXTS]:
-        each = value[:_MOST_TEXTS] if isinstance(value, list | tuple) else (value,)
-        texts += [one.strip() for one in each if isinstance(one, str)]
-    texts = [text for text in texts if len(text) >= _SHORTEST_TEXT]
-    return sorted(texts, key=len, reverse=True)[:_MOST_TEXTS] if len(texts) > 1 else texts
+    for value in list(arguments.values())[:_MAX_TEXTS]:
+        each = value[:_MAX_TEXTS] if isinstance(value, list | tuple) else (value,)
+        texts += [item.strip() for item in each if isinstance(item, str)]
+    texts = [text for text in texts if len(text) >= _MIN_TEXT_LENGTH]
+    return sorted(texts, key=len, reverse=True)[:_MAX_TEXTS] if len(texts) > 1 else texts
 
 
 def _of_text(text: str, *, of_arguments: bool) -> str:
@@ -460,7 +460,7 @@ def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
             parts.append(",")
         parts.append("]")
     else:
-        parts.append(_described(value, of_arguments=parts.of_arguments))
+        parts.append(_describe(value, of_arguments=parts.of_arguments))
 
 
 def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
@@ -507,12 +507,12 @@ def _classify_key(key: str) -> tuple[str, _Test, _Test]:
         is_volatile = _is_measured
     elif normalized in _MAYBE_KEYS:
         is_volatile = _is_clock_reading
-    if normalized in _OF_CALL:
+    if normalized in _CALL_KEYS:
         is_of_call = _is_generated
     elif normalized in _TIME_OF_CALL:
         is_of_call = _is_clock_reading
     entry = (f"{key!r}:", is_volatile, is_of_call)
-    if len(_keys) < _KEYS and len(key) < 100:
+    if len(_keys) < _MAX_CACHED_KEYS and len(key) < 100:
         _keys[key] = entry
     return entry
 
@@ -540,7 +540,7 @@ def _normalize_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "").replace(".", "")
 
 
-def _described(value: object, *, of_arguments: bool = False) -> str:
+def _describe(value: object, *, of_arguments: bool = False) -> str:
     """Return the canonical form of a value that is not JSON."""
     if isinstance(value, str | bool | int | float | UUID):  # subclasses: enumerations and the like
         return '"' + _mask(str(value), of_arguments=of_arguments)
@@ -555,7 +555,7 @@ def _described(value: object, *, of_arguments: bool = False) -> str:
     return "<" + scrub(repr(value))
 
 
-_dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_described).encode
+_dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_describe).encode
 
 NOTHING_NEW: Final = _digest("~")
 """Fingerprint of a result that only repeats its arguments."""

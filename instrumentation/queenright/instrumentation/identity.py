@@ -1,4 +1,4 @@
-"""Names and ids of agents, sessions and incarnations."""
+"""Functions that generate ids, and validate names and session ids."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _UNSEEN: Final = re.compile(
     r"[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0001-\U000e007f]+"
 )
 """Invisible characters that would make two different names look the same."""
-_NOTHING: Final = re.compile(
-    r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+"
-)
+_BLANK: Final = re.compile(r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+")
 
 
 _RANDOM_BATCH: Final = 200
@@ -68,10 +66,10 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     """
     Return a name that is safe as a label, in a log line and on a page.
 
-    Control characters are removed and secrets are masked (``mask_name``). A name longer than ``limit`` is cut
-    and ends in a hash of the whole name, so that different names stay different. Blank names, ``.`` and
-    ``..`` (which have a meaning in URLs) become empty. Workers and the service both call this, so that an
-    agent has the same name everywhere.
+    Control characters are replaced by spaces and secrets are masked (``mask_name``). A name longer than
+    ``limit`` is cut and ends in a hash of the whole name, so that different names stay different. Blank
+    names, ``.`` and ``..`` (which have a meaning in URLs) become empty. Workers and the service both call
+    this, so that an agent has the same name everywhere.
     """
     if not text.isprintable():
         text = _CONTROL.sub(" ", _UNSEEN.sub("", _ESCAPE.sub("", text)))
@@ -88,7 +86,7 @@ def _blank(text: str) -> bool:
     # Fast path: the first letter decides for nearly every name.
     if not text or (text[0].isascii() and text[0] != "."):
         return False
-    return text in (".", "..") or (not text.isascii() and _NOTHING.fullmatch(text) is not None)
+    return text in (".", "..") or (not text.isascii() and _BLANK.fullmatch(text) is not None)
 
 
 def check_session_id(session_id: str) -> str:

@@ -74,9 +74,9 @@ def parse_instructions(
     instructions = []
     for item in items[:_ITEM_LIMIT]:
         if isinstance(item, dict) and all(item.get(key) in (None, value) for key, value in identity.items()):
-            one = _parse_instruction(item, now, ahead)
-            if one is not None:
-                instructions.append(one)
+            instruction = _parse_instruction(item, now, ahead)
+            if instruction is not None:
+                instructions.append(instruction)
     return instructions
 
 

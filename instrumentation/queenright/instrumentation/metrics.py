@@ -216,7 +216,7 @@ class AgentSeries:
         key = ("step", node, verdict)
         bound = self._bound.get(key)
         if bound is None:
-            name = self._bounded("node", node)
+            name = self._bound_label("node", node)
             self._start_at_zero(self._families.steps, name, VERDICTS)
             count = self._child(self._families.steps, name, verdict)
             bound = _CounterWithDuration(count, self._child(self._families.step_duration, name))
@@ -230,7 +230,7 @@ class AgentSeries:
         key = ("tool", tool, outcome)
         bound = self._bound.get(key)
         if bound is None:
-            name = self._bounded("tool", tool)
+            name = self._bound_label("tool", tool)
             self._start_at_zero(self._families.tool_calls, name, names.ToolOutcome)
             count = self._child(self._families.tool_calls, name, outcome)
             bound = _CounterWithDuration(count, self._child(self._families.tool_duration, name))
@@ -241,7 +241,7 @@ class AgentSeries:
         """Count tokens."""
         bound = self._bound.get(("model", model))
         if bound is None:
-            name = self._bounded("model", model)
+            name = self._bound_label("model", model)
             bound = tuple(
                 self._child(self._families.tokens, name, direction).inc for direction in ("input", "output")
             )
@@ -256,7 +256,7 @@ class AgentSeries:
 
     def count_error(self, error_type: str) -> None:
         """Count an error."""
-        name = self._bounded("error_type", error_type)
+        name = self._bound_label("error_type", error_type)
         self._child(self._families.errors, name).inc()
 
     def set_checkpoint(self, time: float) -> None:
@@ -311,7 +311,7 @@ class AgentSeries:
         for value in values:
             self._child(family, name, value)
 
-    def _bounded(self, label: str, value: str) -> str:
+    def _bound_label(self, label: str, value: str) -> str:
         """Return ``value``, or ``other`` if the label has reached its limit."""
         values = self._values.setdefault(label, set())
         if value in values:

@@ -55,7 +55,7 @@ CAPACITY: Final = 10_000
 """Maximum tracked open spans; further ones are counted as dropped."""
 
 _FLUSH_SECONDS: Final = 2.0
-_LONGEST_READ: Final = 16_384
+_MAX_READ_BYTES: Final = 16_384
 """Maximum characters of an attribute; must equal the service's limit, so that long ids match."""
 _EXCEPTION_TYPE: Final = "exception.type"
 
@@ -329,7 +329,7 @@ def _first(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
     for name in spellings:
         value = attributes.get(name)
         if isinstance(value, str | int | float) and value != "":
-            return str(value)[:_LONGEST_READ]
+            return str(value)[:_MAX_READ_BYTES]
     return ""
 
 

@@ -20,16 +20,16 @@ _WINDOW: Final = 16_384
 """Maximum characters from the end of a text that are processed, which bounds the cost of a huge text."""
 
 _NAMES_KEPT: Final = 16_384
-_LONGEST_KEPT: Final = 256
-_SHORTEST_NAME: Final = 12
+_MAX_CACHED_LENGTH: Final = 256
+_MIN_NAME_LENGTH: Final = 12
 """Every secret shape is at least this long."""
 # Fast path for most names and ids: digits of an id or a hash, or one plain word.
 _HARMLESS_NAME = re.compile(r"[0-9a-f-]{1,80}|[a-z_-]{1,40}")
 
-_SHORTEST: Final = 6
+_MIN_LENGTH: Final = 6
 """Shorter values occur in too many ordinary words to be masked everywhere."""
-_SHORTEST_GUESSED: Final = 8
-_SHORTEST_SHAPE: Final = 16
+_MIN_GUESSED_LENGTH: Final = 8
+_MIN_SHAPE_LENGTH: Final = 16
 """The shortest shape of only letters and underscores: ``sk_live_`` and eight more."""
 
 # Names of variables and headers whose values are probably secret.
@@ -143,11 +143,11 @@ _BARE = re.compile(
     r"(?<![A-Za-z0-9/+_.-])(?:[A-Za-z0-9/+]{40}|[A-Za-z0-9/+]{86}==)(?![A-Za-z0-9/+=_-]|\.\w)"
     r"|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{50,54}JQQJ99[A-Za-z0-9]{20,30}|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})(?![A-Za-z0-9])"
 )
-_SHORTEST_BARE: Final = 40
-_SHORTEST_PHRASE: Final = 16
+_MIN_BARE_LENGTH: Final = 40
+_MIN_PHRASE_LENGTH: Final = 16
 """Shorter hyphenated words are ordinary: ``out-of-date``, ``single-sign-on``."""
 _SEPARATORS = str.maketrans("", "", "/+=")
-_MOST_ALIKE: Final = 12
+_MIN_CHANGES: Final = 12
 """Text written by people switches between lower case, upper case and digits less often per 40 characters."""
 
 # Words that may follow "password is" or "passwd" and are not a password. Any other word may be one; a rule
@@ -240,7 +240,7 @@ _NEXT_WORD = re.compile(
     r"(?:the|it|its|he|she|we|you|your|my|his|her|they|this|that|user|username|login|i)\b)"
     rf"({_WORD})"
 )
-_MOST_WORDS: Final = 24
+_MAX_WORDS: Final = 24
 """Maximum words of a passphrase: the length of the longest wallet seed phrase."""
 _NO_SECRET_BEGINS: Final = ("(", "-", "/", "$", "|", "&", ";", "#", "")
 _VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
@@ -309,7 +309,7 @@ class _HiddenValues:
         self._lock = threading.Lock()
 
     def add(self, values: Iterable[str]) -> None:
-        forms = {form for value in values if len(value) >= _SHORTEST for form in _forms(value)}
+        forms = {form for value in values if len(value) >= _MIN_LENGTH for form in _forms(value)}
         if not forms <= set(self.forms):
             with self._lock:
                 # Replaced as a whole, so that readers need no lock.
@@ -348,7 +348,7 @@ def hide_named(values: Mapping[str, str]) -> None:
 
 
 def _may_be_secret(value: str) -> bool:
-    return len(value) >= _SHORTEST_GUESSED and not value.isalpha() and not value.startswith(("/", "~", "."))
+    return len(value) >= _MIN_GUESSED_LENGTH and not value.isalpha() and not value.startswith(("/", "~", "."))
 
 
 def _forms(value: str) -> set[str]:
@@ -357,7 +357,7 @@ def _forms(value: str) -> set[str]:
         quoted.add(quote(value.encode("utf-8", "replace"), safe=safe))
     # Control characters are removed, as in the text that is searched.
     forms = {_CONTROL.sub("", form) for form in (value, value.strip(), *quoted)}
-    return {form for form in forms if len(form) >= _SHORTEST and form not in MASK}
+    return {form for form in forms if len(form) >= _MIN_LENGTH and form not in MASK}
 
 
 def redact(text: str, limit: int = 500) -> str:
@@ -383,7 +383,12 @@ def redact(text: str, limit: int = 500) -> str:
     for form in hidden:
         if form in window:
             window = window.replace(form, MASK)
-    if is_whole and len(window) < _SHORTEST_SHAPE and window.replace("_", "a").isalpha() and window.isascii():
+    if (
+        is_whole
+        and len(window) < _MIN_SHAPE_LENGTH
+        and window.replace("_", "a").isalpha()
+        and window.isascii()
+    ):
         return window[-limit:]  # a plain word, like most keys
     if not is_whole:
         # The window may start inside a secret: drop the rest of the first word.
@@ -489,7 +494,7 @@ def _find_behind_colon(match: re.Match[str]) -> tuple[int, int] | None:
 def _clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
     """Yield the start and text of each word up to the end of the clause."""
     start, word = match.start("bare"), match["bare"]
-    for _ in range(_MOST_WORDS):
+    for _ in range(_MAX_WORDS):
         yield start, word.rstrip(_TRAILING)
         following = _NEXT_WORD.match(match.string, start + len(word))
         if word[-1] in _CLAUSE_END or following is None or MASK in following[1]:
@@ -533,7 +538,9 @@ def _find_after_passwd(match: re.Match[str]) -> tuple[int, int]:
 
 
 def _is_random(text: str) -> bool:
-    return len(text) >= _SHORTEST and re.search(r"\d", text) is not None and text[0] not in _NO_SECRET_BEGINS
+    return (
+        len(text) >= _MIN_LENGTH and re.search(r"\d", text) is not None and text[0] not in _NO_SECRET_BEGINS
+    )
 
 
 def _is_quoted_secret(match: re.Match[str]) -> bool:
@@ -572,7 +579,7 @@ def _is_given(match: re.Match[str], text: str) -> bool:
     if match["quoted"] is not None:
         return True
     # Any word may follow "password", so require more evidence.
-    is_phrase = len(text) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
+    is_phrase = len(text) >= _MIN_PHRASE_LENGTH and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
     return _is_random(text) or bool(is_phrase) or (_ends_clause(match) and _is_behind(_GIVEN_BEFORE, match))
 
 
@@ -587,7 +594,7 @@ def _ends_clause(match: re.Match[str]) -> bool:
 
 def _mask_keys(word: re.Match[str]) -> str:
     text = _SHAPE.sub(MASK, word[0])
-    if len(text) >= _SHORTEST_BARE:
+    if len(text) >= _MIN_BARE_LENGTH:
         text = _BARE.sub(_mask_bare_key, text)
     return text
 
@@ -595,9 +602,9 @@ def _mask_keys(word: re.Match[str]) -> str:
 def _mask_bare_key(match: re.Match[str]) -> str:
     text = match[0].translate(_SEPARATORS)
     kinds = [1 if c.isdigit() else 2 if c.isupper() else 3 for c in text]
-    changes = sum(one != other for one, other in itertools.pairwise(kinds))
+    changes = sum(kind != other for kind, other in itertools.pairwise(kinds))
     # A hexadecimal hash has letters of only one case.
-    return MASK if len(set(kinds)) == 3 and changes >= _MOST_ALIKE else match[0]
+    return MASK if len(set(kinds)) == 3 and changes >= _MIN_CHANGES else match[0]
 
 
 def mask_name(name: str) -> str:
@@ -609,11 +616,11 @@ def mask_name(name: str) -> str:
     not masked.
     """
     hidden = _hidden.forms
-    if len(name) > _LONGEST_KEPT:
+    if len(name) > _MAX_CACHED_LENGTH:
         return _mask_name.__wrapped__(name, hidden)
     if hidden:
         return _mask_name(name, hidden)
-    return name if len(name) < _SHORTEST_NAME else _mask_unhidden_name(name)
+    return name if len(name) < _MIN_NAME_LENGTH else _mask_unhidden_name(name)
 
 
 @lru_cache(_NAMES_KEPT)

@@ -30,7 +30,7 @@ _HERE_DOCUMENT: Final = re.compile(
     r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??\s*\2[ \t]*(?=\n|\Z)", re.DOTALL
 )
 _LOOPS: Final = re.compile(r"\b(?:for|while|until)\b")
-_OF_ANOTHER_SHELL: Final = re.compile(
+_OTHER_SHELL: Final = re.compile(
     r"\s*(?:\S*/)?(?:ba|da|z|k)?sh (?:-\w+ ){0,3}-\w*c (?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\")\s*"
 )
 """``bash -lc '...'``."""
@@ -56,7 +56,7 @@ _WRAPPERS: Final = {
     "until": "",
     "!": "",
 }
-"""What runs the command that follows, and the letters of its options that have a value."""
+"""Commands that run the command after them, with the letters of their options that take a value."""
 
 _READS: Final = words_in(
     """
@@ -80,7 +80,7 @@ _POLLS: Final = words_in(
 )
 _PORT_CLIENTS: Final = words_in("nc ncat netcat")
 _SCANS: Final = re.compile(r"-[a-zA-Z]*z\w*")
-"""The option with which these only ask whether a port is open."""
+"""The option with which these only check whether a port is open."""
 _CHANGES: Final = words_in(
     """
     mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
@@ -97,7 +97,7 @@ _WRITES: Final = words_in(
     echo printf cat tee
     """
 )
-"""What these write into a file is in the command."""
+"""Commands whose output to a file is contained in the command itself."""
 _FIND_ACTS: Final = words_in("-delete -exec -execdir -ok")
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which an empty result is a success."""
@@ -107,17 +107,17 @@ _RUNNERS: Final = re.compile(
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
     r"|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
 )
-"""Commands that run a script, build something, or ask another to change something."""
+"""Commands that run a script, build something, or request a change elsewhere."""
 _BUILDS: Final = re.compile(r"\S*build\S*")
 _CHECKERS: Final = re.compile(
     r"(?!\S*latest)\S*(?:test|lint|check|verify|validate|py_?compile)\S*|vet|clippy|tox|nox|mypy|pyright|flake8"
     r"|bandit|tsc|jest|mocha|ava|rspec|phpunit|rubocop|pre-commit"
 )
-"""Commands that check what was done before, and the scripts, modules and targets that others run for it."""
+"""Commands that check earlier work, and the scripts, modules and targets that run such checks."""
 _CHECK_WORDS: Final = 4
-"""The words of a command, its options left out, of which one names a check: ``npm run lint``."""
+"""Leading words of a command, without options, that are searched for a check: ``npm run lint``."""
 _FIXES: Final = words_in("--fix --write -w -i --in-place")
-"""Options with which a check changes what it finds."""
+"""Options with which a check fixes the problems that it finds."""
 _INSTALLERS: Final = words_in(
     """
     pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
@@ -142,7 +142,7 @@ _CLIENTS: Final = words_in(
     aws gcloud az doctl fly flyctl heroku vercel nomad argocd argo flux terraform tofu
     """
 )
-"""Clients of what runs elsewhere, or in the background: what they read changes by itself."""
+"""Clients of remote or background processes, whose state changes by itself."""
 _CLIENT_READS: Final = words_in(
     """
     get describe list ls status show view diff checks inspect ps logs log events top stats history
@@ -159,7 +159,7 @@ _CLIENT_CHANGES: Final = words_in(
 )
 _CONTAINER_CLIENTS: Final = words_in("kubectl oc docker podman nerdctl docker-compose")
 _RUN_INSIDE: Final = words_in("run exec cp attach debug")
-"""What follows these is a command of its own."""
+"""Subcommands that are followed by another command."""
 _FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
 _WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
 """Options with which a read continues until it is stopped or its condition is met."""
@@ -183,13 +183,13 @@ def effect_of_command(command: str) -> Effect | None:
     """
     Return the effect of a shell command.
 
-    It reads if all of its parts read, and edits if the others write what the command contains. It waits if it
-    also sleeps, whatever else it reads.
+    It reads if all of its parts read, and edits if the other parts only write text of the command. It waits
+    if it also sleeps.
     """
     if _SPECIAL.search(command) is None:
         words = command.split()
         return _effect_of_words(words) if words else None
-    if "sh " in command and (inner := _OF_ANOTHER_SHELL.fullmatch(command)) is not None:
+    if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
         return effect_of_command(inner[1] or inner[2] or "")
     if "<<" in command:
         command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
@@ -221,7 +221,7 @@ def effect_of_command(command: str) -> Effect | None:
 
 
 def _effect_of_part(part: str) -> Effect | None:
-    """Return what a part of a command does; nothing at all is reading, too."""
+    """Return the effect of a part of a command; an empty part reads."""
     words = part.split()
     if ">" in part and _REDIRECT.search(part) is not None:
         words = _without_wrappers(words)
@@ -230,7 +230,7 @@ def _effect_of_part(part: str) -> Effect | None:
 
 
 def _without_wrappers(words: list[str]) -> list[str]:
-    """Return the command that is run in the end: ``env A=b timeout -k 5 10 ls`` runs ``ls``."""
+    """Return the command without wrappers: ``ls`` for ``env A=b timeout -k 5 10 ls``."""
     at, size = 0, len(words)
     while at < size:
         wrapper = words[at].rsplit("/", 1)[-1]
@@ -270,7 +270,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _READS:
         return Effect.READS
     if name in ("sleep", "wait"):
-        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= MIN_WAIT_SECONDS else Effect.READS
+        return (
+            Effect.WAITS if name == "wait" or _sleep_seconds(words[1:]) >= MIN_WAIT_SECONDS else Effect.READS
+        )
     if name == "start-sleep":
         seconds = _POWERSHELL_SECONDS.search(" ".join(words))
         return Effect.WAITS if seconds and float(seconds[1]) >= MIN_WAIT_SECONDS else Effect.READS
@@ -314,7 +316,7 @@ def _effect_of_git(words: Sequence[str]) -> Effect | None:
 
 
 def _effect_of_client(name: str, words: list[str]) -> Effect:
-    """Return the effect of the first verb, wherever it is: options with values may come before it."""
+    """Return the effect of the first verb; options with values may precede it."""
     plain = [word for word in words[1:] if word[0] not in "-'\""]
     if name in ("gh", "glab"):
         if "api" in plain[:2]:
@@ -343,16 +345,16 @@ def _effect_of_client(name: str, words: list[str]) -> Effect:
 
 
 def _effect_of_request(words: Sequence[str]) -> Effect:
-    """Return the effect of a request: it reads unless it sends data, is no GET, or is kept in a file."""
+    """Return the effect of a request: it reads unless it sends data, is not a GET, or writes a file."""
     sends = _CURL_SENDS if words[0].endswith("curl") else _GH_SENDS
     return Effect.POLLS if sends.search(" ".join(words)) is None else Effect.CHANGES
 
 
-def seconds_slept(command: str) -> float:
-    """Return how many seconds a command sleeps, as far as it says; a loop counts once."""
+def sleep_seconds(command: str) -> float:
+    """Return the seconds that a command sleeps, if stated; a loop counts once."""
     if "sleep" not in command:
         return 0.0
-    lengths = (_slept(found.split()) for found in _SLEEPS.findall(command))
+    lengths = (_sleep_seconds(found.split()) for found in _SLEEPS.findall(command))
     return sum(length for length in lengths if length < math.inf)
 
 
@@ -361,9 +363,9 @@ def _slept_by_script(command: str) -> float:
     return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 
 
-def _slept(words: Sequence[str]) -> float:
+def _sleep_seconds(words: Sequence[str]) -> float:
     """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
     lengths = [_LENGTH.fullmatch(word) for word in words]
     if not lengths or None in lengths:
         return math.inf
-    return sum(float(one[1]) * _UNITS[one[2]] for one in lengths if one is not None)
+    return sum(float(length[1]) * _UNITS[length[2]] for length in lengths if length is not None)

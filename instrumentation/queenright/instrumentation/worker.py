@@ -1,4 +1,8 @@
-"""The ``Worker`` class: reports the health of one agent run and never raises into the agent."""
+"""
+The ``Worker`` class: reports the health of one agent run and never raises into the agent.
+
+It starts the incarnation: one lifetime of the process that runs a session.
+"""
 
 from __future__ import annotations
 

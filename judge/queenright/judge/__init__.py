@@ -1,1 +1,1 @@
-"""Judge and queen: what stands between a finding and a person. ``colony`` is the whole of it."""
+"""Judge and queen: they decide which findings become tickets, and which tickets reach a person."""

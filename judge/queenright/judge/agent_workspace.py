@@ -1,5 +1,5 @@
 """
-The workspace of an agent that runs beside the queen: its files, its log, and how to change and restart it.
+Tools for the workspace of an agent that this service runs: its files, its log, and restarts.
 
 The queen reads for every operator. She changes and restarts only what an admin orders.
 """
@@ -24,27 +24,27 @@ RESTART: Final = "restart_agent"
 ADMIN_TOOLS: Final = (WRITE_FILE, RESTART)
 """Tools that only an admin may order."""
 
-LONGEST_TEXT: Final = 100_000
-"""Characters that are written into a file."""
+MAX_TEXT_LENGTH: Final = 100_000
+"""Maximum characters written to a file at once."""
 PAGE: Final = 12_000
-"""Characters of a file, or of a log, that a model is shown at a time."""
+"""Characters of a file or log shown to a model at a time."""
 
 _CONTEXT: Final = ("session_id",)
-_LONGEST_PATH: Final = 500
+_MAX_PATH_LENGTH: Final = 500
 # Loading code and starting MCP servers may take a minute each.
 _RESTART_SECONDS: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a file: the difference for a person, and what was done in words for a model."""
+    """A change of a file: a diff for people, and a description for the model."""
 
     diff: str
     done: str
 
 
 class AgentWorkspaces(Protocol):
-    """The workspaces of agents, by agent. Every method raises ``ToolError`` if it cannot do its work."""
+    """The workspaces of agents. Every method raises ``ToolError`` if it fails."""
 
     async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
         """Return the paths of the files, and whether there are more."""
@@ -63,7 +63,7 @@ class AgentWorkspaces(Protocol):
         ...
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
-        """Load the agent again from its folder, and return what that meant for its runs."""
+        """Load the agent again from its folder, and return the effect on its runs."""
         ...
 
 
@@ -76,14 +76,14 @@ class ListArguments(_Arguments):
 
 
 class ReadArguments(_Arguments):
-    """A file, and where to begin."""
+    """A file, and the first character to read."""
 
-    path: str = Field(min_length=1, max_length=_LONGEST_PATH, description="As list_agent_files shows it.")
+    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH, description="As list_agent_files shows it.")
     offset: int = Field(default=0, ge=0, description="The first character to show.")
 
 
 class LogArguments(_Arguments):
-    """How much of the log."""
+    """The part of the log to read."""
 
     last_n_steps: int = Field(default=20, ge=1, le=100)
 
@@ -92,11 +92,11 @@ class WriteArguments(_Arguments):
     """A change of a file."""
 
     ticket_id: str
-    path: str = Field(min_length=1, max_length=_LONGEST_PATH)
-    new: str = Field(max_length=LONGEST_TEXT, description="The new text.")
+    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH)
+    new: str = Field(max_length=MAX_TEXT_LENGTH, description="The new text.")
     old: str = Field(
         default="",
-        max_length=LONGEST_TEXT,
+        max_length=MAX_TEXT_LENGTH,
         description="The exact passage to replace; it must occur once. Empty: `new` is the whole file.",
     )
 
@@ -113,7 +113,7 @@ Run = Callable[..., Awaitable[str]]
 def workspace_tools(
     *, list_files: Run, read_file: Run, read_log: Run, write: Run, restart: Run
 ) -> list[Tool]:
-    """Return the tools; each function gets its arguments and the session that calls."""
+    """Return the tools; each function gets its arguments and the calling session."""
     return [
         Tool(
             LIST_FILES, "List the files of the ticket's agent.", ListArguments, list_files, context=_CONTEXT

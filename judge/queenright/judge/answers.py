@@ -10,7 +10,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.judge.metrics import CheckOutcome
 
 MAX_PAUSE: Final = 3_600.0
-"""Seconds after which an unchanged worker is judged again in any case."""
+"""Maximum seconds until an unchanged worker is judged again."""
 
 Symptoms = frozenset[tuple[FindingKind, Severity]]
 
@@ -27,7 +27,7 @@ class Answers:
     The newest answer about each worker with findings.
 
     A worker that was called healthy is judged again when its findings change, or after a growing pause:
-    otherwise a finding that stands and means nothing would cost a model call at every check.
+    otherwise a lasting but harmless finding would cost a model call at every check.
 
     Args:
         interval: Seconds between two checks.
@@ -49,7 +49,7 @@ class Answers:
     def note_request(self, health: WorkerHealth, now: float) -> None:
         """Note that a worker is being judged; without an answer the next check judges it again."""
         healthy = 0 if self.is_news(health) else self._by_worker[health.key].healthy
-        # Half an interval: a check may come a little early.
+        # Half an interval of tolerance, because a check may run slightly early.
         self._by_worker[health.key] = _Answer(_symptoms(health), healthy, now + self._interval / 2)
 
     def note_outcome(self, key: WorkerKey, outcome: CheckOutcome, now: float) -> None:

@@ -42,7 +42,7 @@ class Spending:
         if not isinstance(rows, list | tuple):
             raise ValueError(f"the spending is not a list but {type(rows).__name__}")
         for row in rows:
-            start, role, dollars, tokens = _checked(row)
+            start, role, dollars, tokens = _check_row(row)
             self._slots[start, role] = dollars, tokens
 
     def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
@@ -139,19 +139,23 @@ class Budget:
 
         A limit that left too little for the last call counts as fully spent: no model is called.
         """
-        exceeded = {(one.window, one.unit): one.limit for one in self._exceeded_by(self._rejected)}
+        exceeded = {(limit.window, limit.unit): limit.limit for limit in self._exceeded_by(self._rejected)}
         for window in _SECONDS:
             for unit in _UNITS:
                 yield window, unit, max(self.spent(window, unit), exceeded.get((window, unit), 0.0))
 
     def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
         """Return the spending and reservations in the window that ends now, of one role or of all."""
-        reserved = [one.estimate.call.of(unit) for one in self._reserved if role in (None, one.role)]
+        reserved = [
+            reservation.estimate.call.of(unit)
+            for reservation in self._reserved
+            if role in (None, reservation.role)
+        ]
         return self._spending.of(window, unit, self._clock(), role) + sum(reserved)
 
-    def exceeded(self) -> ExceededLimit | None:
+    def find_exceeded_limit(self) -> ExceededLimit | None:
         """Return the exceeded limit with the longest window; None if another call may be made."""
-        return max(self._exceeded_by(self._rejected), key=lambda one: one.seconds, default=None)
+        return max(self._exceeded_by(self._rejected), key=lambda limit: limit.seconds, default=None)
 
     async def reserve(
         self, role: str, estimate: Estimate, *, force: bool = False
@@ -167,7 +171,7 @@ class Budget:
         exceeded = self._exceeded_by(estimate.call)
         self._rejected = estimate.call if exceeded else Cost()
         if exceeded and not force:
-            return max(exceeded, key=lambda one: one.seconds)
+            return max(exceeded, key=lambda limit: limit.seconds)
         reservation = Reservation(role, estimate)
         self._reserved.append(reservation)
         try:
@@ -215,8 +219,10 @@ class Budget:
     def _rows(self) -> list[list[Any]]:
         """Return the spending with all reservations: their actual cost is unknown after a kill."""
         spending, now = Spending(self._spending.rows()), self._clock()
-        for one in self._reserved:
-            spending.add(one.role, now, one.estimate.call.dollars, one.estimate.call.tokens)
+        for reservation in self._reserved:
+            spending.add(
+                reservation.role, now, reservation.estimate.call.dollars, reservation.estimate.call.tokens
+            )
         return spending.rows()
 
 
@@ -240,7 +246,7 @@ def _read(file: Path) -> Spending:
         return Spending()
 
 
-def _checked(row: object) -> tuple[int, str, float, int]:
+def _check_row(row: object) -> tuple[int, str, float, int]:
     match row:
         case [int(start), str(role), int() | float() as dollars, int(tokens)] if dollars >= 0 <= tokens:
             return start, role, float(dollars), tokens

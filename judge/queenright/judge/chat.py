@@ -57,7 +57,7 @@ from queenright.runtime.storage.session_store import SessionExistsError, Session
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = [
-    "LONGEST_MESSAGE",
+    "MAX_MESSAGE_LENGTH",
     "MAX_WAITING",
     "OPERATOR_CHAT",
     "ChatInterruptedError",
@@ -68,13 +68,13 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-LONGEST_MESSAGE: Final = 4_000
+MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of a question."""
 
 MAX_WAITING: Final = 32
 """Questions that wait for their answers, in all chats."""
 
-_LONGEST_ANSWER: Final = 8_000
+_MAX_ANSWER_LENGTH: Final = 8_000
 _MAX_WAITING_PER_CHAT: Final = 8
 _CONCURRENT_CHATS: Final = 4
 _RESUMED_SECONDS: Final = 24 * 3600.0
@@ -210,7 +210,7 @@ class OperatorChat:
     async def _ask(
         self, about: Subject, text: str, by: str, *, act: bool = False, is_admin: bool = False
     ) -> ChatRecord:
-        text = _checked(text)
+        text = _check_message(text)
         self._reserve(about)
         try:
             worker = await self._facts(about)
@@ -219,7 +219,7 @@ class OperatorChat:
                 "agent_id": worker.worker_agent_id,
                 "session_id": worker.worker_session_id,
                 "by": by,
-                "text": redact(text, LONGEST_MESSAGE),
+                "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
             }
             event = chat_event(EventType.OPERATOR_ASKED, about, self._clock(), data)
@@ -428,20 +428,20 @@ class OperatorChat:
             "seconds": round(max(self._clock() - began, 0.0), 3),
             "did": sorted(turn.used_tools),
             **answer,
-            "text": redact(text, _LONGEST_ANSWER),
+            "text": redact(text, _MAX_ANSWER_LENGTH),
         }
         event = chat_event(EventType.QUEEN_ANSWERED, question.about, self._clock(), data)
         await self._bus.publish(event)
         return record_of(event)
 
 
-def _checked(text: str) -> str:
+def _check_message(text: str) -> str:
     text = text.strip()
     if not text:
         raise ChatRefusedError("the message is blank; ask a question or give a command")
-    if len(text) > LONGEST_MESSAGE:
+    if len(text) > MAX_MESSAGE_LENGTH:
         raise ChatRefusedError(
-            f"the message has {len(text)} characters; at most {LONGEST_MESSAGE} are allowed"
+            f"the message has {len(text)} characters; at most {MAX_MESSAGE_LENGTH} are allowed"
         )
     return text
 

@@ -12,7 +12,7 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge.wording import clock_time, one_line, sentence
 
 _LIMIT: Final = 600
-_MOST_INTERVENTIONS: Final = 5
+_MAX_INTERVENTIONS: Final = 5
 _TOPICS: Final = {
     "happened": r"what(?:'s| is| was)? (?:wrong|the (?:matter|problem|cause))|happen|why\b|reason",
     "now": r"still|(?:right |by )?now\b|current|recover|better\b|running|over\b|alive|state\b|status",
@@ -31,22 +31,22 @@ def answer(message: str, case: Mapping[str, Any], worker: Mapping[str, Any] | No
 
     Args:
         message: The operator's words.
-        case: The ticket's case, as in ``chat_case.case_of``; of what it lacks, nothing is said.
+        case: The ticket's case, as in ``chat_case.case_of``; the answer omits what is missing.
         worker: The worker's health; None if it was not read.
     """
     ticket = case.get("ticket") or {}
     parts = {
-        "happened": _what_happened(ticket),
+        "happened": _describe_problem(ticket),
         "now": _state_now(ticket, worker),
-        "done": _what_was_done(ticket, case.get("done_to_the_worker")),
-        "next": _what_to_do(ticket),
+        "done": _describe_interventions(ticket, case.get("done_to_the_worker")),
+        "next": _describe_advice(ticket),
     }
     named = [topic for topic, words in _TOPICS.items() if re.search(rf"(?i)\b(?:{words})", message)]
     lines = [parts[topic] for topic in named if parts[topic]]
     return "\n".join(lines or [*filter(None, parts.values()), _MORE])
 
 
-def _what_happened(ticket: Mapping[str, Any]) -> str:
+def _describe_problem(ticket: Mapping[str, Any]) -> str:
     cause = _text(ticket, "cause")
     if not cause:
         return ""
@@ -82,12 +82,13 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     return f"Now{at}: {sentence(state)} {still}".rstrip()
 
 
-def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] | None) -> str:
+def _describe_interventions(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] | None) -> str:
     if done is None:
         return ""
     lines = [
-        f"{one['kind']} at {clock_time(one['at'])}, {_by(one)}, {str(one['outcome']).replace('_', ' ')}"
-        for one in done[:_MOST_INTERVENTIONS]
+        f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
+        f"{str(action['outcome']).replace('_', ' ')}"
+        for action in done[:_MAX_INTERVENTIONS]
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
@@ -97,12 +98,12 @@ def _what_was_done(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] 
     return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
-def _by(intervention: Mapping[str, Any]) -> str:
+def _describe_actor(intervention: Mapping[str, Any]) -> str:
     by = _text(intervention, "by")
     return "automatic" if by in (LADDER, "") else f"by {by}"
 
 
-def _what_to_do(ticket: Mapping[str, Any]) -> str:
+def _describe_advice(ticket: Mapping[str, Any]) -> str:
     if ticket.get("closed_at"):
         return "You can: nothing is to be done, the ticket is closed."
     advice = _text(ticket, "suggested_action")

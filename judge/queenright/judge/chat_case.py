@@ -1,4 +1,4 @@
-"""What the queen is shown about a ticket, besides the worker's health."""
+"""The case of a ticket, for the queen: the ticket, interventions and related tickets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_INTERVENTIONS: Final = 10
 _MAX_RELATED: Final = 6
 _TEXT_LIMIT: Final = 200
 
-# Of no use in an answer to a person, or repeated elsewhere in the case.
+# Not useful in an answer to a person, or repeated elsewhere in the case.
 _OMITTED: Final = {
     "created_at",
     "fingerprint",
@@ -44,33 +44,35 @@ def case_of(
     related = [one for one in others if one.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
-        "done_to_the_worker": [_intervention(one) for one in on_worker[:_MAX_INTERVENTIONS]],
-        "related_tickets": [_related_ticket(one) for one in related[:_MAX_RELATED]],
+        "done_to_the_worker": [
+            _intervention(intervention) for intervention in on_worker[:_MAX_INTERVENTIONS]
+        ],
+        "related_tickets": [_related_ticket(ticket) for ticket in related[:_MAX_RELATED]],
     }
 
 
-def _intervention(one: Intervention) -> dict[str, Any]:
+def _intervention(intervention: Intervention) -> dict[str, Any]:
     return {
-        "at": one.created_at,
-        "kind": one.kind.value,
-        "outcome": one.outcome.value,
-        "by": one.by,
-        "reason": one_line(one.reason, _TEXT_LIMIT),
-        "message": one_line(one.message, _TEXT_LIMIT),
-        "detail": one_line(one.detail, _TEXT_LIMIT),
+        "at": intervention.created_at,
+        "kind": intervention.kind.value,
+        "outcome": intervention.outcome.value,
+        "by": intervention.by,
+        "reason": one_line(intervention.reason, _TEXT_LIMIT),
+        "message": one_line(intervention.message, _TEXT_LIMIT),
+        "detail": one_line(intervention.detail, _TEXT_LIMIT),
     }
 
 
-def _related_ticket(one: EscalationTicket) -> dict[str, Any]:
+def _related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
     return {
-        "ticket_id": one.ticket_id,
-        "agent_id": one.worker_agent_id,
-        "session_id": one.worker_session_id,
-        "kind": one.kind.value,
-        "severity": one.severity.value,
-        "status": one.status.value,
-        "first_seen": one.first_seen,
-        "closed_at": one.closed_at,
-        "closed_reason": one_line(one.closed_reason, _TEXT_LIMIT),
-        "storm_id": one.storm_id,
+        "ticket_id": ticket.ticket_id,
+        "agent_id": ticket.worker_agent_id,
+        "session_id": ticket.worker_session_id,
+        "kind": ticket.kind.value,
+        "severity": ticket.severity.value,
+        "status": ticket.status.value,
+        "first_seen": ticket.first_seen,
+        "closed_at": ticket.closed_at,
+        "closed_reason": one_line(ticket.closed_reason, _TEXT_LIMIT),
+        "storm_id": ticket.storm_id,
     }

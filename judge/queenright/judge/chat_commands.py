@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queenright.judge.agent_workspace import RESTART, WRITE_FILE
 from queenright.judge.chat_answers import answer
-from queenright.judge.queen_actions import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
+from queenright.judge.queen_actions import MAX_NUDGE_LENGTH, MAX_REASON_LENGTH, NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import unquote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
 
@@ -32,9 +32,9 @@ class Command:
     tool: str
     arguments: Mapping[str, Any]
     by_hand: str
-    """The same as a command in the terminal."""
+    """The equivalent command line."""
     more_tools: tuple[str, ...] = ()
-    """Tools that it allows besides."""
+    """Further tools that it allows."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -54,13 +54,13 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
     if nudge := re.match(rf"{_PLEASE}(?:nudge|tell)\s+{worker}\b\s*(?:[:,]|that\b|to\b)?\s*(.*)\Z", text):
         message = nudge[1].strip().strip("\"'“”").strip()
         by_hand = f"queenright nudge {quote(agent)} --message TEXT"
-        arguments = {"ticket_id": ticket_id, "message": message[:LONGEST_NUDGE]}
+        arguments = {"ticket_id": ticket_id, "message": message[:MAX_NUDGE_LENGTH]}
         return Command(NUDGE, arguments, by_hand) if message else None
     reason = r"(?:(?:[:,]|because\b|since\b)\s*(.*)|now)?[.!]*\Z"
     if stop := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{worker}\s*{reason}", text):
         why = ": ".join(filter(None, ("The operator wants it stopped", (stop[1] or "").strip())))
         by_hand = f"queenright terminate {quote(agent)} --reason TEXT"
-        arguments = {"ticket_id": ticket_id, "reason": why[:LONGEST_REASON]}
+        arguments = {"ticket_id": ticket_id, "reason": why[:MAX_REASON_LENGTH]}
         return Command(REQUEST_TERMINATION, arguments, by_hand)
     reload = f"queenright agents unload {quote(agent)}, then queenright agents load FOLDER"
     if re.match(rf"{_PLEASE}(?:restart|reload)\s+{worker}\s*{reason}", text):

@@ -109,9 +109,9 @@ def decision_node(
         max_retries=0,
         model_attempts=1,
         max_messages=60,
-        # About ten decisions. What must outlive them is in the trend and in the tickets.
+        # About ten decisions. Longer-lived data is in the trend and in the tickets.
         max_context_tokens=8_000,
-        # The model keeps its own limit; this one is for a model that does not.
+        # A second limit, for a model that ignores its own.
         model_timeout_seconds=model.settings.timeout_seconds + 5,
     )
 

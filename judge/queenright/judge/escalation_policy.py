@@ -17,10 +17,10 @@ from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import policy, wording
 
-MORE_TIMES: Final = 3
+MAX_EXTENSIONS: Final = 3
 """How often a worker without progress gets more time; after that it is handed off."""
 
-MOST_MORE_MINUTES: Final = 60
+MAX_EXTRA_MINUTES: Final = 60
 """Total extra time of a worker without progress; or the usual time, if that is longer."""
 
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
@@ -92,8 +92,8 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
         return Answer(decision="hand_off", reason="The worker is unknown: a person must act.")
     if (why := relief(escalation, summary)) is not None:
         return Answer(decision="more_time", reason=f"No action is needed: {why}.")
-    decision, why = _by_table(escalation, summary)
-    if decision == "more_time" and _exhausted(escalation):
+    decision, why = _decide_by_table(escalation, summary)
+    if decision == "more_time" and _is_exhausted(escalation):
         decision, why = "hand_off", f"It has had {_extra_time(escalation)}, and the fault persists."
     if decision not in (escalation.get("options") or OPTIONS):
         decision, why = "hand_off", f"{why} The option {decision!r} is not offered."
@@ -120,7 +120,7 @@ def apply_floor(
         table = answer(escalation, summary)
         if table.decision != "terminate":
             instead, because = table.decision, table.reason.rstrip(".")
-    elif proposed == "more_time" and _exhausted(escalation) and not _has_relief(escalation, summary):
+    elif proposed == "more_time" and _is_exhausted(escalation) and not _has_relief(escalation, summary):
         instead, because = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
     if instead is None:
         result = Answer(decision=proposed, reason=reason)
@@ -135,16 +135,16 @@ def apply_floor(
 
 def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
     """Return the extra time in seconds, or None for the usual."""
-    left = _most(escalation) - _minutes_given(escalation)
+    left = _max_extra_minutes(escalation) - _minutes_given(escalation)
     if left <= 0:
         return None  # it has relief, otherwise it would get none
-    proposed = _usual(escalation) if minutes is None else minutes
+    proposed = _usual_minutes(escalation) if minutes is None else minutes
     if minutes is None and proposed <= left:
         return None
     return min(proposed, left) * 60
 
 
-def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
+def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
     findings = policy.findings_of(summary)
     if any(finding.kind in _EXTERNAL for finding in findings):
         return "more_time", "The fault is external; the worker can continue once it is fixed."
@@ -178,14 +178,14 @@ def _has_relief(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None
     return summary is not None and relief(escalation, summary) is not None
 
 
-def _exhausted(escalation: Mapping[str, Any]) -> bool:
+def _is_exhausted(escalation: Mapping[str, Any]) -> bool:
     times = int(escalation.get("more_time_given") or 0)
-    return times >= MORE_TIMES or _minutes_given(escalation) >= _most(escalation)
+    return times >= MAX_EXTENSIONS or _minutes_given(escalation) >= _max_extra_minutes(escalation)
 
 
 def _extra_time(escalation: Mapping[str, Any]) -> str:
     times = int(escalation.get("more_time_given") or 0)
-    if times >= MORE_TIMES:
+    if times >= MAX_EXTENSIONS:
         return f"more time {times} times"
     return f"{_minutes_given(escalation):g} min more time"
 
@@ -194,9 +194,9 @@ def _minutes_given(escalation: Mapping[str, Any]) -> float:
     return float(escalation.get("more_minutes_given") or 0.0)
 
 
-def _usual(escalation: Mapping[str, Any]) -> float:
+def _usual_minutes(escalation: Mapping[str, Any]) -> float:
     return float(escalation.get("usual_minutes") or 0.0)
 
 
-def _most(escalation: Mapping[str, Any]) -> float:
-    return max(MOST_MORE_MINUTES, _usual(escalation))
+def _max_extra_minutes(escalation: Mapping[str, Any]) -> float:
+    return max(MAX_EXTRA_MINUTES, _usual_minutes(escalation))

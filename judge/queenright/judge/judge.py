@@ -177,11 +177,11 @@ class HealthJudge:
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
-        # New trouble first: what is only counted has its ticket already, and there may be thousands.
+        # New problems first: thousands of others may only need to be counted on their tickets.
         outcomes = await self._judge_all(due, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
-            self._metrics.checked("ticket" if counted else "healthy", self._clock())
+            self._metrics.count_check("ticket" if counted else "healthy", self._clock())
         record.note_workers(len(healths), is_full=is_full, woken=woken.values())
         await self._record_check(record, outcomes)
         return outcomes
@@ -205,7 +205,7 @@ class HealthJudge:
             for key in [health.key for health in worst]:
                 outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
                 self._waiting.pop(key, None)
-                self._metrics.checked(outcomes[key], self._clock())
+                self._metrics.count_check(outcomes[key], self._clock())
         finally:
             watch.cancel()
             self._waiting = {}
@@ -245,20 +245,20 @@ class HealthJudge:
             if health is None or summary is None or draft is None or not self.wants(health):
                 outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
                 continue
-            report = Report(health, _with_note(draft, note), trace_id, span_id, RULES)
+            report = Report(health, _add_note(draft, note), trace_id, span_id, RULES)
             reports.append((report, summary))
         raised = await self._tickets.raise_tickets([report for report, _ in reports])
-        for (report, summary), one in zip(reports, raised, strict=True):
+        for (report, summary), raised_ticket in zip(reports, raised, strict=True):
             health = report.health
-            outcome: CheckOutcome = "healthy" if one is None else "ticket"
-            if one is not None:
-                self._coverage.note_ticket(health, one.ticket)
+            outcome: CheckOutcome = "healthy" if raised_ticket is None else "ticket"
+            if raised_ticket is not None:
+                self._coverage.note_ticket(health, raised_ticket.ticket)
             self._answers.note_request(health, now)
             self._answers.note_outcome(health.key, outcome, now)
             self._trends.note(summary, now, outcome)
             outcomes[health.key] = outcome
         for outcome in outcomes.values():
-            self._metrics.checked(outcome, now)
+            self._metrics.count_check(outcome, now)
         return outcomes
 
     async def _bypass(self) -> None:
@@ -318,9 +318,9 @@ class HealthJudge:
             except Exception:
                 _log.exception("cannot count %d tickets", len(reports))
                 continue
-            for (report, summary), one in zip(reports, raised, strict=True):
-                if one is not None:
-                    self._coverage.note_ticket(report.health, one.ticket)
+            for (report, summary), raised_ticket in zip(reports, raised, strict=True):
+                if raised_ticket is not None:
+                    self._coverage.note_ticket(report.health, raised_ticket.ticket)
                     counted = True
                     record.counted += 1
                     self._trends.note(summary, now, "counted")
@@ -332,7 +332,7 @@ class HealthJudge:
         self._has_raised, self._rejections = False, []
         health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.wants(health):
-            # While others were judged it recovered, or the rules wrote its ticket.
+            # It recovered while others were judged, or the rules wrote its ticket.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.note_request(health, self._clock())
         vitals = health.vitals
@@ -394,9 +394,7 @@ class HealthJudge:
         draft = policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        await self._raise(
-            health, _with_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES
-        )
+        await self._raise(health, _add_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES)
         return True
 
     async def _emit(self, arguments: EmitArguments) -> str:
@@ -435,7 +433,7 @@ class HealthJudge:
         return check_message(now, check, summary, self._trends.of(summary, now))
 
 
-def _with_note(draft: TicketDraft, note: str) -> TicketDraft:
+def _add_note(draft: TicketDraft, note: str) -> TicketDraft:
     return draft.model_copy(update={"judge_reasoning": draft.judge_reasoning + note})
 
 

@@ -52,7 +52,7 @@ class JudgeAndQueen:
 
     Args:
         storage: The folder for conversations (``graphs/...``).
-        runtime: Runs the graphs; without it, a runtime of their own.
+        runtime: Runs the graphs; a new one by default.
         models: Models to use instead of those in ``judge``: (the judge's, the queen's).
         decide: Carries out the queen's decision on an escalation. Without it, or if the settings name
             another orchestrator, the queen decides no escalations.
@@ -245,4 +245,4 @@ class JudgeAndQueen:
         ticket = event.data["ticket"]
         self._queen.expect(ticket["ticket_id"])
         if event.data.get("change") == "opened":
-            self.metrics.ticket_opened(Severity(ticket["severity"]), FindingKind(ticket["kind"]))
+            self.metrics.count_ticket(Severity(ticket["severity"]), FindingKind(ticket["kind"]))

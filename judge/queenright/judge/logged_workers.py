@@ -79,7 +79,7 @@ class LoggedWorkers:
         else:
             states = [state for state in self._sessions.list_sessions() if state.status in _RUNNING]
             running = {state.session_id for state in states}
-            self._followed = {key: one for key, one in self._followed.items() if key in running}
+            self._followed = {key: session for key, session in self._followed.items() if key in running}
         healths = [self._health(state) for state in states if agent_id in ("", self._agent(state))]
         return max(healths, key=lambda health: health.vitals.last_event, default=None)
 

@@ -33,7 +33,7 @@ FAILURES_UNTIL_RULES: Final = 3
 """Providers fail once or twice in normal operation; a third failure in a row is an outage."""
 RULES_SECONDS: Final = 300.0
 """Long enough to spare a provider that is down, short enough to notice soon that it is back."""
-_NEARLY: Final = 0.99
+_TIMEOUT_FRACTION: Final = 0.99
 """The caller may have the same time limit and cancel the call just before ours."""
 
 
@@ -68,9 +68,9 @@ class Metered:
         self._role = role
         self._timeout = settings.timeout_seconds
         self._metrics = metrics
-        for one in (model, stand_in):
-            if one is not None:
-                metrics.initialise(role, one.name)
+        for called in (model, stand_in):
+            if called is not None:
+                metrics.initialise(role, called.name)
         self._budget = budget
         self._stand_in = stand_in
         self._monotonic = monotonic
@@ -88,7 +88,7 @@ class Metered:
         """Why the stand-in would reply now; None if the model would."""
         if self._stand_in is None:
             return None
-        is_spent = self._budget is not None and self._budget.exceeded() is not None
+        is_spent = self._budget is not None and self._budget.find_exceeded_limit() is not None
         return self._backoff.reason or ("budget" if is_spent else None)
 
     async def complete(
@@ -144,17 +144,20 @@ class Metered:
         try:
             reply = await self._ask(reserved, messages, tools, on_text)
         except asyncio.CancelledError:
-            if self._monotonic() - began >= self._timeout * _NEARLY:
-                self._failed("timeout", "the call was cancelled")
+            if self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION:
+                self._record_failure("timeout", "the call was cancelled")
             raise
         except Exception as error:
-            late = isinstance(error, TimeoutError) or self._monotonic() - began >= self._timeout * _NEARLY
+            late = (
+                isinstance(error, TimeoutError)
+                or self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION
+            )
             reason: FallbackReason = "timeout" if late else "error"
-            if not self._failed(reason, f"{type(error).__name__}: {error}"):
+            if not self._record_failure(reason, f"{type(error).__name__}: {error}"):
                 raise
             return None, reason
         if must_call(tools) and not _usable(reply, tools):
-            is_replaced = self._failed(
+            is_replaced = self._record_failure(
                 "invalid", f"no valid tool call (finish reason {reply.finish_reason!r})"
             )
             return (None, "invalid") if is_replaced else (reply, None)
@@ -182,11 +185,11 @@ class Metered:
             reply = await within(self._timeout, work, self._sleep)
             return reply
         finally:
-            self._metrics.called(self._role, self.name, reply, self._monotonic() - began)
+            self._metrics.count_call(self._role, self.name, reply, self._monotonic() - began)
             if self._budget is not None and reserved is not None:
                 await self._budget.settle(reserved, None if reply is None else _cost(reply))
 
-    def _failed(self, reason: FallbackReason, why: str) -> bool:
+    def _record_failure(self, reason: FallbackReason, why: str) -> bool:
         """Count a failure; return whether the stand-in replies from now on."""
         if self._stand_in is None or not self._backoff.note_failure(reason):
             return False
@@ -223,8 +226,8 @@ class Metered:
         except ModelError as error:
             why = exceeded or f"it failed too often ({reason})"
             raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
-        self._metrics.called(self._role, self._stand_in.name, reply, self._monotonic() - began)
-        self._metrics.fell_back(self._role, reason)
+        self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - began)
+        self._metrics.count_fallback(self._role, reason)
         return replace(reply, finish_reason=f"{FALLBACK_PREFIX}:{reason}")
 
 

@@ -62,7 +62,7 @@ class JudgeMetrics:
         registry.register(_OpenTickets(open_counts))
         self._registry = registry
 
-    def checked(self, outcome: CheckOutcome, at: float) -> None:
+    def count_check(self, outcome: CheckOutcome, at: float) -> None:
         """Count a check."""
         self._checks.labels(outcome).inc()
         self._last_check.set(at)
@@ -72,7 +72,7 @@ class JudgeMetrics:
         for family in (self._tokens, self._cached, self._cost, self._duration):
             family.labels(role, model)
 
-    def called(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
+    def count_call(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
         """Count one call of a model; without a reply, only its duration."""
         self._duration.labels(role, model).observe(seconds, _exemplar())
         if reply is not None:
@@ -80,7 +80,7 @@ class JudgeMetrics:
             self._cached.labels(role, model).inc(reply.cached_tokens)
             self._cost.labels(role, model).inc(reply.cost)
 
-    def fell_back(self, role: ModelRole, reason: FallbackReason) -> None:
+    def count_fallback(self, role: ModelRole, reason: FallbackReason) -> None:
         """Count one reply of the rules in place of a model."""
         self._fallbacks.labels(role, reason).inc()
 
@@ -88,11 +88,11 @@ class JudgeMetrics:
         """Expose a budget's limits and spending. Call it once."""
         self._registry.register(_Budget(budget))
 
-    def ticket_opened(self, severity: Severity, cause: FindingKind) -> None:
+    def count_ticket(self, severity: Severity, cause: FindingKind) -> None:
         """Count a ticket."""
         self._tickets.labels(severity.value, cause.value).inc()
 
-    def triaged(self, decision: TriageDecision, seconds: float) -> None:
+    def count_triage(self, decision: TriageDecision, seconds: float) -> None:
         """Count a triage decision, ``seconds`` after its ticket."""
         self._triage.labels(decision).inc()
         self._triage_duration.labels(decision).observe(max(seconds, 0.0), _exemplar())

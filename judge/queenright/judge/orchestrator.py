@@ -73,7 +73,7 @@ class DecideArguments(BaseModel):
     more_time_minutes: float | None = Field(
         default=None,
         gt=0,
-        le=policy.MOST_MORE_MINUTES,
+        le=policy.MAX_EXTRA_MINUTES,
         description="With `more_time`: how many minutes; default: the usual.",
     )
 
@@ -226,7 +226,7 @@ class Orchestrator:
     # -- the decision ---------------------------------------------------------------------------
 
     async def _decide_by_model(self, arguments: DecideArguments) -> str:
-        escalation = self._checked(arguments.escalation_id)
+        escalation = self._require_undecided(arguments.escalation_id)
         if arguments.decision not in escalation.options:
             raise ToolError(
                 f"{arguments.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
@@ -243,7 +243,7 @@ class Orchestrator:
             return f"overruled, decided as {answer.decision}: {answer.reason}"
         return f"decided: {answer.decision}"
 
-    def _checked(self, escalation_id: str) -> Escalation:
+    def _require_undecided(self, escalation_id: str) -> Escalation:
         """Return the escalation of a tool call, if it may be decided."""
         current = self._current
         if current is None or escalation_id != current.escalation_id:

@@ -95,8 +95,8 @@ def queen_prompt(file: Path | None = None) -> Prompt:
 def escalation_prompt() -> Prompt:
     """Return the queen's system prompt as the orchestrator."""
     values = {
-        "more_times": escalation_policy.MORE_TIMES,
-        "more_minutes": escalation_policy.MOST_MORE_MINUTES,
+        "more_times": escalation_policy.MAX_EXTENSIONS,
+        "more_minutes": escalation_policy.MAX_EXTRA_MINUTES,
     }
     return load_prompt("escalation", values)
 
@@ -120,13 +120,13 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
     if file is None:
         text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
     else:
-        text = _checked(name, file, values)
+        text = _validate_text(name, file, values)
     front = _FRONT.match(text)
     template = Template(text[front.end() :] if front else text)
     return Prompt(name, int(front[1]) if front else 0, template.substitute(values))
 
 
-def _checked(name: str, file: Path, values: Mapping[str, object]) -> str:
+def _validate_text(name: str, file: Path, values: Mapping[str, object]) -> str:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:

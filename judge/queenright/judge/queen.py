@@ -1,4 +1,4 @@
-"""The queen: a node that triages every ticket, and a bypass for tickets that she does not answer in time."""
+"""The queen: a node that triages every ticket, dismisses or intervenes; with a bypass for late decisions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MAX_WAITING: Final = 1_000_000
 
 
 class DismissArguments(BaseModel):
-    """The reason to keep a ticket from the operator."""
+    """The reason to dismiss a ticket."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -109,7 +109,7 @@ class Queen:
         self._timeout = desk.settings.judge.triage_timeout_seconds
         self._prompt = queen_prompt(model.settings.prompt)
         self._retry = retry
-        self._action_tools = [] if actions is None else acting_tools(actions, self._checked)
+        self._action_tools = [] if actions is None else acting_tools(actions, self._require_undecided)
         self._case = desk.open_case()
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
@@ -202,7 +202,9 @@ class Queen:
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
             try:
-                await self._decide_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
+                await self._decide_all(
+                    [decision for id_ in batch if (decision := self._decide_by_rules(id_)) is not None]
+                )
             except Exception:
                 _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
             for ticket_id in batch:
@@ -213,7 +215,7 @@ class Queen:
                     self._finish(ticket_id)
             await asyncio.sleep(0)
 
-    def _by_rules(self, ticket_id: str) -> Decision | None:
+    def _decide_by_rules(self, ticket_id: str) -> Decision | None:
         """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
@@ -254,11 +256,11 @@ class Queen:
             try:
                 if self._starting(ticket):
                     _log.info("ticket %s waits: its worker has restarted", ticket.ticket_id)
-                elif self._recovered():
+                elif self._has_recovered():
                     await self._dismiss_recovered(ticket)
                 else:
                     result = await run(triage_message(_fields(ticket), self._case.summary()))
-                    if self._undecided(ticket):
+                    if self._is_undecided(ticket):
                         await self._handle_no_decision(ticket, result)
             finally:
                 self._current = None
@@ -284,20 +286,20 @@ class Queen:
     # -- the queen's tools ----------------------------------------------------------------------
 
     async def _notify(self, arguments: NotifyArguments) -> str:
-        ticket = self._checked(arguments.ticket_id)
+        ticket = self._require_undecided(arguments.ticket_id)
         if self._starting(ticket):
             return _WAITS
-        if self._recovered():
+        if self._has_recovered():
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
         await self._intervene(ticket, arguments.analysis, urgency_of(arguments.urgency, ticket), by="queen")
         return "the operator is notified"
 
     async def _dismiss(self, arguments: DismissArguments) -> str:
-        ticket = self._checked(arguments.ticket_id)
+        ticket = self._require_undecided(arguments.ticket_id)
         if self._starting(ticket):
             return _WAITS
-        if self._recovered():
+        if self._has_recovered():
             await self._dismiss_recovered(ticket)
             return f"dismissed as {policy.RECOVERED!r}"
         if not policy.binding(ticket.severity):
@@ -311,7 +313,7 @@ class Queen:
         await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
-    def _checked(self, ticket_id: str) -> EscalationTicket:
+    def _require_undecided(self, ticket_id: str) -> EscalationTicket:
         """Return the ticket of a tool call, if it may be decided."""
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
@@ -330,7 +332,7 @@ class Queen:
         """Return whether nothing known speaks against notifying the operator at once."""
         return summary is None or not (self._starting(ticket) or policy.is_condition_gone(summary))
 
-    def _recovered(self) -> bool:
+    def _has_recovered(self) -> bool:
         # An unknown worker (after a restart) has not recovered.
         summary = self._case.summary()
         return summary is not None and policy.is_condition_gone(summary)
@@ -359,19 +361,19 @@ class Queen:
         health = self._case.health
         if health is not None:
             await self._tickets.observe(health)
-        if self._undecided(ticket):
+        if self._is_undecided(ticket):
             await self._decide(ticket.ticket_id, policy.RECOVERED)
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:
-            await self._tickets.dismiss(ticket_id, reason, recovered=self._recovered())
+            await self._tickets.dismiss(ticket_id, reason, recovered=self._has_recovered())
         except TicketError as error:
             raise ToolError(str(error)) from error
         self._count(ticket_id, "dismiss")
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._desk.metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
+        self._desk.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
 
     # -- bypass ---------------------------------------------------------------------------------
 
@@ -415,7 +417,7 @@ class Queen:
             for ticket in waiting
             if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
             and self._clock() >= deadline.bypass_at
-            and self._undecided(ticket)
+            and self._is_undecided(ticket)
             and policy.binding(ticket.severity)
             and self._holds(ticket, self._summary(ticket))
         ]
@@ -458,7 +460,7 @@ class Queen:
         for ticket in tickets:
             self._settle(ticket.ticket_id)
 
-    def _undecided(self, ticket: EscalationTicket) -> bool:
+    def _is_undecided(self, ticket: EscalationTicket) -> bool:
         now = self._tickets.get(ticket.ticket_id)
         return now is not None and now.status is TicketStatus.OPEN
 

@@ -1,5 +1,5 @@
 """
-The queen's actions on a worker, beyond deciding its ticket.
+The queen's actions on a worker. `queen` decides the ticket: dismiss or intervene.
 
 The model names the ticket and the words. The worker comes from the ticket, and the intervention service
 decides whether an action on that worker is permitted.
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
 
-LONGEST_NUDGE: Final = 1000
+MAX_NUDGE_LENGTH: Final = 1000
 """Characters of a message to a worker."""
-LONGEST_REASON: Final = 1000
+MAX_REASON_LENGTH: Final = 1000
 
 _BY: Final = "queen"
 
@@ -47,7 +47,7 @@ class NudgeArguments(BaseModel):
     ticket_id: str
     message: str = Field(
         min_length=10,
-        max_length=LONGEST_NUDGE,
+        max_length=MAX_NUDGE_LENGTH,
         description="Message for the worker's next turn: what was observed, and what to do instead.",
     )
 
@@ -60,7 +60,7 @@ class TerminationArguments(BaseModel):
     ticket_id: str
     reason: str = Field(
         min_length=10,
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         description="Why to stop it, in one or two sentences; the operator reads them.",
     )
 
@@ -140,7 +140,7 @@ class WorkerActions:
         Raises:
             ToolError: The message was not delivered.
         """
-        message = redact(_printable(message), LONGEST_NUDGE).strip()
+        message = redact(_printable(message), MAX_NUDGE_LENGTH).strip()
         if not message:
             raise ToolError("message: must not be blank")
         done = await _attempt(
@@ -169,7 +169,7 @@ class WorkerActions:
         Raises:
             ToolError: Nothing was requested or done.
         """
-        reason = redact(" ".join(_printable(reason).split()), LONGEST_REASON)
+        reason = redact(" ".join(_printable(reason).split()), MAX_REASON_LENGTH)
         if not reason:
             raise ToolError("reason: must not be blank")
         if self._settings.on_request == "never":

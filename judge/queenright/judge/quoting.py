@@ -27,8 +27,8 @@ def sanitise(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value, max(1, len(value)))
     if isinstance(value, Mapping):
-        return {sanitise(str(key)): sanitise(one) for key, one in value.items()}
-    return [sanitise(one) for one in value] if isinstance(value, list | tuple) else value
+        return {sanitise(str(key)): sanitise(item) for key, item in value.items()}
+    return [sanitise(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ class RedactingModel:
     ) -> ModelReply:
         """See ``LLMProvider``."""
         reply = await self._model.complete(messages, tools, None if on_text is None else _discard)
-        calls = tuple(replace(call, arguments=_masked(call.arguments)) for call in reply.tool_calls)
+        calls = tuple(replace(call, arguments=_mask(call.arguments)) for call in reply.tool_calls)
         return replace(reply, text=sanitise(reply.text), tool_calls=calls)
 
 
@@ -40,7 +40,7 @@ def _discard(text: str) -> None:
     pass
 
 
-def _masked(text: str) -> str:
+def _mask(text: str) -> str:
     """Return JSON with its texts masked, unchanged if there is nothing to mask."""
     try:
         value = json.loads(text)
@@ -53,7 +53,7 @@ def _masked(text: str) -> str:
 def _masked_value(value: Any) -> Any:
     if isinstance(value, str):
         # A ticket is JSON in a string: masking the string as a whole could break the JSON.
-        return _masked(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
+        return _mask(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
     if isinstance(value, dict):
-        return {sanitise(key): _masked_value(one) for key, one in value.items()}
-    return [_masked_value(one) for one in value] if isinstance(value, list) else value
+        return {sanitise(key): _masked_value(item) for key, item in value.items()}
+    return [_masked_value(item) for item in value] if isinstance(value, list) else value

@@ -232,7 +232,7 @@ class StackJudge:
             workers=tuple(healths),
             tickets=tuple(self.tickets.open_tickets()),
             closed=tuple(closed),
-            dismissed=await self._dismissed(),
+            dismissed=await self._count_dismissed(),
             unknown=unknown,
             missing=await asyncio.to_thread(self._stale.note, missing, now),
             down=sum(sighting.down for sighting in sightings),
@@ -322,7 +322,7 @@ class StackJudge:
     async def _live(self) -> list[EscalationTicket]:
         return await self.store.read(ticket_table.live_tickets)
 
-    async def _dismissed(self) -> int:
+    async def _count_dismissed(self) -> int:
         return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._live())
 
     async def _judge_and_triage(self) -> int:

@@ -114,7 +114,7 @@ class Trends:
     def dump(self) -> list[dict[str, Any]]:
         """Return all readings as JSON values, oldest first, and mark them as saved."""
         self.changed = False
-        return [one.model_dump() for one in self._readings.values()]
+        return [reading.model_dump() for reading in self._readings.values()]
 
     @classmethod
     def load(cls, path: Path) -> Trends:
@@ -131,7 +131,7 @@ class Trends:
             return trends
         except ValidationError as error:
             raise UnusableFileError(path, f"it holds no trends: {error.error_count()} errors") from None
-        trends._readings = OrderedDict((one.key, one) for one in readings[-MAX_WORKERS:])
+        trends._readings = OrderedDict((reading.key, reading) for reading in readings[-MAX_WORKERS:])
         return trends
 
     @staticmethod

@@ -60,6 +60,7 @@ class EventType(StrEnum):
     TICKET_UNACKNOWLEDGED = "ticket_unacknowledged"
     TICKET_REESCALATED = "ticket_reescalated"
     TICKET_RESOLVED = "ticket_resolved"
+    INCIDENT_CLOSED = "incident_closed"
     OPERATOR_ASKED = "operator_asked"
     QUEEN_ANSWERED = "queen_answered"
     NOTIFICATION_DELIVERED = "notification_delivered"
@@ -94,6 +95,7 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.TICKET_UNACKNOWLEDGED,
         EventType.TICKET_REESCALATED,
         EventType.TICKET_RESOLVED,
+        EventType.INCIDENT_CLOSED,
         EventType.OPERATOR_ASKED,
         EventType.QUEEN_ANSWERED,
         EventType.AGENT_OPERATED,

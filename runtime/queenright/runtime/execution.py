@@ -37,7 +37,7 @@ class ExecutionResult:
     entry_point: str
     status: SessionStatus
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """Outputs of the nodes from which no edge was taken; ``text`` if a node only answered in words."""
+    """Outputs of the nodes from which no edge was taken; ``text`` if a node produced only text."""
     error: str = ""
     error_type: str = ""
     path: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Execution:
         self.stop_status: SessionStatus | None = None
         """The requested final status, once the run was asked to stop."""
         self.stop_reason = ""
-        """The reason of that request."""
+        """Why the run was asked to stop."""
         self.is_finishing = False
         """Whether its end is being recorded."""
         self.task: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class Execution:
         finally:
             self.is_waiting_for_turn = False
 
-    async def wait_placed(self) -> None:
+    async def wait_until_scheduled(self) -> None:
         """Wait until it runs, waits for another run of its session, or ended without starting."""
         await self._placed.wait()
 

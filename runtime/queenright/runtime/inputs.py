@@ -49,7 +49,7 @@ def missing_input(
     node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the names of required inputs that are missing, in the node's order."""
-    return tuple(name for name in _required(node, function) if name not in values)
+    return tuple(name for name in _required_names(node, function) if name not in values)
 
 
 def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     Raises:
         InvalidInputError: A field is missing, or its value does not match the function's annotation.
     """
-    required = _required(node, function)
+    required = _required_names(node, function)
     for field in missing_input(node, function, values):
         unused = [name for name in values if name not in required]
         close = get_close_matches(field, unused, 1, 0.5)
@@ -77,7 +77,7 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
         _check_types(node, function, values)
 
 
-def _required(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
+def _required_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
     if node.input_keys or function is None:
         return node.input_keys
     return tuple(
@@ -125,7 +125,7 @@ def check_names(
     Raises:
         InvalidInputError: Nothing uses one of the fields.
     """
-    accepted = _accepted(node, function)
+    accepted = _accepted_names(node, function)
     if accepted is None:
         return
     for field in fields:
@@ -146,7 +146,7 @@ def used_names(
     """Return the memory keys that a graph's nodes, edges and goal may use."""
     names: set[str] = set()
     for node in graph.nodes:
-        accepted = _accepted(node, functions.get(node.function))
+        accepted = _accepted_names(node, functions.get(node.function))
         names.update(accepted or (), node.output_keys)
     conditions = [edge.expression for edge in graph.edges]
     for edge in graph.edges:
@@ -175,7 +175,7 @@ def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
     return converted
 
 
-def _accepted(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
+def _accepted_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
     """Return the names that a node accepts as input; None if it accepts any."""
     if node.input_keys:
         return node.input_keys

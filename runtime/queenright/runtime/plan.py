@@ -1,7 +1,7 @@
 """
 Plans an execution: which edges are taken, which nodes are in progress, and which may start.
 
-The functions are pure: they only change the values they are passed.
+No I/O. ``run`` and ``memory`` are updated in place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def advance(
 
     Args:
         run: The run's state; changed.
-        thread: The conversation of a node that runs alone; empty for its own.
+        memory: The run's memory; changed.
+        thread: Conversation for the node if it is the only pending one; empty: its own.
     """
     spec = graph.node(pending.node_id)
     outputs = {key: result.outputs[key] for key in spec.output_keys if key in result.outputs}
@@ -88,7 +89,7 @@ def add_nodes(
     Args:
         run: The run's state; changed.
         nodes: Node ids with their inputs.
-        thread: The conversation of a node that runs alone; empty for its own.
+        thread: Conversation for the node if it is the only pending one; empty: its own.
     """
     for node_id, node_input in nodes:
         queued = [p for p in run.pending if p.node_id == node_id and p.node_id not in running]
@@ -127,7 +128,11 @@ def _edge_input(
     result: NodeResult,
     memory: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the input an edge passes on: its mapping, else the node's outputs if no keys are declared."""
+    """
+    Return the input that an edge passes on.
+
+    Its mapping; else, if the target declares no keys, the node's outputs or the error of a failed node.
+    """
     if edge.input_mapping:
         return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
     if graph.node(edge.target).input_keys:

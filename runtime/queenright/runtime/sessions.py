@@ -1,4 +1,4 @@
-"""Resolves the session of a run."""
+"""Resolver of a run's session: finds or creates it. `storage.session_store` keeps sessions on disk."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class SessionResolver:
         """
         if entry.isolation_level == "shared":
             shared = None if session_id is not None else self._event_session(graph, event_session_id)
-            if shared is not None or (shared := self._shared(graph, session_id)) is not None:
+            if shared is not None or (shared := self._find_shared(graph, session_id)) is not None:
                 return shared
         if session_id is not None:
             return graph.store.open(session_id), graph.store
         if entry.isolation_level == "isolated":
-            return self._isolated(graph, entry), graph.store
+            return self._find_isolated(graph, entry), graph.store
         new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
         return new, graph.store
 
@@ -80,7 +80,7 @@ class SessionResolver:
         try:
             return graph.store, graph.store.open(session_id), graph.store.read_state(session_id)
         except SessionNotFoundError:
-            shared = self._shared(graph, session_id)
+            shared = self._find_shared(graph, session_id)
             if shared is None:
                 raise
             session, store = shared
@@ -101,7 +101,7 @@ class SessionResolver:
         try:
             if session_id is not None:
                 return self.find_with_state(graph, session_id)[1].memory
-            if entry.isolation_level == "shared" and (shared := self._shared(graph, None)) is not None:
+            if entry.isolation_level == "shared" and (shared := self._find_shared(graph, None)) is not None:
                 return self._main.read_state(shared[0].id).memory
             if entry.isolation_level == "isolated":
                 key = (graph.spec.id, entry.id)
@@ -116,11 +116,11 @@ class SessionResolver:
         try:
             return self._exists_on_disk(graph.store.open(session_id))
         except SessionNotFoundError:
-            return self._shared(graph, session_id) is not None
+            return self._find_shared(graph, session_id) is not None
         except InvalidSessionIdError:
             return False
 
-    def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
+    def _find_shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
         """
         Return a session as seen by ``graph``: the named one, or the primary graph's newest.
 
@@ -139,7 +139,7 @@ class SessionResolver:
     def _event_session(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
         """Return an event's session as seen by ``graph``; None if there is none, or it may not be shared."""
         try:
-            match = self._shared(graph, session_id) if session_id else None
+            match = self._find_shared(graph, session_id) if session_id else None
             is_shared = match is not None and self._shareable(match[1].read_state(session_id))
         except QueenrightError:
             return None
@@ -152,7 +152,7 @@ class SessionResolver:
             self._current = self._main.open(state.session_id) if state is not None else None
         return self._current
 
-    def _isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:
+    def _find_isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:
         key = (graph.spec.id, entry.id)
         session = self._isolated_sessions.get(key)
         if session is None or not self._exists_on_disk(session):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from queenright.instrumentation.lazily import lazily
+from queenright.instrumentation.lazy_imports import lazy_attributes
 
 # A type checker reads all names of the modules; at runtime only those of `_MODELS` are public.
 if TYPE_CHECKING:
@@ -76,4 +76,4 @@ _MODELS: Final = {
 if not TYPE_CHECKING:
     _MODULE_OF = {name: module for module, names in _MODELS.items() for name in names.split()}
     __all__ = sorted(_MODULE_OF)
-    __getattr__, __dir__ = lazily(__name__, _MODULE_OF)
+    __getattr__, __dir__ = lazy_attributes(__name__, _MODULE_OF)

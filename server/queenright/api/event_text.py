@@ -94,6 +94,8 @@ def _describe_ticket_event(
         case "ticket_resolved":
             status = {"worker_gone": "closed"}.get(data["status"], data["status"])
             return "healthy", f"{agent}: ticket {status}: {shorten(data.get('reason') or '')}"
+        case "incident_closed":
+            return "healthy", f"incident closed: {data['cause']}, {data['workers']} workers"
         case "ticket_reescalated":
             if data.get("is_request"):
                 return "page", f"{agent}: an operator must decide or act"
@@ -158,8 +160,8 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             detail = f" ({data['detail']})" if data.get("detail") else ""
             return "info", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}{detail}"
         case "tokens_changed":
-            changes = [f"{one['name']} ({one['role']}) added" for one in data["came"]]
-            changes += [f"{one['name']} ({one['role']}) {one['why']}" for one in data["went"]]
+            changes = [f"{name['name']} ({name['role']}) added" for name in data["came"]]
+            changes += [f"{name['name']} ({name['role']}) {name['why']}" for name in data["went"]]
             return "info", clip_text(f"tokens: {'; '.join(changes)}", _QUOTE_LIMIT)
         case "intervention_recorded":
             outcome = _OUTCOMES.get(data["outcome"], str(data["outcome"]))

@@ -137,7 +137,7 @@ def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):
-        value = _value(name, next(one for one in arguments if one is not NoneType), metadata)
+        value = _value(name, next(argument for argument in arguments if argument is not NoneType), metadata)
         is_shown = name in _EXAMPLE_VALUES or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):

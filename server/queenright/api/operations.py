@@ -41,7 +41,7 @@ class Reloaded(Wire):
 
     applied: list[str] = Field(description="Changed settings that are in force now.")
     needs_restart: list[str] = Field(description="Changed settings that need a restart.")
-    unchanged: bool = Field(description="No setting has changed.")
+    unchanged: bool = Field(description="Whether no setting changed.")
 
 
 class AuditedEvent(Wire):
@@ -49,7 +49,7 @@ class AuditedEvent(Wire):
 
     seq: int = Field(description="Its number in the log, from 1.")
     hash: str = Field(description="SHA-256 over this row and the hash of the row before it, in hex.")
-    archived: bool = Field(description="It exceeded the retention time and is in the audit archive.")
+    archived: bool = Field(description="Whether the event is in the archive.")
     id: str
     type: str
     time: float
@@ -82,11 +82,11 @@ class TimelineEntry(Wire):
     )
     text: str
     by: str = Field(description="Who did it; empty if the service did.")
-    event_id: str = Field(description="The event in the log; empty: none.")
+    event_id: str = Field(description="Event id; empty if none.")
 
 
 class Timeline(Wire):
     """The timeline of a ticket, oldest first."""
 
     timeline: list[TimelineEntry]
-    more: bool = Field(description="Older entries are left out.")
+    more: bool = Field(description="Whether older entries were omitted.")

@@ -27,7 +27,7 @@ class Incident(Wire):
 
 
 class Incidents(Wire):
-    """The incidents of the last seven days."""
+    """The open incidents, and those of the last seven days."""
 
     incidents: list[Incident] = Field(description="Newest first.")
 

@@ -114,7 +114,7 @@ TicketStatus = Annotated[
     str, KnownValues("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
 ]
 Triage = Annotated[str, KnownValues("dismiss", "intervene", "bypass")]
-AckChannel = Annotated[str, KnownValues("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
+AckChannel = Annotated[str, KnownValues("api", "cli", "chat", "slack", "pagerduty")]
 """How a ticket was acknowledged."""
 AlertStatus = Annotated[str, KnownValues("firing", "resolved")]
 ChatRole = Annotated[str, KnownValues("operator", "queen")]

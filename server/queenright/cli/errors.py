@@ -6,7 +6,7 @@ from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
 
-_LONGEST_LINE: Final = 600
+_MAX_LINE_LENGTH: Final = 600
 _LINE_START, _LINE_END = 400, 150
 
 
@@ -17,6 +17,6 @@ class UsageError(QueenrightError):
 def shorten_lines(message: str) -> str:
     """Return a message without the middle of long lines: they repeat an argument, and end with what to do."""
     return "\n".join(
-        f"{line[:_LINE_START]} … {line[-_LINE_END:]}" if len(line) > _LONGEST_LINE else line
+        f"{line[:_LINE_START]} … {line[-_LINE_END:]}" if len(line) > _MAX_LINE_LENGTH else line
         for line in message.split("\n")
     )

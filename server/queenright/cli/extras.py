@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from queenright.instrumentation.extras import install_command
+
 _EXTRAS: Final = {
     "textual": "tui",
     "litellm": "llm",
@@ -36,9 +38,5 @@ def missing_extra(module: str | None) -> str | None:
     package = (module or "").partition(".")[0]
     if package not in _EXTRAS:
         return None
-    # Queenright is on no package index.
-    requirement = f"queenright[{_EXTRAS[package]}] @"
-    return (
-        f"the package {package!r} is not installed; run: pip install '{requirement} file:///PATH/TO/WHEEL', "
-        f"or pip install '{requirement} git+https://YOUR-GIT-HOST/queenright.git'"
-    )
+    extra = _EXTRAS[package]
+    return f"This needs the extra {extra!r} ({package} is not installed). Run: {install_command(extra)}"

@@ -39,7 +39,7 @@ def connect(url: str, token_file: Path | None) -> Queenright:
 
 def failed_sessions(status: Status) -> set[tuple[str, str]]:
     """Return name and session of the ended workers that still need attention."""
-    return {(one.agent_id, one.session_id) for one in status.agents if one.ended}
+    return {(agent.agent_id, agent.session_id) for agent in status.agents if agent.ended}
 
 
 def with_service(command: Callable[..., None]) -> Callable[..., None]:

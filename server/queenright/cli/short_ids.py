@@ -39,10 +39,10 @@ def resolve_id(given: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
     given = require_text(given.strip(), "id")
     if len(given) >= _WHOLE:
         return given
-    matches = [one for one in ids() if one.startswith(given)]
+    matches = [id_ for id_ in ids() if id_.startswith(given)]
     if given in matches or not matches:
         return given  # the service says whether there is such an id
-    return _only(matches, given, what, "begin")
+    return _require_single(matches, given, what, "begin")
 
 
 def resolve_session(service: Queenright, agent_id: str, given: str | None) -> str | None:
@@ -69,11 +69,11 @@ def resolve_task(service: Queenright, given: str) -> str:
 
 def _by_end(ids: Iterable[str], given: str) -> str:
     end = given.removeprefix("…")
-    matches = list(dict.fromkeys(one for one in ids if one.endswith(end))) if end.strip() else []
-    return given if given in matches or not matches else _only(matches, given, "sessions", "end")
+    matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
+    return given if given in matches or not matches else _require_single(matches, given, "sessions", "end")
 
 
-def _only(matches: list[str], given: str, what: str, how: str) -> str:
+def _require_single(matches: list[str], given: str, what: str, how: str) -> str:
     if len(matches) > 1:
         raise UnresolvedIdError(
             f"{len(matches)} {what} {how} with {given!r}: {_some(matches)}; give more of the id"
@@ -102,14 +102,14 @@ def find_ticket(service: Queenright, given: str) -> Ticket:
     except RequestRejectedError as refused:
         if refused.status != 404:
             raise
-    matches = [one for one in service.tickets.list(limit=NEWEST) if one.ticket_id.startswith(given)]
+    matches = [ticket for ticket in service.tickets.list(limit=NEWEST) if ticket.ticket_id.startswith(given)]
     if not matches:
         raise UnresolvedIdError(
             f"there is no ticket {given[:80]!r}, and no ticket's id begins with it; "
             "`queenright tickets --all` lists them"
         )
     if len(matches) > 1:
-        shown = [f"{one.ticket_id} ({one.worker_agent_id})" for one in matches]
+        shown = [f"{match.ticket_id} ({match.worker_agent_id})" for match in matches]
         raise UnresolvedIdError(
             f"{len(matches)} tickets begin with {given!r}: {_some(shown)}; give more of the id"
         )

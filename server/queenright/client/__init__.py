@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from queenright.instrumentation.lazily import lazily
+from queenright.instrumentation.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
@@ -28,7 +28,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Each is imported on first use, so that a command starts faster.
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "AsyncEventStream": "asynchronous.stream",

@@ -98,7 +98,7 @@ def json_body(**given: Any) -> dict[str, Any]:
 
 def _param(value: Any) -> str | list[str]:
     if isinstance(value, list | tuple):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -11,7 +11,7 @@ from queenright.server.access.guard import Guard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
-from queenright.server.console.login import add_login, refusal_page
+from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.etags import ETagMiddleware
@@ -98,11 +98,11 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     # The last one that is added is the outermost.
     app.add_middleware(ETagMiddleware)
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)
-    app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
+    app.add_middleware(Guard, access=access, bound=bound, page=render_error)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     app.add_middleware(Gate, names=names)
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
+    app.add_middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)
     add_exception_handlers(app, render_error)
     for router in _ROUTERS:
         app.include_router(router)

@@ -22,6 +22,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.deadlines import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import ProviderTraffic
@@ -36,28 +37,28 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.control import ServiceRuntimes
+from queenright.server.agents.guards import health_guard
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.workspaces import LoadedWorkspaces
-from queenright.server.guards import health_guard, ladder_seconds
 from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.tracing import TRACED, EventTracer
 from queenright.server.metrics.worker_series import WorkerSeries
-from queenright.server.operator_requests import REQUESTING, OperatorRequests
+from queenright.server.monitoring.pipeline import WORKER_CHANGES, EventPipeline
+from queenright.server.monitoring.remediation import TICKET_DECISIONS, Remediation
+from queenright.server.monitoring.scheduler import Scheduler
+from queenright.server.notifications.operator_requests import REQUESTING, OperatorRequests
+from queenright.server.notifications.ticket_notifications import TicketNotifications
 from queenright.server.ops.arrivals import ArrivalLog
 from queenright.server.ops.folders import folder_error
 from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
 from queenright.server.ops.user_stack import UserStack
-from queenright.server.pipeline import WORKER_CHANGES, EventPipeline
-from queenright.server.remediation import TICKET_DECISIONS, Remediation
-from queenright.server.scheduler import Scheduler
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
-from queenright.server.ticket_notifications import TicketNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
 _RECOVERY_CHANGES = frozenset(

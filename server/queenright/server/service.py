@@ -38,21 +38,21 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.agents.manager import AgentManager
-from queenright.server.background_tasks import BackgroundTasks, Work
 from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
-from queenright.server.operator_requests import OperatorRequests
+from queenright.server.monitoring.pipeline import EventPipeline
+from queenright.server.monitoring.remediation import Remediation
+from queenright.server.monitoring.replay import replay_log
+from queenright.server.monitoring.scheduler import Scheduler
+from queenright.server.notifications.operator_requests import OperatorRequests
+from queenright.server.notifications.ticket_notifications import TicketNotifications
+from queenright.server.ops.background_tasks import BackgroundTasks, Work
 from queenright.server.ops.step_logs import StepLogs
 from queenright.server.ops.user_stack import UserStack
-from queenright.server.pipeline import EventPipeline
-from queenright.server.remediation import Remediation
-from queenright.server.replay import replay_log
-from queenright.server.scheduler import Scheduler
 from queenright.server.settings import Settings
 from queenright.server.stream.feed import Feed
 from queenright.server.telemetry.intake import Intake
-from queenright.server.ticket_notifications import TicketNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)

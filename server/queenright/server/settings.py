@@ -258,7 +258,7 @@ def _load(
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
             values = (content, dict(defaults or {}))
-            return (*sources, *(InitSettingsSource(settings_cls, one) for one in values))
+            return (*sources, *(InitSettingsSource(settings_cls, value) for value in values))
 
         def read_again(self) -> Settings:
             if file is not None and is_pipe:
@@ -270,7 +270,7 @@ def _load(
 
     try:
         # Copies have this class as well: what changes in them was not read.
-        Loaded.as_read = _anchored(Loaded(**arguments), folder)
+        Loaded.as_read = _resolve_paths(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
         raise InvalidSettingsError(_explain(error, file)) from None
@@ -278,20 +278,20 @@ def _load(
         raise InvalidSettingsError(f"The environment holds a setting that cannot be read: {error}.") from None
 
 
-def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
+def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
     """Return settings with absolute paths, as seen from a folder; which fields are set stays the same."""
     changed: dict[str, Any] = {}
     for name in type(block).model_fields:
         value = getattr(block, name)
         if isinstance(value, BaseModel):
-            changed[name] = _anchored(value, folder)
+            changed[name] = _resolve_paths(value, folder)
         elif isinstance(value, Path):
             changed[name] = folder / value
-        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
+        elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):
             # `agents.load` may hold names below a root, which are not paths from here.
             named = name == "load"
             changed[name] = tuple(
-                one if named and not (folder / one).exists() else folder / one for one in value
+                item if named and not (folder / item).exists() else folder / item for item in value
             )
     made = block.model_copy(update=changed)
     made.__pydantic_fields_set__ = set(block.model_fields_set)

@@ -41,7 +41,7 @@ from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
-from queenright.server.ops.sockets import free_port, listen, listening, url_of
+from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import OtlpProtocol
 from queenright.server.otlp.guard import OtlpGuard
@@ -205,10 +205,10 @@ async def serving(
             on_denied=hooks.count_denied,
         )
         await stack.enter_async_context(
-            listening(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
+            serve_app(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
         )
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
-        await stack.enter_async_context(listening(app, api_socket))
+        await stack.enter_async_context(serve_app(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
         service.tasks.add("tokens", watch.run)
         service.tasks.add("ends", receiver.run_ending)
@@ -257,7 +257,7 @@ async def up(
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
             # Before all other ports: if another Queenright runs, its API port is taken.
-            free_port(settings.http.host, settings.http.port, what=_API, option="--port")
+            find_free_port(settings.http.host, settings.http.port, what=_API, option="--port")
             recorder = Recorder()
             receiver = listen(
                 "127.0.0.1",
@@ -266,7 +266,7 @@ async def up(
                 option="--receiver-port",
             )
             stack.enter_context(contextlib.closing(receiver))
-            await stack.enter_async_context(listening(recorder, receiver))
+            await stack.enter_async_context(serve_app(recorder, receiver))
 
             # A configured Alertmanager is used; no second one is started.
             program = None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
@@ -351,7 +351,7 @@ def _alertmanager_address(
     """Return the settings with the address of the Alertmanager that is started, and the address."""
     if program is None:
         return settings, None
-    port = free_port(
+    port = find_free_port(
         "127.0.0.1", options.alertmanager_port, what="Alertmanager", option="--alertmanager-port"
     )
     url = f"http://127.0.0.1:{port}"
@@ -365,7 +365,7 @@ def _prometheus_address(
     """Return the settings with the address of the Prometheus that is started, and the address."""
     if program is None:
         return settings, None
-    port = free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
+    port = find_free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
     url = f"http://127.0.0.1:{port}"
     if settings.judging.prometheus_url is not None:
         return settings, url  # the judge reads the configured one

@@ -113,7 +113,7 @@ class QueenrightApp(App[None]):
     @property
     def front(self) -> AppScreen | None:
         """The active screen, below any dialogs."""
-        return next((one for one in reversed(self.screen_stack) if isinstance(one, AppScreen)), None)
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, AppScreen)), None)
 
     async def redraw(self) -> None:
         """Draw the active screen."""
@@ -129,7 +129,7 @@ class QueenrightApp(App[None]):
         """Log an unexpected error, and show it in a notice."""
         title = "Unexpected error"
         text = clip(f"{type(error).__name__}: {error}", _MAX_ERROR)
-        if any((one.title, one.text) == (title, text) for one in self.app_state.notices):
+        if any((notice.title, notice.text) == (title, text) for notice in self.app_state.notices):
             return
         _log.error("the terminal interface: %s", text, exc_info=error)
         self._expire_notice(self.app_state.notices.add("failing", title, text).number)

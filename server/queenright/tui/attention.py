@@ -41,5 +41,5 @@ def answers_to(item: AttentionItem) -> tuple[str, ...]:
     if item.kind == "question":
         return ("reply",) if item.can_answer else ()
     if item.kind == "ticket":
-        return tuple(one for one in ("acknowledge", "terminate") if one in item.options)
-    return tuple(one for one in item.options if one in ANSWERS)
+        return tuple(action for action in ("acknowledge", "terminate") if action in item.options)
+    return tuple(option for option in item.options if option in ANSWERS)

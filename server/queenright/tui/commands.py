@@ -48,7 +48,7 @@ def parse_command(line: str) -> Command | None:
     name, _, argument = line[1:].strip().partition(" ")
     argument = argument.strip()
     if name not in COMMANDS:
-        known = ", ".join(f"/{one}" for one in COMMANDS)
+        known = ", ".join(f"/{command}" for command in COMMANDS)
         raise InvalidCommandError(f"unknown command /{name}; commands: {known}")
     parameter, description = COMMANDS[name]
     if parameter.startswith("<") and not argument:

@@ -67,10 +67,10 @@ class Conversation:
         old, newer = self.entries[self._graph_start : mark], self.entries[mark:]
         # A message that is still streaming is not stored yet.
         unfinished = old[-1:] if self._is_streaming and not newer else []
-        if any(one.text in other.text for one in unfinished for other in transcript.entries):
+        if any(entry.text in other.text for entry in unfinished for other in transcript.entries):
             unfinished = []
-        own = [one.text for one in transcript.entries if one.is_own][-1:]
-        kept = [one for one in newer if not (one.is_own and one.text in own)]
+        own = [entry.text for entry in transcript.entries if entry.is_own][-1:]
+        kept = [entry for entry in newer if not (entry.is_own and entry.text in own)]
         self.entries[self._graph_start :] = [*transcript.entries, *unfinished, *kept]
         self._is_streaming = bool(unfinished)
         self._loaded_until = transcript.until
@@ -97,7 +97,7 @@ class Conversation:
 
     def _add_question(self, event: FleetEvent) -> None:
         question = strip_control(event.data.get("question") or "").strip()
-        last = [one for one in self.entries if one.by][-1:]
+        last = [entry for entry in self.entries if entry.by][-1:]
         if question and not (last and not last[0].is_own and question in strip_control(last[0].text)):
             self._add(ChatEntry(by=event.node_id, text=question, at=event.time, is_own=False))
         self._is_streaming = False

@@ -31,6 +31,7 @@ FEED_TYPES: Final = (
     "ticket_unacknowledged",
     "ticket_reescalated",
     "ticket_resolved",
+    "incident_closed",
     "operator_asked",
     "queen_answered",
     "nudge_sent",

@@ -36,6 +36,7 @@ _TICKET_EVENTS: Final = frozenset(
         "ticket_unacknowledged",
         "ticket_reescalated",
         "ticket_resolved",
+        "incident_closed",
     }
 )
 _EVENTS_BY_LIST: Final = {
@@ -99,7 +100,7 @@ class FleetState:
         """Replace the workers, worst first."""
         self.workers = list(rows)
         self._sort()
-        names = {one.agent_id for one in self.workers}
+        names = {worker.agent_id for worker in self.workers}
         self._activity = {name: counts for name, counts in self._activity.items() if name in names}
 
     def set_tickets(self, rows: Iterable[Ticket]) -> None:
@@ -109,7 +110,7 @@ class FleetState:
 
     def set_breakers(self, rows: Iterable[Breaker]) -> None:
         """Replace the circuit breakers, open ones first."""
-        self.breakers = sorted(rows, key=lambda one: (_BREAKER_STATES.index(one.state), one.name))
+        self.breakers = sorted(rows, key=lambda breaker: (_BREAKER_STATES.index(breaker.state), breaker.name))
 
     def set_loaded(self, rows: Iterable[AgentSlot]) -> None:
         """Replace the loaded agents."""
@@ -148,7 +149,7 @@ class FleetState:
     @property
     def counts(self) -> dict[str, int]:
         """Number of workers in each health state, worst first."""
-        states = [self.attention(one) for one in self.workers]
+        states = [self.attention(worker) for worker in self.workers]
         return {state: states.count(state) for state in WORST_FIRST}
 
     def attention(self, worker: AgentRow) -> str:
@@ -162,7 +163,7 @@ class FleetState:
         return "failing" if (worker.agent_id, worker.session_id) in self._failed else worker.outcome
 
     def _sort(self) -> None:
-        self._failed = {(one.agent_id, one.session_id) for one in self.tickets if is_open(one)}
+        self._failed = {(ticket.agent_id, ticket.session_id) for ticket in self.tickets if is_open(ticket)}
         self.workers.sort(key=self._rank)
 
     def _rank(self, worker: AgentRow) -> tuple[int, bool, str, float]:
@@ -174,35 +175,35 @@ class FleetState:
     @property
     def open_tickets(self) -> list[Ticket]:
         """The open tickets, most severe first."""
-        return [one for one in self.tickets if is_open(one)]
+        return [ticket for ticket in self.tickets if is_open(ticket)]
 
     @property
     def filtered_workers(self) -> list[AgentRow]:
         """The workers that match the filter, worst first."""
-        return [one for one in self.workers if self.filter.matches(one)]
+        return [worker for worker in self.workers if self.filter.matches(worker)]
 
     def attention_item(self, item_id: str) -> AttentionItem | None:
         """Return an item that needs a person, or None."""
-        return next((one for one in self.attention_items if one.item_id == item_id), None)
+        return next((item for item in self.attention_items if item.item_id == item_id), None)
 
     def worker(self, key: str) -> AgentRow | None:
         """Return the worker with a row key or a name; for a name, its newest session."""
-        for one in self.workers:
-            if key in (worker_key(one), one.agent_id):
-                return one
+        for worker in self.workers:
+            if key in (worker_key(worker), worker.agent_id):
+                return worker
         return None
 
     def ticket(self, ticket_id: str) -> Ticket | None:
         """Return a ticket, or None."""
-        return next((one for one in self.tickets if one.ticket_id == ticket_id), None)
+        return next((ticket for ticket in self.tickets if ticket.ticket_id == ticket_id), None)
 
     def worst_ticket_of(self, agent_id: str) -> Ticket | None:
         """Return the worst open ticket of a worker, else its newest closed one."""
-        return next((one for one in self.tickets if one.agent_id == agent_id), None)
+        return next((ticket for ticket in self.tickets if ticket.agent_id == agent_id), None)
 
     def breaker(self, name: str) -> Breaker | None:
         """Return a circuit breaker, or None."""
-        return next((one for one in self.breakers if one.name == name), None)
+        return next((breaker for breaker in self.breakers if breaker.name == name), None)
 
     def _count_activity(self, event: FleetEvent) -> None:
         counts = self._activity.setdefault(event.agent_id, deque(maxlen=_MAX_BUCKETS))
@@ -213,14 +214,14 @@ class FleetState:
             counts.append((number, 1))
 
     def _change_state(self, event: FleetEvent) -> None:
-        for index, one in enumerate(self.workers):
-            if (one.agent_id, one.session_id) == (event.agent_id, event.session_id):
+        for index, worker in enumerate(self.workers):
+            if (worker.agent_id, worker.session_id) == (event.agent_id, event.session_id):
                 changes = {
                     "state": str(event.data["to"]),
                     "state_since": event.time,
                     "reason": str(event.data.get("reason") or ""),
                 }
-                self.workers[index] = one.model_copy(update=changes)
+                self.workers[index] = worker.model_copy(update=changes)
         self._sort()
 
 

@@ -65,25 +65,27 @@ class ServiceGateway:
 
     async def workers(self) -> list[api.AgentRow]:
         """Return all sessions of all workers."""
-        return [one async for one in self._client.agents.list()]
+        return [agent async for agent in self._client.agents.list()]
 
     async def tickets(self) -> list[api.Ticket]:
         """Return the newest tickets, open and closed."""
-        return [one async for one in self._client.tickets.list(limit=_TICKETS)]
+        return [ticket async for ticket in self._client.tickets.list(limit=_TICKETS)]
 
     async def breakers(self) -> list[api.Breaker]:
         """Return all circuit breakers."""
-        return [one async for one in self._client.breakers.list()]
+        return [breaker async for breaker in self._client.breakers.list()]
 
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
         lines = (await self._client.service.status()).feed[::-1]
-        return [EventLine(clock_time(one.at), one.kind, one.text) for one in lines], [one.id for one in lines]
+        return [EventLine(clock_time(line.at), line.kind, line.text) for line in lines], [
+            line.id for line in lines
+        ]
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
-        found = [one async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
-        return sorted(found, key=lambda one: one.seq)
+        found = [event async for event in self._client.agents.history(agent_id, limit=_HISTORY)]
+        return sorted(found, key=lambda event: event.seq)
 
     async def steps(self, agent_id: str, session_id: str, after: str | None) -> api.Steps:
         """Return the steps of a session after a place in its log; by default the newest."""
@@ -186,7 +188,7 @@ class ServiceGateway:
 
     async def messages(self, ticket_id: str) -> list[ChatEntry]:
         """Return the messages about a ticket, oldest first."""
-        return [_entry(one) for one in await self._client.tickets.messages(ticket_id)]
+        return [_entry(message) for message in await self._client.tickets.messages(ticket_id)]
 
     async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
         """Send the queen a question about a ticket; return her answer."""
@@ -223,8 +225,8 @@ class ServiceGateway:
         if session is None:
             return Transcript()
         messages = agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
-        nodes = [one async for one in agents.nodes(agent_id, graph_id)]
-        return build_transcript([one async for one in messages], nodes, self.by)
+        nodes = [node async for node in agents.nodes(agent_id, graph_id)]
+        return build_transcript([message async for message in messages], nodes, self.by)
 
     async def graphs(self, agent_id: str) -> list[Graph]:
         """Return the graphs of an agent, its own first."""
@@ -233,17 +235,17 @@ class ServiceGateway:
             running[entry.graph_id] = running.get(entry.graph_id, 0) + entry.running
         found = [
             Graph(
-                graph_id=one.graph_id,
-                agent_id=one.agent_id,
-                active=one.active,
-                primary=one.primary,
-                running=running.get(one.graph_id, 0),
-                waiting=await self._waiting(agent_id, one.graph_id) if running.get(one.graph_id) else (),
+                graph_id=graph.graph_id,
+                agent_id=graph.agent_id,
+                active=graph.active,
+                primary=graph.primary,
+                running=running.get(graph.graph_id, 0),
+                waiting=await self._waiting(agent_id, graph.graph_id) if running.get(graph.graph_id) else (),
             )
-            async for one in self._client.agents.graphs(agent_id)
-            if not one.of_service  # not graphs of the service itself
+            async for graph in self._client.agents.graphs(agent_id)
+            if not graph.of_service  # not graphs of the service itself
         ]
-        return sorted(found, key=lambda one: (not one.primary, one.graph_id))
+        return sorted(found, key=lambda graph: (not graph.primary, graph.graph_id))
 
     async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
         nodes = self._client.agents.nodes(agent_id, graph_id)
@@ -252,7 +254,7 @@ class ServiceGateway:
     async def nodes(self, agent_id: str, graph_id: str) -> list[api.NodeDetail]:
         """Return the nodes of a graph with their edges, in the graph's order."""
         agents = self._client.agents
-        names = [one.node_id async for one in agents.nodes(agent_id, graph_id)]
+        names = [node.node_id async for node in agents.nodes(agent_id, graph_id)]
         return [await agents.node(agent_id, graph_id, name) for name in names]
 
     async def session_memory(self, agent_id: str, graph_id: str) -> Row:
@@ -264,8 +266,10 @@ class ServiceGateway:
 
     async def _session(self, agent_id: str, graph_id: str) -> str | None:
         agents = self._client.agents
-        sessions = [one async for one in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
-        active = next((one for one in sessions if one.status == "active"), None)
+        sessions = [
+            session async for session in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)
+        ]
+        active = next((session for session in sessions if session.status == "active"), None)
         return (active or sessions[0]).session_id if sessions else None
 
     async def set_active_graph(self, agent_id: str, graph_id: str) -> None:

@@ -58,7 +58,7 @@ class NoticeList:
     ) -> ScreenNotice:
         """Add a notice; a new one about a ticket replaces the previous one."""
         if ticket_id:
-            self._notices = [one for one in self._notices if one.ticket_id != ticket_id]
+            self._notices = [notice for notice in self._notices if notice.ticket_id != ticket_id]
         self._last += 1
         notice = ScreenNotice(
             number=self._last, kind=kind, title=title, text=text, ticket_id=ticket_id, agent_id=agent_id
@@ -69,7 +69,7 @@ class NoticeList:
     def dismiss(self, number: int | None = None) -> bool:
         """Remove a notice, by default the newest; return whether it existed."""
         removed = number if number is not None else (self.newest.number if self.newest else -1)
-        left = [one for one in self._notices if one.number != removed]
+        left = [notice for notice in self._notices if notice.number != removed]
         existed = len(left) < len(self._notices)
         self._notices = left
         return existed

@@ -37,7 +37,7 @@ class SessionTimeline:
 
     def add(self, page: Steps) -> None:
         """Add the page after ``last``; the newest page if nothing is known yet."""
-        self.lines.extend(step_line(one) for one in page.items if one.phase != "open")
+        self.lines.extend(step_line(step) for step in page.items if step.phase != "open")
         self.open, self.last = page.open, page.last or self.last
 
 
@@ -46,7 +46,7 @@ def step_line(step: Step) -> EventLine:
     kind, text = _describe(step)
     if step.phase == "failed":
         kind = "failing"
-    line = ". ".join(one for one in (text, step.text) if one)
+    line = ". ".join(part for part in (text, step.text) if part)
     return EventLine(clock_time(step.at), kind, clip(line, _MAX_LENGTH))
 
 

@@ -60,10 +60,10 @@ def styled(text: str, style: str) -> Text:
     return Text.assemble((text, style))
 
 
-def render_line(one: EventLine) -> Text:
+def render_line(line: EventLine) -> Text:
     """Return an event line as styled text."""
-    kind = colour(one.kind)
-    return Text.assemble((f"{one.time} ", DIM), (f"{symbol(one.kind)} ", kind), (one.text, kind))
+    kind = colour(line.kind)
+    return Text.assemble((f"{line.time} ", DIM), (f"{symbol(line.kind)} ", kind), (line.text, kind))
 
 
 def render_states(states: Sequence[tuple[float, str]], since: float, until: float, width: int) -> Text:

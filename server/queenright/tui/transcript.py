@@ -27,7 +27,9 @@ def build_transcript(messages: Iterable[MessageRow], nodes: Sequence[NodeRow], m
     """
     rows = sorted(messages, key=lambda row: (row.at, row.seq))
     speakers = [node.node_id for node in nodes if node.client_facing]
-    entries = [one for row in rows for one in _entries(row, speakers[0] if len(speakers) == 1 else "", me)]
+    entries = [
+        entry for row in rows for entry in _entries(row, speakers[0] if len(speakers) == 1 else "", me)
+    ]
     until = max((row.at for row in rows), default=0.0)
     waiting = [node.node_id for node in nodes if node.waiting_for_user]
     if waiting:
@@ -46,7 +48,7 @@ def _entries(row: MessageRow, speaker: str, me: str) -> Iterable[ChatEntry]:
             yield ChatEntry(by=me, text=text, at=at, is_own=True)
         case "assistant":
             questions = [_question(call) for call in row.tool_calls if call.name == _ASK_TOOL]
-            content = "\n".join(one for one in (text, *questions) if one)
+            content = "\n".join(part for part in (text, *questions) if part)
             if content:
                 yield ChatEntry(by=speaker or row.conversation, text=content, at=at, is_own=False)
 

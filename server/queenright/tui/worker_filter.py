@@ -24,19 +24,19 @@ class WorkerFilter:
         """Return the filter for a line: words that are a health state or an activity, and other text."""
         words = line.split()
         return cls(
-            tuple(one for one in _HEALTH if one in words),
-            tuple(one for one in _ACTIVITIES if one in words),
-            " ".join(one for one in words if one not in _HEALTH + _ACTIVITIES).lower(),
+            tuple(state for state in _HEALTH if state in words),
+            tuple(activity for activity in _ACTIVITIES if activity in words),
+            " ".join(word for word in words if word not in _HEALTH + _ACTIVITIES).lower(),
         )
 
     def __str__(self) -> str:
         return " ".join((*self.health, *self.activities, *([self.text] if self.text else [])))
 
-    def matches(self, one: AgentRow) -> bool:
+    def matches(self, worker: AgentRow) -> bool:
         """Return whether a worker is listed."""
-        text = (one.agent_id, one.session_id, one.task_id, one.reason, one.question)
+        text = (worker.agent_id, worker.session_id, worker.task_id, worker.reason, worker.question)
         return (
-            (not self.health or ("ended" if one.ended else one.state) in self.health)
-            and (not self.activities or one.activity_kind in self.activities)
+            (not self.health or ("ended" if worker.ended else worker.state) in self.health)
+            and (not self.activities or worker.activity_kind in self.activities)
             and any(self.text in part.lower() for part in text)
         )

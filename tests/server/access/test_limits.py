@@ -15,7 +15,7 @@ from queenright.server.access.caller import Caller, audit_name, person_name
 from queenright.server.access.guard import Guard
 from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.roles import Role
-from queenright.server.console.login import refusal_page
+from queenright.server.console.templates import render_error
 from queenright.server.settings import load_settings
 
 
@@ -96,7 +96,7 @@ async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch:
     async def app(scope: object, receive: object, send: object) -> None:
         await httpx_answer(send)
 
-    guard = Guard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=refusal_page)
+    guard = Guard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=render_error)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
         found = [await http.get("/api/status") for _ in range(3)]
         clock.now += 0.5

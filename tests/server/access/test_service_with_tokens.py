@@ -346,10 +346,10 @@ def logged_in(service: Guarded, role: str) -> Iterator[httpx.Client]:
 def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
     response = http.post(
         "/login",
-        data={"token": service.tokens[role], "next": "/breakers"},
+        data={"token": service.tokens[role], "next": "/docs"},
         headers={"Origin": service.running.url},
     )
-    assert (response.status_code, response.headers["location"]) == (303, "/breakers")
+    assert (response.status_code, response.headers["location"]) == (303, "/docs")
     cookie = response.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
@@ -358,11 +358,11 @@ def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
 
 def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
     with service.client() as http:
-        sent_on = http.get("/breakers?name=a%20b", headers=PAGE)
+        sent_on = http.get("/docs?name=a%20b", headers=PAGE)
         response = http.get(sent_on.headers["location"], headers=PAGE)
 
     assert sent_on.status_code == 303
-    assert 'name="next" value="/breakers?name=a%20b"' in response.text
+    assert 'name="next" value="/docs?name=a%20b"' in response.text
     assert 'type="password"' in response.text
 
 
@@ -377,16 +377,10 @@ def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded
 def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
     ours = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
-        page = http.get("/breakers", headers=PAGE)
-        assert "<bdi>operator</bdi>" in page.text
-        form = http.get("/act/nudge?agent=looper", headers=PAGE)
-        assert "Your name" not in form.text
-        done = http.post(
-            "/act/nudge",
-            data={"agent": "looper", "session": "looper-session", "message": "by hand"},
-            headers=PAGE | ours,
-        )
-        assert done.status_code == 303
+        assert http.get("/docs", headers=PAGE).status_code == 200
+        nudge = {"session_id": "looper-session", "message": "by hand"}
+        done = http.post("/api/agents/looper/nudge", json=nudge, headers=ours)
+        assert done.status_code == 202
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
@@ -409,9 +403,7 @@ def test_cookie_alone_does_not_authorize_changes(service: Guarded) -> None:
 
 def test_denied_page_names_the_required_role(service: Guarded) -> None:
     with logged_in(service, "viewer") as http:
-        response = http.post(
-            "/act/nudge", data={"agent": "looper"}, headers=PAGE | {"Origin": service.running.url}
-        )
+        response = http.post("/docs", headers=PAGE | {"Origin": service.running.url})
 
     assert response.status_code == 403
     assert response.headers["content-type"].startswith("text/html")
@@ -513,10 +505,10 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    from queenright.server.ops.sockets import listen, listening, url_of
+    from queenright.server.ops.sockets import listen, serve_app, url_of
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
-        async with listening(collector, sock):
+        async with serve_app(collector, sock):
             settings = guarded(tmp_path)
             settings = settings.model_copy(
                 update={"otlp": settings.otlp.model_copy(update={"forward": url_of(sock)})}

@@ -10,7 +10,7 @@ import pytest
 from queenright.server.agents.agent_files import (
     KEPT_VERSIONS,
     LARGEST_FILE,
-    MOST_FILES,
+    MAX_FILES,
     AgentFileError,
     AgentFiles,
 )
@@ -39,12 +39,12 @@ def test_files_are_listed_and_read(folder: Path) -> None:
 
 
 def test_long_list_is_marked_as_truncated(folder: Path) -> None:
-    for number in range(MOST_FILES):
+    for number in range(MAX_FILES):
         (folder / f"data{number}.txt").touch()
 
     paths, has_more = files_of(folder).list()
 
-    assert (len(paths), has_more) == (MOST_FILES, True)
+    assert (len(paths), has_more) == (MAX_FILES, True)
 
 
 def refuse(folder: Path, path: str, why: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.ops.sockets import free_port
+from queenright.server.ops.sockets import find_free_port
 from tests.server.agents.parts import guide, looper
 from tests.warm import Command
 
@@ -24,7 +24,7 @@ GUIDES = "/api/audit?agent_id=guide&type="
 @contextmanager
 def served(folder: Path) -> Iterator[httpx.Client]:
     """Run the service as a program that is killed in the end; it loads the agents when it starts."""
-    port = free_port("127.0.0.1", 0, what="the service", option="port")
+    port = find_free_port("127.0.0.1", 0, what="the service", option="port")
     process = Command(
         *("serve", f"--storage={folder / 'storage'}", f"--port={port}", "--otlp-port=0"),
         cwd=folder,

@@ -48,11 +48,9 @@ async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> N
 
     async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
         refused = (await http.get("/api/telemetry")).json()["refused"]
-        page = (await http.get("/telemetry")).text
     [refusal] = refused
     assert (refusal["path"], refusal["status"], refusal["count"]) == (GRPC_PATH, 505, 1)
     assert SETTING in refusal["reason"]
-    assert SETTING in page
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])

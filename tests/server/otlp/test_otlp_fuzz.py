@@ -9,7 +9,7 @@ import zlib
 from collections.abc import MutableMapping
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry
@@ -82,7 +82,6 @@ spans = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     path=st.sampled_from(PATHS),
     type_=st.sampled_from([*TYPES, "text/plain", ""]),
@@ -103,7 +102,6 @@ def test_arbitrary_bytes_are_never_a_servers_error(
     assert status in (200, 400, 415)
 
 
-@settings(max_examples=150, deadline=None)
 @given(path=st.sampled_from(PATHS), value=json_values)
 def test_arbitrary_json_is_never_a_servers_error(path: str, value: Any) -> None:
     body = json.dumps({"resourceSpans": value, "resourceLogs": value, "resourceMetrics": value}).encode()
@@ -113,7 +111,6 @@ def test_arbitrary_json_is_never_a_servers_error(path: str, value: Any) -> None:
     assert status in (200, 400)
 
 
-@settings(max_examples=250, deadline=None)
 @given(found=st.lists(spans, max_size=6))
 def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> None:
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}).encode()
@@ -128,7 +125,6 @@ def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> Non
         assert all(len(str(v)) <= 500 for v in event.data.values())
 
 
-@settings(max_examples=100, deadline=None)
 @given(body=st.binary(max_size=200), cut=st.integers(0, 400), mutation=st.binary(max_size=6))
 def test_a_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: bytes) -> None:
     request = ExportTraceServiceRequest()
@@ -158,7 +154,6 @@ def test_a_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> No
     once.encode()
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 60))
 def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
     memory, stored = Assembler(), 0

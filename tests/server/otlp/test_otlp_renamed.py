@@ -129,7 +129,13 @@ async def test_history_and_old_addresses_follow_a_late_name(tmp_path: Path) -> N
             history = (await get(running, "/api/agents/scout/history")).json()["history"]
             assert "health_state_changed" in [one["type"] for one in history]
 
-            for path in ("/api/agents/svc/steps", "/api/agents/svc/health", "/agents/svc"):
+            for path in ("/api/agents/svc/steps", "/api/agents/svc/health"):
                 old = await get(running, path, session_id=TRACE.hex())
                 assert (old.status_code, "scout" in old.text) == (200, True), path
                 assert (await get(running, path)).status_code == 200, path
+
+            [row] = (await get(running, "/api/tickets", agent_id="svc")).json()["tickets"]
+            assert row["ticket_id"] == ticket.ticket_id
+            async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+                nudged = await http.post("/api/agents/svc/nudge", json={"session_id": TRACE.hex()})
+            assert (nudged.status_code, "scout" in nudged.text) == (409, True)

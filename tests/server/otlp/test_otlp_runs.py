@@ -14,7 +14,7 @@ from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
-from tests.server.otlp.framework_spans import NOW, TRACE, chat, decode, invoke, request, tool, workers
+from tests.server.otlp.framework_spans import NOW, TRACE, chat, decode, invoke, one, request, tool, workers
 
 ENDS = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED)
 
@@ -169,6 +169,48 @@ def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, .
     ]
     expected = [("search", f"c-{n}", fingerprint({"n": n}), fingerprint(f"r{n}")) for n in (1, 2)]
     assert sorted(found) == expected
+
+
+def asking(tool_name: str, **arguments: object) -> dict[str, str]:
+    part = {"type": "tool_call", "id": "c-1", "name": tool_name, "arguments": arguments}
+    return {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [part]}])}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "question"),
+    [
+        ("ask_user", {"question": "Which hive?"}, "Which hive?"),
+        ("functions.get_user_input", {"prompt": "Which hive?"}, "Which hive?"),
+        ("AskUserQuestion", {"questions": [{"question": "Which?"}, {"question": "Why?"}]}, "Which? Why?"),
+        ("ask_human", {}, "ask_human"),
+    ],
+)
+def test_question_of_a_model_turn_is_a_wait_for_the_user(
+    name: str, arguments: dict[str, Any], question: str
+) -> None:
+    memory = Assembler()
+    asked = decode(chat(2, 1, end=1, attributes=asking(name, **arguments)), memory=memory)
+    late = decode(chat(4, 1, end=0.5, attributes=asking(name, **arguments)), memory=memory)
+
+    waiting = one(asked, "worker_waiting")
+    assert waiting.data == {"reason": "user_input", "question": question}
+    assert asked.events[-1] is waiting
+    assert "worker_waiting" not in types_of(late.events)
+
+
+def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
+    monitor, memory = HealthMonitor(HealthSettings()), Assembler()
+
+    def waiting_after(*spans: dict[str, Any]) -> tuple[str | None, str]:
+        for event in decode(*spans, memory=memory).events:
+            monitor.apply(event, NOW)
+        [worker] = monitor.workers()
+        return worker.vitals.waiting, worker.vitals.question
+
+    asked = waiting_after(chat(2, 1, end=1, attributes=asking("ask_user", question="Which?")))
+    answered = waiting_after(chat(3, 1, start=600, end=601))
+
+    assert (asked, answered) == (("user_input", "Which?"), (None, ""))
 
 
 def test_cause_6_tool_calls_with_spans_do_not_come_from_messages() -> None:

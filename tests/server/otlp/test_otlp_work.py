@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry
@@ -168,7 +168,6 @@ values: st.SearchStrategy[bytes] = st.deferred(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     content=values,
     path=st.sampled_from(["/v1/traces", "/v1/logs", "/v1/metrics"]),
@@ -189,7 +188,6 @@ def test_any_body_is_answered_in_bounded_slices(
     assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=4), max_size=4), st.integers(30, 400)
 )
@@ -231,7 +229,6 @@ def test_a_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
     assert refused.value.status == 400
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.binary(max_size=40_000) | st.just(b"\x00" * 700_000), min_size=1, max_size=5), st.booleans()
 )

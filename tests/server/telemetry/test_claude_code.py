@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.events import AgentEvent
@@ -41,7 +41,6 @@ def test_call_reported_by_several_sources_counts_once(name: str) -> None:
             assert fewer[counted] == all_of_them[counted], counted
 
 
-@settings(max_examples=25, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int) -> None:
     """B84: hook calls arrive as they are made; what goes over OTLP is late, in pieces, and sent again."""

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.settings import LoopSettings
@@ -73,7 +73,6 @@ def test_call_reported_by_several_sources_counts_once(name: str) -> None:
         assert of_logs["tokens"] == all_of_them["tokens"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -> None:
     """B84: hook calls arrive as they are made; what goes over OTLP is late, in pieces, and sent again."""
@@ -93,7 +92,6 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
     assert result(replay(moved)) == expected
 
 
-@settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_lost_hook_calls_lose_no_tool_call(path: Path, seed: int) -> None:
     """B84: hooks fail open, so any of them may be missing; the log reports calls that ended."""

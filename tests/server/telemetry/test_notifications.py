@@ -8,6 +8,7 @@ import pytest
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from tests.clients.fixtures import Record
 from tests.server.telemetry.replay import replay
@@ -50,10 +51,27 @@ def test_permission_prompt_waits_until_its_call_ends(
         Record(float(second), "/hooks/claude-code", call | {"session_id": "s"})
         for second, call in enumerate([*begin, *calls])
     ]
-    monitor = HealthMonitor(HealthSettings())
 
+    assert vitals_after(records).waiting is waiting
+
+
+def test_question_tool_waits_with_its_question() -> None:
+    asked = {"questions": [{"question": "Which hive?", "options": [{"label": "North"}]}]}
+    call = {"tool_name": "AskUserQuestion", "tool_input": asked, "tool_use_id": "q", "session_id": "s"}
+    begin = {"hook_event_name": "SessionStart", "session_id": "s"}
+    records = [
+        Record(0.0, "/hooks/claude-code", begin),
+        Record(1.0, "/hooks/claude-code", call | {"hook_event_name": "PreToolUse"}),
+    ]
+
+    vitals = vitals_after(records)
+
+    assert (vitals.waiting, vitals.question) == (WAITS, "Which hive?")
+
+
+def vitals_after(records: list[Record]) -> VitalSigns:
+    monitor = HealthMonitor(HealthSettings())
     for event in replay(records):
         monitor.apply(event, event.time)
-
     [worker] = monitor.workers()
-    assert worker.vitals.waiting is waiting
+    return worker.vitals

@@ -87,10 +87,10 @@ def parse_notification(body: bytes) -> Message:
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(
             NotifiedAlert(
-                ticket_id=one.annotations.ticket_id, alert_key=alert_key(one.labels), status=one.status
+                ticket_id=alert.annotations.ticket_id, alert_key=alert_key(alert.labels), status=alert.status
             )
-            for one in webhook.alerts
-            if one.annotations.ticket_id
+            for alert in webhook.alerts
+            if alert.annotations.ticket_id
         ),
         truncated=webhook.truncated_alerts,
     )

@@ -71,7 +71,7 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
     if not received:
         raise InvalidSignatureError("X-PagerDuty-Signature has no signature of version 1 (v1=…)")
     expected = [f"v1={_digest(body, secret)}" for secret in secrets]
-    if not any(_equal(one, other) for one in expected for other in received):
+    if not any(_equal(signature, other) for signature in expected for other in received):
         raise InvalidSignatureError(
             "X-PagerDuty-Signature is wrong; is the secret of this webhook subscription in one of "
             "alerting.pagerduty_webhook_secret_files?"

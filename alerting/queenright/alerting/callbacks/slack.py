@@ -94,7 +94,7 @@ def read_click(body: bytes) -> Click:
     return Click(
         action=action.name or action.action_id,
         by=display_name(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
-        tickets=tuple(one for one in ids if one)[:MAX_TICKETS],
+        tickets=tuple(id_ for id_ in ids if id_)[:MAX_TICKETS],
         also_to=read.response_url if _needs_posted_reply(read) else "",
     )
 

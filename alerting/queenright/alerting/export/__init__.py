@@ -8,9 +8,9 @@ from queenright.alerting.export.links import rule_links
 from queenright.alerting.export.loaded_rules import (
     LoadedRule,
     UnreadableRulesError,
-    in_answer,
-    in_files,
-    in_groups,
+    parse_rule_groups,
+    parse_rules_response,
+    read_rule_files,
 )
 from queenright.alerting.export.taken import Extras
 
@@ -22,8 +22,8 @@ __all__ = [
     "UnreadableRulesError",
     "check_rules",
     "compare",
-    "in_answer",
-    "in_files",
-    "in_groups",
+    "parse_rule_groups",
+    "parse_rules_response",
+    "read_rule_files",
     "rule_links",
 ]

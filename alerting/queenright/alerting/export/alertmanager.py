@@ -17,14 +17,14 @@ _TEMPLATES: Final = Path("/etc/alertmanager/config")
 NO_DEADMAN: Final = "http://deadman-url-is-not-set.invalid/"
 """Placeholder for a missing dead man's switch. The host does not exist, so each post fails visibly."""
 
-NO_DEADMAN_SAID: Final = (
+DEADMAN_WARNING: Final = (
     "The receiver deadman has no URL: nobody would notice a failure of Prometheus or Alertmanager.",
     "Export again with --deadman-url and the URL of a check that expects a ping every minute.",
 )
-"""Warning about such a configuration, in the file and by the command that writes it."""
+"""Warning for a configuration without a dead man's switch, shown in the file and by the command."""
 
 
-def whole_config(
+def render_config(
     service_url: str,
     *,
     deadman_url: str = NO_DEADMAN,
@@ -49,15 +49,15 @@ def whole_config(
             f"# {line}"
             for line in (
                 "Written by `queenright rules export` as an example to copy parts from.",
-                *about_deadman(deadman_url),
+                *deadman_warning(deadman_url),
             )
         ),
     )
 
 
-def about_deadman(url: str) -> tuple[str, ...]:
+def deadman_warning(url: str) -> tuple[str, ...]:
     """Return the warning about a missing dead man's switch; empty if a URL is set."""
-    return NO_DEADMAN_SAID if url == NO_DEADMAN else ()
+    return DEADMAN_WARNING if url == NO_DEADMAN else ()
 
 
 def queenright_section(config: str) -> dict[str, Any]:
@@ -71,24 +71,26 @@ def queenright_section(config: str) -> dict[str, Any]:
     root: dict[str, Any] = whole["route"]
     slack = whole["global"]["slack_api_url_file"]
     return {
-        "route": _named({"matchers": ['alertname=~"Queenright.+"'], **root}),
+        "route": _prefix_receivers({"matchers": ['alertname=~"Queenright.+"'], **root}),
         "inhibit_rules": whole["inhibit_rules"],
         "receivers": [_receiver(receiver, slack) for receiver in whole["receivers"]],
     }
 
 
-def _named(route: Mapping[str, Any]) -> dict[str, Any]:
+def _prefix_receivers(route: Mapping[str, Any]) -> dict[str, Any]:
     """Return a route with prefixed receivers, including its child routes."""
     named = dict(route)
     if "receiver" in named:
         named["receiver"] = _PREFIX + named["receiver"]
     if "routes" in named:
-        named["routes"] = [_named(child) for child in named["routes"]]
+        named["routes"] = [_prefix_receivers(child) for child in named["routes"]]
     return named
 
 
 def _receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
     prefixed = {**receiver, "name": _PREFIX + receiver["name"]}
     if "slack_configs" in prefixed:
-        prefixed["slack_configs"] = [{"api_url_file": slack, **one} for one in prefixed["slack_configs"]]
+        prefixed["slack_configs"] = [
+            {"api_url_file": slack, **config} for config in prefixed["slack_configs"]
+        ]
     return prefixed

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from queenright.alerting.export.alertmanager import (
     NO_DEADMAN,
-    about_deadman,
+    deadman_warning,
     queenright_section,
-    whole_config,
+    render_config,
 )
 from queenright.alerting.export.taken import Extras
 from queenright.alerting.export.yaml_text import yaml_text
@@ -79,12 +79,12 @@ def kubernetes_files(
     for name, text in extras.dashboards.items():
         stem = PurePosixPath(name).stem
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
-    config = whole_config(service_url, deadman_url=deadman_url)
-    deadman = about_deadman(deadman_url)
+    config = render_config(service_url, deadman_url=deadman_url)
+    deadman = deadman_warning(deadman_url)
     part = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
-        **{path: yaml_text(one, comments=[_WRITTEN]) for path, one in objects.items()},
+        **{path: yaml_text(content, comments=[_WRITTEN]) for path, content in objects.items()},
         "alertmanager-snippet.yaml": yaml_text(
             {
                 "route": {"routes": [part["route"]]},
@@ -124,7 +124,7 @@ def _service_monitor(place: Place, job: str) -> dict[str, Any]:
         "spec": {
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"app.kubernetes.io/name": "queenright"}},
-            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_called(job)}],
+            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_relabel_job(job)}],
         },
     }
 
@@ -139,13 +139,13 @@ def _pod_monitor(place: Place, job: str) -> dict[str, Any]:
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"queenright.worker": "true"}},
             "podMetricsEndpoints": [
-                {"port": "metrics", "path": "/metrics", "interval": "15s", **_called(job)}
+                {"port": "metrics", "path": "/metrics", "interval": "15s", **_relabel_job(job)}
             ],
         },
     }
 
 
-def _called(job: str) -> dict[str, Any]:
+def _relabel_job(job: str) -> dict[str, Any]:
     # The operator names a job after its object, but rules and dashboards need these names.
     return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
 

@@ -49,12 +49,12 @@ def seconds(duration: str) -> float:
     return float(sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration)))
 
 
-def in_groups(groups: Iterable[Group]) -> list[LoadedRule]:
+def parse_rule_groups(groups: Iterable[Group]) -> list[LoadedRule]:
     """Return the rules of rule groups."""
     return list(_rules_in({"groups": [group.to_dict() for group in groups]}))
 
 
-def in_files(paths: Sequence[Path]) -> list[LoadedRule]:
+def read_rule_files(paths: Sequence[Path]) -> list[LoadedRule]:
     """
     Return the rules in files; in folders, those in every ``*.yml`` and ``*.yaml``.
 
@@ -66,7 +66,7 @@ def in_files(paths: Sequence[Path]) -> list[LoadedRule]:
     return [rule for path in paths for rule in (_in_folder(path) if path.is_dir() else _in_file(path))]
 
 
-def in_answer(answer: Any) -> list[LoadedRule]:
+def parse_rules_response(answer: Any) -> list[LoadedRule]:
     """
     Return the rules that Prometheus has loaded.
 

@@ -19,7 +19,7 @@ _MATCHER: Final = re.compile(
     r"""(?P<value>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`)\s*(?:,|$)"""
 )
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ON_EVERY_TARGET: Final = frozenset({"job", "instance"})
+_TARGET_LABELS: Final = frozenset({"job", "instance"})
 
 
 class InvalidMatchersError(QueenrightError):
@@ -64,15 +64,15 @@ def _fault(label: str, sign: str, value: str, of: Of) -> str | None:
             f"`{label}` is a label of Queenright's metrics and not of a target; use target labels "
             "such as job, instance, namespace or cluster"
         )
-    if label in _ON_EVERY_TARGET and sign in ("=", "=~") and not value:
+    if label in _TARGET_LABELS and sign in ("=", "=~") and not value:
         return f"every target has a {label}, so nothing would match"
     return None
 
 
 def _own_labels(of: Of) -> frozenset[str]:
     """Return the labels of Queenright's metrics, except those that all worker metrics share."""
-    workers = [one for one in names.METRICS.values() if one.name.startswith("queenright_worker_")]
-    others = [one for one in names.METRICS.values() if one not in workers]
-    listed = {label for one in (workers if of == "worker" else others) for label in one.labels}
-    shared = set.intersection(*(set(one.labels) for one in workers)) if of == "worker" else set()
+    workers = [metric for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_")]
+    others = [metric for metric in names.METRICS.values() if metric not in workers]
+    listed = {label for metric in (workers if of == "worker" else others) for label in metric.labels}
+    shared = set.intersection(*(set(metric.labels) for metric in workers)) if of == "worker" else set()
     return frozenset(listed - shared | {"le"})

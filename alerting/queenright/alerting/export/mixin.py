@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from queenright.alerting.export.alertmanager import NO_DEADMAN, whole_config
+from queenright.alerting.export.alertmanager import NO_DEADMAN, render_config
 from queenright.alerting.export.taken import Extras
 
 NAME: Final = "queenright-mixin"
@@ -54,7 +54,7 @@ def mixin_files(
         service_url: URL at which Alertmanager reaches Queenright.
         deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
     """
-    config = whole_config(
+    config = render_config(
         service_url,
         deadman_url=deadman_url,
         secrets=Path("/etc/alertmanager/secrets"),

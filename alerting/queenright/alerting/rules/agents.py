@@ -10,8 +10,8 @@ from queenright.alerting.rules.promql import (
     BY_WORKER,
     CHECKPOINT,
     HEARTBEAT,
+    MIN_WINDOW,
     ON_WORKER,
-    SHORTEST_WINDOW,
     UNLESS_WAITING,
     duration,
     duration_in_words,
@@ -111,7 +111,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
     calls = select(selectors, names.WORKER_TOOL_CALLS)
     progress = select(selectors, names.WORKER_LAST_PROGRESS)
     without = settings.stall.unknown_seconds
-    window = duration(max(without, SHORTEST_WINDOW))
+    window = duration(max(without, MIN_WINDOW))
     return Alert(
         name="QueenrightLoop",
         why="Progress is an ACCEPT, a checkpoint, or a new tool result. Many calls without progress look "

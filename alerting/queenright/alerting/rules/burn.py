@@ -15,12 +15,18 @@ from typing import Final
 
 from queenright.alerting.rules.promql import duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
-from queenright.health.objectives import FASTEST_BURN, IN_TIME_SECONDS, LATE_SHARE, burning_share, can_burn
+from queenright.health.objectives import (
+    FASTEST_BURN,
+    INTERVENTION_TARGET_SECONDS,
+    LATE_SHARE,
+    burning_share,
+    can_burn,
+)
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
-_SHORTEST: Final = "5m"
+_MIN_WINDOW: Final = "5m"
 _MINIMUM_STEPS: Final = 100
 _MINIMUM_PROBLEMS: Final = 20
 # Of fewer in the longer window, one more or less would change the share by more than the objective.
@@ -70,12 +76,12 @@ class Objective:
     @property
     def bad(self) -> str:
         """The recorded rate of bad events, per second."""
-        return f"cluster:{self.name}:rate{_SHORTEST}"
+        return f"cluster:{self.name}:rate{_MIN_WINDOW}"
 
     @property
     def all(self) -> str:
         """The recorded rate of all events, per second."""
-        return f"cluster:{self.all_name}:rate{_SHORTEST}"
+        return f"cluster:{self.all_name}:rate{_MIN_WINDOW}"
 
     def ratio(self, window: str) -> str:
         """The recorded share of bad events within ``window``."""
@@ -84,7 +90,7 @@ class Objective:
 
 def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
     """Return the objectives of the fleet."""
-    bound = f'le="{IN_TIME_SECONDS:.1f}"'
+    bound = f'le="{INTERVENTION_TARGET_SECONDS:.1f}"'
     acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
     in_time = select(selectors, names.TIME_TO_INTERVENTION, bound, suffix="_bucket")
     return (
@@ -114,8 +120,8 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             unit="problems",
             setting="",
             summary="Too many interventions start too late.",
-            description=f"of the problems waited longer than {duration_in_words(IN_TIME_SECONDS)} "
-            "for the first intervention",
+            description="of the problems waited longer than "
+            f"{duration_in_words(INTERVENTION_TARGET_SECONDS)} for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",
         ),
@@ -124,54 +130,59 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
 
 def records(settings: HealthSettings, selectors: Selectors) -> tuple[Record, ...]:
     """Return the recording rules: rates over five minutes, and shares over every window."""
-    return tuple(record for one in objectives(settings, selectors) for record in _recorded(one))
+    return tuple(
+        record for objective in objectives(settings, selectors) for record in _recording_rules(objective)
+    )
 
 
-def _recorded(one: Objective) -> Iterator[Record]:
-    yield Record(name=one.all, expr=one.all_rate)
+def _recording_rules(objective: Objective) -> Iterator[Record]:
+    yield Record(name=objective.all, expr=objective.all_rate)
     yield Record(
-        name=one.bad,
-        expr=f"{one.bad_rate}\nor\n0 * {one.all_rate}",
+        name=objective.bad,
+        expr=f"{objective.bad_rate}\nor\n0 * {objective.all_rate}",
         why="Without any bad event there is no series, which means 0 and not unknown.",
     )
     for window in _SECONDS:
-        parts = (f"avg_over_time({part}[{window}])" for part in (one.bad, one.all))
-        yield Record(name=one.ratio(window), expr="\n/\n".join(parts))
+        parts = (f"avg_over_time({part}[{window}])" for part in (objective.bad, objective.all))
+        yield Record(name=objective.ratio(window), expr="\n/\n".join(parts))
 
 
 def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
     """Return an alert for each objective and speed."""
-    return tuple(_alert(one, speed) for one in objectives(settings, selectors) for speed in SPEEDS)
+    return tuple(
+        _alert(objective, speed) for objective in objectives(settings, selectors) for speed in SPEEDS
+    )
 
 
-def _alert(one: Objective, speed: Speed) -> Alert:
-    limit = _limit(one.budget, speed.factor)
-    traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
-    budget = f"{100 * one.budget:.3g}%"
-    share = f"{100 * burning_share(one.budget, speed.factor):.3g}%"
-    setting = f"`{one.setting}` ({budget})" if one.setting else f"the {budget} that are allowed"
-    if can_burn(one.budget, speed.factor):
+def _alert(objective: Objective, speed: Speed) -> Alert:
+    limit = _limit(objective.budget, speed.factor)
+    traffic = f"{_SECONDS[speed.long]} * avg_over_time({objective.all}[{speed.long}]) >= {objective.minimum}"
+    budget = f"{100 * objective.budget:.3g}%"
+    share = f"{100 * burning_share(objective.budget, speed.factor):.3g}%"
+    setting = f"`{objective.setting}` ({budget})" if objective.setting else f"the {budget} that are allowed"
+    if can_burn(objective.budget, speed.factor):
         times = f"at least {speed.factor:g} times " if speed.factor > 1 else ""
         how_fast = f"allows {budget}, which is spent {times}too fast"
         threshold = f"{speed.factor:g} times {setting}" if speed.factor > 1 else setting
-        why = f"{speed.spends} of a month's budget: {one.reason}"
+        why = f"{speed.spends} of a month's budget: {objective.reason}"
     else:
         how_fast = f"allows {budget}"
-        threshold, why = f"far above {setting}", f"{one.reason}, and here nearly everything fails"
+        threshold, why = f"far above {setting}", f"{objective.reason}, and here nearly everything fails"
     return Alert(
-        name=one.alert,
-        expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
+        name=objective.alert,
+        expr=f"{objective.ratio(speed.long)} > {limit}\nand\n"
+        f"{objective.ratio(speed.short)} > {limit}\nand\n{traffic}",
         for_=speed.for_,
         keep_firing_for=speed.keep,
         severity=speed.severity,
         labels={"window": speed.long},
-        summary=one.summary,
-        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
-        f"objective {how_fast}.",
-        threshold=f"> {share} over {speed.short} and {speed.long}: {threshold}, of at least {one.minimum} "
-        f"{one.unit}",
+        summary=objective.summary,
+        description=f"{{{{ $value | humanizePercentage }}}} {objective.description} "
+        f"in the last {speed.long}; the objective {how_fast}.",
+        threshold=f"> {share} over {speed.short} and {speed.long}: {threshold}, "
+        f"of at least {objective.minimum} {objective.unit}",
         reason=why,
-        dashboard=one.dashboard,
+        dashboard=objective.dashboard,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, duration_in_words, select
+from queenright.alerting.rules.promql import BY_WORKER, MIN_WINDOW, duration, duration_in_words, select
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -56,7 +56,7 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     alive = f"sum {_BY_SERVICE} ({known}) > 0"
     sweeps = select(selectors, names.HEALTH_CHECKS)
     interval = settings.health_check.interval_seconds
-    window = max(5 * interval, SHORTEST_WINDOW)
+    window = max(5 * interval, MIN_WINDOW)
     return Alert(
         name="QueenrightMonitorBlind",
         why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well.",

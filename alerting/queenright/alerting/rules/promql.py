@@ -18,7 +18,7 @@ WAITING: Final = f"agent_instance:{names.WORKER_WAITING}:last"
 BY_WORKER: Final = f"by ({_WORKER})"
 ON_WORKER: Final = f"on ({_WORKER})"
 
-SHORTEST_WINDOW: Final = 60
+MIN_WINDOW: Final = 60
 """Seconds; four scrapes, because a rate needs several."""
 
 UNLESS_WAITING: Final = f"unless {ON_WORKER} {WAITING} == 1"

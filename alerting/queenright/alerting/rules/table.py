@@ -1,4 +1,4 @@
-"""Generate ``docs/alerts.md``: when and why each alert fires, with a link to its runbook."""
+"""Generate ``docs/alerts.md``: when each alert fires, with a link to its runbook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from queenright.alerting.rules.rule import Alert, Group
 _INTRODUCTION: Final = """# Alerts
 
 All Prometheus alerts of Queenright with the default settings. This page is generated from the rules;
-`queenright rules export --config queenright.yaml` writes the rules with your thresholds.
+`queenright rules export` writes them with your thresholds.
 
-`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table are
-symptoms of single agents: they trigger the judge and page nobody. People are notified about an agent by
-`QueenrightIntervention`, which Queenright itself sends when the queen has approved it
-([alerting](alerting.md), [runbook](../alerting/runbooks/QueenrightIntervention.md)).
+`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake
+the judge and page nobody. People are notified about an agent by `QueenrightIntervention`, which Queenright
+sends when the queen has approved it ([alerting](alerting.md),
+[runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
 _TITLES: Final = {
@@ -36,8 +36,8 @@ def _section(group: Group) -> str:
     rows = "\n".join(_rows(group))
     return (
         f"\n## {_TITLES[group.name]}\n\n"
-        "| alert | severity | for | fires when | why | runbook |\n"
-        "| --- | --- | --- | --- | --- | --- |\n"
+        "| alert | severity | for | fires when | |\n"
+        "| --- | --- | --- | --- | --- |\n"
         f"{rows}\n"
     )
 
@@ -49,6 +49,6 @@ def _rows(group: Group) -> Iterator[str]:
             name = f"`{alert.name}`{f' ({variant})' if variant else ''}"
             keeps = f", keeps firing {alert.keep_firing_for}" if alert.keep_firing_for else ""
             times = f"{alert.for_ or '-'}{keeps}"
-            runbook = f"[{alert.name.removeprefix('Queenright')}](../alerting/runbooks/{alert.name}.md)"
-            cells = (name, alert.severity, times, alert.threshold, f"{alert.reason}.", runbook)
+            runbook = f"[runbook](../alerting/runbooks/{alert.name}.md)"
+            cells = (name, alert.severity, times, alert.threshold, runbook)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,5 +1,5 @@
 """
-The state machine of a circuit breaker. Time is an argument, in seconds on a monotonic clock.
+State machine of a circuit breaker: when it opens and closes. Time is an argument, on a monotonic clock.
 
 Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
 is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. If a

@@ -1,4 +1,8 @@
-"""Circuit breakers around calls, sync or async: as a method, a decorator or a ``with`` block."""
+"""
+Wrappers that put a circuit breaker around calls: a method, a decorator and a ``with`` block.
+
+`breaker` decides when it opens and closes.
+"""
 
 from __future__ import annotations
 

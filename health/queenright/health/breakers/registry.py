@@ -177,7 +177,9 @@ class BreakerRegistry:
         """
         with self._lock:
             if only_open:
-                candidates = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
+                candidates = [
+                    n for n, breaker in self._breakers.items() if breaker.state is not BreakerState.CLOSED
+                ]
             else:
                 candidates = list(self._breakers)
         names = heapq.nsmallest(limit, (name for name in candidates if name > after))
@@ -237,7 +239,7 @@ class BreakerRegistry:
                 clock=self._clock,
                 monotonic=self._monotonic,
                 lock=self._lock,
-                on_change=self._changed,
+                on_change=self._report_change,
             )
             self._of_agent.setdefault(name.agent, {})[key] = breaker
         else:
@@ -251,7 +253,7 @@ class BreakerRegistry:
             raise BreakerNotFoundError(name, near)
         return breaker
 
-    def _changed(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
+    def _report_change(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
         # A caller may have kept a breaker for so long that it was forgotten here.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return

@@ -32,7 +32,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 200
+_QUERY_BATCH: Final = 200
 _WAITING: Final = 10_000
 _LOOK_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
@@ -59,7 +59,9 @@ class BreakerStore:
         publish: Callable[..., None],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.registry = BreakerRegistry(settings, clock=clock, monotonic=monotonic, on_change=self._changed)
+        self.registry = BreakerRegistry(
+            settings, clock=clock, monotonic=monotonic, on_change=self._queue_change
+        )
         self.dropped = 0
         """Changes that were never written, because too many waited for the database."""
         self._store = store
@@ -114,7 +116,7 @@ class BreakerStore:
             _log.error("%d changes of circuit breakers are lost: %s", len(self._waiting), error)
             self._waiting.clear()
 
-    def _changed(self, change: BreakerChange) -> None:
+    def _queue_change(self, change: BreakerChange) -> None:
         """Queue a change, from any thread."""
         event = self._event(change)
         with self._lock:
@@ -147,12 +149,12 @@ class BreakerStore:
 
     async def _write_some(self) -> None:
         with self._lock:
-            some = list(islice(self._waiting, _AT_ONCE))
+            some = list(islice(self._waiting, _QUERY_BATCH))
         await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
-            for one in some:
+            for row in some:
                 # Unless it was crowded out meanwhile.
-                if self._waiting and self._waiting[0] is one:
+                if self._waiting and self._waiting[0] is row:
                     self._waiting.popleft()
         self._publish(*(event for _, event in some))
 

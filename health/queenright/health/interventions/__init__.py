@@ -1,1 +1,1 @@
-"""What is done about a worker that gets nowhere: nudge, escalate, terminate, recover."""
+"""Interventions on a stuck worker: nudge, escalate, terminate, recover."""

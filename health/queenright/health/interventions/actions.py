@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _TEXT_LIMIT: Final = 2000
 _NUDGE_LIFETIME_SECONDS: Final = 600.0
-"""A nudge that is not fetched by then is dropped: its subject is over."""
+"""A nudge that is not fetched within this time expires, because it is outdated."""
 
 Sign = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over its content."""
@@ -37,7 +37,7 @@ Sign = Callable[[AgentEvent], AgentEvent]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationLadders:
-    """A worker's ladder during its termination, once it has certainly stopped, and otherwise."""
+    """A worker's ladder during its termination, after a confirmed stop, and after an unconfirmed one."""
 
     during: Ladder | None
     done: Ladder | None
@@ -49,7 +49,7 @@ class Actions:
     Executes actions on workers and records them.
 
     Args:
-        controls: Reach workers; the first that reaches one is used.
+        controls: Worker controls; the first that reaches the worker is used.
         stop_reason: Returns why all actions are stopped, or None.
     """
 
@@ -81,7 +81,7 @@ class Actions:
         Raises:
             ActionRefusedError: See ``permit``.
         """
-        return permit(kind, target, self._monitor.get(*target.key), stop_reason=self._stop_reason())
+        return permit(kind, target, self._monitor.find(*target.key), stop_reason=self._stop_reason())
 
     async def nudge(
         self,
@@ -96,9 +96,9 @@ class Actions:
         dry: bool = False,
     ) -> Intervention:
         """
-        Put a message into the worker's context. The outcome tells how far it got.
+        Put a message into the worker's context. The outcome states whether it was delivered.
 
-        The worker gets the message as it is; the record has its secrets masked.
+        The worker gets the original message; the record has its secrets masked.
 
         Args:
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
@@ -107,35 +107,37 @@ class Actions:
         Raises:
             StoreError: Recording failed; nothing was done.
         """
-        one = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
+        intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
-            return await self._end(one, Outcome.DRY_RUN, ladder)
-        ladder = _undelivered(ladder, "")
-        await self._begin(one, ladder)
-        expires_at = one.created_at + _NUDGE_LIFETIME_SECONDS
+            return await self._end(intervention, Outcome.DRY_RUN, ladder)
+        ladder = _mark_undelivered(ladder, "")
+        await self._begin(intervention, ladder)
+        expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
         try:
             self.permit(grant.kind, grant.target)
             delivery = await self._control(grant.target).nudge(
-                grant.target, message, instruction_id=one.intervention_id, expires_at=expires_at
+                grant.target, message, instruction_id=intervention.intervention_id, expires_at=expires_at
             )
         except Exception as error:
-            detail = _described(error)
-            return await self._end(one, _outcome(error), _undelivered(ladder, detail), detail=detail)
+            detail = _describe_error(error)
+            return await self._end(
+                intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
+            )
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         event = self._event(
             EventType.NUDGE_SENT,
-            one,
+            intervention,
             {
                 "attempt": attempt,
-                "message": one.message,
+                "message": intervention.message,
                 "delivery": delivery.value,
-                "instruction_id": one.intervention_id,
-                "by": one.by,
+                "instruction_id": intervention.intervention_id,
+                "by": intervention.by,
                 "expires_at": expires_at,
                 "since": since,
             },
         )
-        return await self._end(one, outcome, ladder, events=[event])
+        return await self._end(intervention, outcome, ladder, events=[event])
 
     async def escalate(
         self,
@@ -152,27 +154,27 @@ class Actions:
         Raises:
             StoreError: Recording failed; the orchestrator was not asked.
         """
-        one = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
-        now = one.created_at
+        intervention = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
+        now = intervention.created_at
         deadline = now + self._settings.escalation.timeout_seconds
         climbed = ladder.model_copy(
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
         if self._settings.is_dry(ActionKind.ESCALATE):
-            return await self._end(one, Outcome.DRY_RUN, climbed), None, climbed
-        worker = self._monitor.get(one.agent_id, one.session_id)
+            return await self._end(intervention, Outcome.DRY_RUN, climbed), None, climbed
+        worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         question = Escalation(
             escalation_id=self._ids(),
-            agent_id=one.agent_id,
-            session_id=one.session_id,
-            incarnation_id=one.incarnation_id,
-            reason=one.reason,
+            agent_id=intervention.agent_id,
+            session_id=intervention.session_id,
+            incarnation_id=intervention.incarnation_id,
+            reason=intervention.reason,
             context=(summarise(worker, now) if worker is not None else {}) | context,
             created_at=now,
             deadline=deadline,
         )
         climbed = climbed.model_copy(update={"escalation_id": question.escalation_id})
-        one = one.model_copy(
+        intervention = intervention.model_copy(
             update={
                 "escalation_id": question.escalation_id,
                 "outcome": Outcome.DONE,
@@ -181,14 +183,14 @@ class Actions:
         )
         event = self._event(
             EventType.ESCALATION_TRIGGERED,
-            one,
+            intervention,
             {
                 "escalation_id": question.escalation_id,
                 "reason": question.reason,
                 "options": list(question.options),
                 "deadline": deadline,
                 "context": question.context,
-                "by": one.by,
+                "by": intervention.by,
                 "since": ladder.trouble_since,
             },
         )
@@ -196,11 +198,11 @@ class Actions:
             grant.target.key,
             ladder=climbed,
             now=now,
-            intervention=one,
+            intervention=intervention,
             escalation=question,
-            events=[event, self._recorded(one)],
+            events=[event, self._record_event(intervention)],
         )
-        return one, question, climbed
+        return intervention, question, climbed
 
     async def terminate(
         self,
@@ -230,28 +232,36 @@ class Actions:
         Raises:
             StoreError: Recording failed: nothing was done, or its end is still to be recorded.
         """
-        one = resumed or self._new(grant, by=by, reason=reason, since=since, intervention_id=intervention_id)
+        intervention = resumed or self._new(
+            grant, by=by, reason=reason, since=since, intervention_id=intervention_id
+        )
         if dry or self._settings.is_dry(ActionKind.TERMINATE):
-            return await self._end(one, Outcome.DRY_RUN, ladders.otherwise)
+            return await self._end(intervention, Outcome.DRY_RUN, ladders.otherwise)
         if resumed is None:
-            await self._begin(one, ladders.during)
+            await self._begin(intervention, ladders.during)
         try:
             self.permit(grant.kind, grant.target)
             stopped = await self._control(grant.target).terminate(
                 grant.target,
-                one.reason,
-                instruction_id=one.intervention_id,
+                intervention.reason,
+                instruction_id=intervention.intervention_id,
                 within=self._settings.termination.cleanup_timeout_seconds,
             )
         except Exception as error:
-            return await self._end(one, _outcome(error), ladders.otherwise, detail=_described(error))
+            return await self._end(
+                intervention, _outcome(error), ladders.otherwise, detail=_describe_error(error)
+            )
         if not stopped.confirmed and self._has_ended(grant.target):
             detail = stopped.detail if stopped.lingers else "it has ended"
             stopped = replace(stopped, confirmed=True, detail=detail)
         if not stopped.confirmed:
-            # It may still be working: no event claims otherwise, and nothing is started in its place.
-            return await self._end(one, Outcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail)
-        return await self.confirm(one, stopped, ladder=ladders.done, withdrawn=withdrawn, events=events)
+            # It may still be working, so no event reports its end and nothing replaces it.
+            return await self._end(
+                intervention, Outcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
+            )
+        return await self.confirm(
+            intervention, stopped, ladder=ladders.done, withdrawn=withdrawn, events=events
+        )
 
     async def answer(
         self,
@@ -274,21 +284,21 @@ class Actions:
                 refusal is recorded.
             StoreError: Recording failed; nothing was answered.
         """
-        one = self._new(grant, by=by, reason=reason, message=message)
+        intervention = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
-            return await self._end(one, Outcome.DRY_RUN, ladder)
-        await self._begin(one, ladder)
+            return await self._end(intervention, Outcome.DRY_RUN, ladder)
+        await self._begin(intervention, ladder)
         try:
             self.permit(grant.kind, grant.target)
             deliver()
         except ActionRefusedError as refused:
-            await self._end(one, Outcome.REFUSED, ladder, detail=refused.reason)
+            await self._end(intervention, Outcome.REFUSED, ladder, detail=refused.reason)
             raise
-        return await self._end(one, Outcome.DONE, ladder)
+        return await self._end(intervention, Outcome.DONE, ladder)
 
     async def confirm(
         self,
-        one: Intervention,
+        intervention: Intervention,
         stopped: Stopped,
         *,
         ladder: Ladder | None,
@@ -301,21 +311,21 @@ class Actions:
         Raises:
             StoreError: Recording failed; the termination stays uncertain and is checked again.
         """
-        one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
+        intervention = intervention.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
         ended = self._event(
             EventType.AGENT_TERMINATED,
-            one,
+            intervention,
             {
-                "reason": one.reason,
-                "by": one.by,
+                "reason": intervention.reason,
+                "by": intervention.by,
                 "checkpoint_id": stopped.checkpoint_id,
                 "confirmed": True,
-                "intervention_id": one.intervention_id,
-                "since": one.trouble_since,
+                "intervention_id": intervention.intervention_id,
+                "since": intervention.trouble_since,
             },
         )
         return await self._end(
-            one,
+            intervention,
             Outcome.DONE,
             ladder,
             detail=stopped.detail,
@@ -336,21 +346,27 @@ class Actions:
         since: float | None = None,
     ) -> Intervention:
         """Record an action that was refused, passed on, or only simulated."""
-        one = self._new(Permit(kind, target), by=by, reason=reason, since=since)
-        return await self._end(one, outcome, ladder, detail=detail)
+        intervention = self._new(Permit(kind, target), by=by, reason=reason, since=since)
+        return await self._end(intervention, outcome, ladder, detail=detail)
 
-    async def interrupted(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
-        """Record that the end of an action is unknown."""
-        return await self._end(one, Outcome.FAILED, ladder, detail=detail)
+    async def record_interrupted(
+        self, intervention: Intervention, ladder: Ladder | None, detail: str
+    ) -> Intervention:
+        """Record that the result of an action is unknown."""
+        return await self._end(intervention, Outcome.FAILED, ladder, detail=detail)
 
-    async def answered(self, one: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None) -> None:
-        """Record the result of a nudge that the worker fetched, or did not."""
-        one = one.model_copy(update={"answered_at": self._clock()})
-        await self._end(one, outcome, ladder, detail=detail)
+    async def record_answer(
+        self, intervention: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None
+    ) -> None:
+        """Record the result of a nudge: the worker's answer, or that it was not fetched."""
+        intervention = intervention.model_copy(update={"answered_at": self._clock()})
+        await self._end(intervention, outcome, ladder, detail=detail)
 
-    async def unconfirmed(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
+    async def record_unconfirmed(
+        self, intervention: Intervention, ladder: Ladder | None, detail: str
+    ) -> Intervention:
         """Record that it is unknown whether a worker has stopped, and why."""
-        return await self._end(one, Outcome.UNCONFIRMED, ladder, detail=detail)
+        return await self._end(intervention, Outcome.UNCONFIRMED, ladder, detail=detail)
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -381,12 +397,14 @@ class Actions:
             message=redact(message, 2 * _TEXT_LIMIT),
         )
 
-    async def _begin(self, one: Intervention, ladder: Ladder | None) -> None:
-        await self._ledger.write(one.target.key, ladder=ladder, now=one.created_at, intervention=one)
+    async def _begin(self, intervention: Intervention, ladder: Ladder | None) -> None:
+        await self._ledger.write(
+            intervention.target.key, ladder=ladder, now=intervention.created_at, intervention=intervention
+        )
 
     async def _end(
         self,
-        one: Intervention,
+        intervention: Intervention,
         outcome: Outcome,
         ladder: Ladder | None,
         *,
@@ -395,42 +413,44 @@ class Actions:
         escalation: Escalation | None = None,
     ) -> Intervention:
         now = self._clock()
-        ended = one.model_copy(
+        ended = intervention.model_copy(
             update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
         )
         if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
             # Most workers in other processes cannot be nudged, so that is no reason for a warning.
-            is_usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
+            is_usual = outcome is Outcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
             level = logging.INFO if is_usual else logging.WARNING
-            who = repr(one.agent_id) if is_usual else one.target
-            _log.log(level, "%s of %s: %s: %s", one.kind.value, who, outcome.value, ended.detail)
+            who = repr(intervention.agent_id) if is_usual else intervention.target
+            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, ended.detail)
         await self._ledger.write(
-            one.target.key,
+            intervention.target.key,
             ladder=ladder,
             now=now,
             intervention=ended,
             escalation=escalation,
-            events=[*events, self._recorded(ended)],
+            events=[*events, self._record_event(ended)],
         )
         return ended
 
-    def _recorded(self, one: Intervention) -> AgentEvent:
-        return self._event(EventType.INTERVENTION_RECORDED, one, one.model_dump(mode="json"))
+    def _record_event(self, intervention: Intervention) -> AgentEvent:
+        return self._event(
+            EventType.INTERVENTION_RECORDED, intervention, intervention.model_dump(mode="json")
+        )
 
-    def _event(self, type_: EventType, one: Intervention, data: dict[str, Any]) -> AgentEvent:
-        worker = self._monitor.get(one.agent_id, one.session_id)
-        return messages.event_about(type_, one, worker, self._clock(), data)
+    def _event(self, type_: EventType, intervention: Intervention, data: dict[str, Any]) -> AgentEvent:
+        worker = self._monitor.get(intervention.agent_id, intervention.session_id)
+        return messages.event_about(type_, intervention, worker, self._clock(), data)
 
     def _has_ended(self, target: Target) -> bool:
         """Return whether this incarnation itself reported its end."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:
             if control.can_reach(target):
                 return control
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         has_functions = worker is not None and worker.vitals.fetches
         remedy = (
             "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "
@@ -445,7 +465,7 @@ class Actions:
         )
 
 
-def _undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
+def _mark_undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
     return None if ladder is None else ladder.model_copy(update={"undelivered": why})
 
 
@@ -455,7 +475,7 @@ def _outcome(error: Exception) -> Outcome:
     return Outcome.REFUSED if isinstance(error, ActionRefusedError) else Outcome.FAILED
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, WorkerUnreachableError):
         return str(error)
     return error.reason if isinstance(error, ActionRefusedError) else f"{type(error).__name__}: {error}"

@@ -111,12 +111,12 @@ class Approvals:
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
             rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
-            return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
+            return [(row, find_intervention(conn, row.intervention_id)) for row in rows]
 
-        for one, begun in await self._store.read(read):
-            self._open[one.approval_id] = one
+        for approval, begun in await self._store.read(read):
+            self._open[approval.approval_id] = approval
             if begun is not None:
-                await self._record_outcome(one, begun.outcome, begun.detail)
+                await self._record_outcome(approval, begun.outcome, begun.detail)
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
@@ -139,7 +139,7 @@ class Approvals:
         Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            by: Who asks; a person of this name may not approve it.
+            by: The requester; a person of this name may not approve it.
             ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
                 could stop the worker themselves.
 
@@ -148,7 +148,7 @@ class Approvals:
             StoreError: Recording failed; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
-        one = Approval(
+        approval = Approval(
             approval_id=self._ids(),
             ticket_id=ticket_id,
             agent_id=v.agent_id,
@@ -162,16 +162,16 @@ class Approvals:
             progress_before=v.last_progress,
         )
         if (
-            objection := self._stop_reason() or void_reason(one, worker) or _futility_reason(worker)
+            objection := self._stop_reason() or void_reason(approval, worker) or _futility_reason(worker)
         ) is not None:
-            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
+            raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
-            latest = record.latest_about(conn, one.agent_id, one.session_id)
-            written = [one]
-            if latest is not None and latest.target == one.target:
+            latest = record.latest_about(conn, approval.agent_id, approval.session_id)
+            written = [approval]
+            if latest is not None and latest.target == approval.target:
                 if (objection := self._refusal(latest, now)) is not None:
-                    raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
+                    raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
                 written.insert(
@@ -181,7 +181,7 @@ class Approvals:
             return written
 
         await self._commit(ask)
-        return one
+        return approval
 
     def _refusal(self, latest: Approval, now: float) -> str | None:
         if latest.is_pending:
@@ -201,8 +201,8 @@ class Approvals:
         Approve a request and terminate the worker. It is checked again first, and may become void.
 
         Args:
-            by: Who approves it; not who asked.
-            reason: Why, if there is more to say.
+            by: The approver; not the requester.
+            reason: Optional reason.
 
         Returns:
             The request with the ``outcome`` of the termination.
@@ -213,16 +213,18 @@ class Approvals:
             ActionRefusedError: All actions are stopped; the request stays pending.
             StoreError: Recording failed; a recorded answer is carried out later.
         """
-        one = await self._require_pending(approval_id)
-        if by.strip().casefold() == one.asked_by.casefold():
+        approval = await self._require_pending(approval_id)
+        if by.strip().casefold() == approval.asked_by.casefold():
             raise ActionRefusedError(
-                ActionKind.TERMINATE, one.agent_id, f"{by} asked for it; somebody else must approve it"
+                ActionKind.TERMINATE, approval.agent_id, f"{by} asked for it; somebody else must approve it"
             )
         if (stop_reason := self._stop_reason()) is not None:
-            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, stop_reason)
-        if (objection := void_reason(one, self._monitor.get(*one.target.key))) is not None:
-            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, objection))
-        approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
+            raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, stop_reason)
+        if (objection := void_reason(approval, self._monitor.find(*approval.target.key))) is not None:
+            raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, objection))
+        approved = await self._close(
+            approval, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids()
+        )
         return await asyncio.shield(self._start(self._carry_out(approved)))
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
@@ -232,24 +234,27 @@ class Approvals:
         Raises:
             ApprovalNotFoundError, ApprovalClosedError, StoreError: See ``approve``.
         """
-        one = await self._require_pending(approval_id)
-        return await self._close(one, ApprovalStatus.DENIED, reason, by=by)
+        approval = await self._require_pending(approval_id)
+        return await self._close(approval, ApprovalStatus.DENIED, reason, by=by)
 
     async def _require_pending(self, approval_id: str) -> Approval:
-        one = self._open.get(approval_id) or await self.find(approval_id)
-        if one is None:
+        approval = self._open.get(approval_id) or await self.find(approval_id)
+        if approval is None:
             raise ApprovalNotFoundError(approval_id)
-        if one.is_pending and one.expires_at <= self._clock():
-            one = await self._close(one, ApprovalStatus.EXPIRED, "nobody answered in time")
-        if not one.is_pending:
-            raise ApprovalClosedError(one)
-        return one
+        if approval.is_pending and approval.expires_at <= self._clock():
+            approval = await self._close(approval, ApprovalStatus.EXPIRED, "nobody answered in time")
+        if not approval.is_pending:
+            raise ApprovalClosedError(approval)
+        return approval
 
     # -- reading ------------------------------------------------------------------------------------
 
     def pending(self) -> list[Approval]:
         """Return pending requests, oldest first."""
-        return sorted((one for one in self._open.values() if one.is_pending), key=lambda one: one.created_at)
+        return sorted(
+            (approval for approval in self._open.values() if approval.is_pending),
+            key=lambda approval: approval.created_at,
+        )
 
     async def find(self, approval_id: str) -> Approval | None:
         """Return a request, however old, or None."""
@@ -269,13 +274,16 @@ class Approvals:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none."""
-        return min((self._due_at(one) for one in self._open.values() if self._is_idle(one)), default=None)
+        return min(
+            (self._due_at(approval) for approval in self._open.values() if self._is_idle(approval)),
+            default=None,
+        )
 
-    def _due_at(self, one: Approval) -> float:
-        return one.expires_at if one.is_pending else self._retry_at.get(one.approval_id, 0.0)
+    def _due_at(self, approval: Approval) -> float:
+        return approval.expires_at if approval.is_pending else self._retry_at.get(approval.approval_id, 0.0)
 
-    def _is_idle(self, one: Approval) -> bool:
-        return one.approval_id not in self._in_progress
+    def _is_idle(self, approval: Approval) -> bool:
+        return approval.approval_id not in self._in_progress
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
@@ -284,67 +292,77 @@ class Approvals:
         Args:
             begin: False while no action may begin: after a start, or after the clock jumped.
         """
-        for one in [one for one in self._open.values() if self._is_idle(one)]:
+        for approval in [approval for approval in self._open.values() if self._is_idle(approval)]:
             # Shortly after a start, no worker has sent an event yet.
-            reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
-            if one.is_pending and one.expires_at <= now:
-                await self._close_if_open(one, ApprovalStatus.EXPIRED, "nobody answered in time")
-            elif one.is_pending and reason is not None:
-                await self._close_if_open(one, ApprovalStatus.VOID, reason)
-            elif not one.is_pending and (one.decided_at or 0.0) + self._timeout <= now:
+            reason = void_reason(approval, self._monitor.find(*approval.target.key)) if begin else None
+            if approval.is_pending and approval.expires_at <= now:
+                await self._close_if_open(approval, ApprovalStatus.EXPIRED, "nobody answered in time")
+            elif approval.is_pending and reason is not None:
+                await self._close_if_open(approval, ApprovalStatus.VOID, reason)
+            elif not approval.is_pending and (approval.decided_at or 0.0) + self._timeout <= now:
                 await self._close_if_open(
-                    one, ApprovalStatus.VOID, "the worker could not be terminated in time"
+                    approval, ApprovalStatus.VOID, "the worker could not be terminated in time"
                 )
-            elif not one.is_pending and begin and self._due_at(one) <= now:
-                self._retry_at[one.approval_id] = now + _RETRY_SECONDS
+            elif not approval.is_pending and begin and self._due_at(approval) <= now:
+                self._retry_at[approval.approval_id] = now + _RETRY_SECONDS
                 if self._stop_reason() is None:
-                    self._in_progress.add(one.approval_id)
-                    self._start(self._resume(one))
+                    self._in_progress.add(approval.approval_id)
+                    self._start(self._resume(approval))
 
     async def observe(self, worker: WorkerHealth) -> None:
         """Close requests that a change of the worker makes void."""
-        for one in [one for one in self._open.values() if one.is_pending and one.target.key == worker.key]:
-            if (reason := void_reason(one, worker)) is not None:
-                await self._close_if_open(one, ApprovalStatus.VOID, reason)
+        for approval in [
+            approval
+            for approval in self._open.values()
+            if approval.is_pending and approval.target.key == worker.key
+        ]:
+            if (reason := void_reason(approval, worker)) is not None:
+                await self._close_if_open(approval, ApprovalStatus.VOID, reason)
 
     async def void_for_closed_ticket(self, ticket_id: str, reason: str) -> None:
         """Close requests about a ticket that has closed."""
-        for one in [one for one in self._open.values() if one.is_pending and one.ticket_id == ticket_id]:
-            await self._close_if_open(one, ApprovalStatus.VOID, reason)
+        for approval in [
+            approval
+            for approval in self._open.values()
+            if approval.is_pending and approval.ticket_id == ticket_id
+        ]:
+            await self._close_if_open(approval, ApprovalStatus.VOID, reason)
 
-    async def _close_if_open(self, one: Approval, status: ApprovalStatus, reason: str) -> None:
+    async def _close_if_open(self, approval: Approval, status: ApprovalStatus, reason: str) -> None:
         with contextlib.suppress(ApprovalClosedError):
-            await self._close(one, status, reason)
+            await self._close(approval, status, reason)
 
     # -- terminations -------------------------------------------------------------------------------
 
-    async def _resume(self, one: Approval) -> None:
-        """Carry out an earlier approval unless it had started. Nothing awaits this."""
+    async def _resume(self, approval: Approval) -> None:
+        """Carry out an earlier approval unless it has started. Runs in the background."""
         try:
-            begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
+            begun = await self._store.read(lambda conn: find_intervention(conn, approval.intervention_id))
             if begun is not None:
-                await self._record_outcome(one, begun.outcome, begun.detail)
+                await self._record_outcome(approval, begun.outcome, begun.detail)
             else:
-                await self._carry_out(one)
+                await self._carry_out(approval)
         except (ActionRefusedError, ApprovalClosedError) as error:
-            _log.info("the approved termination of %s was not done: %s", one.target, error)
+            _log.info("the approved termination of %s was not done: %s", approval.target, error)
         except Exception as error:
-            _log.error("the termination of %s failed and will be retried: %s", one.target, redact(str(error)))
+            _log.error(
+                "the termination of %s failed and will be retried: %s", approval.target, redact(str(error))
+            )
         finally:
-            self._in_progress.discard(one.approval_id)
+            self._in_progress.discard(approval.approval_id)
 
-    async def _carry_out(self, one: Approval) -> Approval:
-        self._in_progress.add(one.approval_id)
-        self._retry_at[one.approval_id] = self._clock() + _RETRY_SECONDS
+    async def _carry_out(self, approval: Approval) -> Approval:
+        self._in_progress.add(approval.approval_id)
+        self._retry_at[approval.approval_id] = self._clock() + _RETRY_SECONDS
         try:
             done = await self._terminate(
-                one.agent_id,
-                _termination_reason(one),
-                session_id=one.session_id,
-                incarnation_id=one.incarnation_id,
-                by=one.decided_by,
-                intervention_id=one.intervention_id,
-                unless=lambda worker: void_reason(one, worker),
+                approval.agent_id,
+                _termination_reason(approval),
+                session_id=approval.session_id,
+                incarnation_id=approval.incarnation_id,
+                by=approval.decided_by,
+                intervention_id=approval.intervention_id,
+                unless=lambda worker: void_reason(approval, worker),
             )
         except StoreError:
             raise  # a recorded termination may have begun: it is checked again
@@ -352,26 +370,26 @@ class Approvals:
             if self._stop_reason() is not None:
                 raise  # stopped in the meantime: it waits for the release, or until it expires
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
-            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal
+            raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, why)) from refusal
         finally:
-            self._in_progress.discard(one.approval_id)
-        return await self._record_outcome(one, done.outcome, done.detail)
+            self._in_progress.discard(approval.approval_id)
+        return await self._record_outcome(approval, done.outcome, done.detail)
 
-    async def _record_outcome(self, one: Approval, outcome: Outcome, detail: str) -> Approval:
-        done = one.model_copy(update={"outcome": outcome, "detail": detail})
+    async def _record_outcome(self, approval: Approval, outcome: Outcome, detail: str) -> Approval:
+        done = approval.model_copy(update={"outcome": outcome, "detail": detail})
         await self._commit(lambda conn: [done])
         return done
 
     # -- records ------------------------------------------------------------------------------------
 
     async def _close(
-        self, one: Approval, status: ApprovalStatus, reason: str, *, by: str = "", **more: Any
+        self, approval: Approval, status: ApprovalStatus, reason: str, *, by: str = "", **more: Any
     ) -> Approval:
         now = self._clock()
 
         def close(conn: Connection) -> list[Approval]:
-            current = record.find_approval(conn, one.approval_id) or one
-            if current.status is not one.status or not current.is_open:
+            current = record.find_approval(conn, approval.approval_id) or approval
+            if current.status is not approval.status or not current.is_open:
                 raise ApprovalClosedError(current)
             return [_as_closed(current, status, reason, now, by=by, **more)]
 
@@ -386,45 +404,49 @@ class Approvals:
 
             def transaction(conn: Connection) -> list[Approval]:
                 written = work(conn)
-                for one in written:
-                    record.write_approval(conn, one)
-                    self.on_change(conn, one)
-                events[:] = [event for one in written if (event := self._event(one)) is not None]
+                for item in written:
+                    record.write_approval(conn, item)
+                    self.on_change(conn, item)
+                events[:] = [event for item in written if (event := self._event(item)) is not None]
                 append_events(conn, events)
                 return written
 
             written = await self._store.transact(transaction)
-            for one in written:
-                self._remember(one)
+            for item in written:
+                self._remember(item)
             self._publish(*events)
             return written
 
         # Cancelling the caller must not keep committed events from being published.
         return await asyncio.shield(self._start(commit()))
 
-    def _remember(self, one: Approval) -> None:
-        if one.is_open:
-            self._open[one.approval_id] = one
-            if not one.is_pending:
+    def _remember(self, approval: Approval) -> None:
+        if approval.is_open:
+            self._open[approval.approval_id] = approval
+            if not approval.is_pending:
                 # ``approve`` begins it; ``advance`` does only if that fails.
-                self._retry_at.setdefault(one.approval_id, self._clock() + _RETRY_SECONDS)
+                self._retry_at.setdefault(approval.approval_id, self._clock() + _RETRY_SECONDS)
         else:
-            self._open.pop(one.approval_id, None)
-            self._retry_at.pop(one.approval_id, None)
+            self._open.pop(approval.approval_id, None)
+            self._retry_at.pop(approval.approval_id, None)
 
-    def _event(self, one: Approval) -> AgentEvent | None:
-        if one.outcome is not None:
+    def _event(self, approval: Approval) -> AgentEvent | None:
+        if approval.outcome is not None:
             return None  # the termination has its own events
-        data: dict[str, Any] = {"approval_id": one.approval_id, "ticket_id": one.ticket_id}
-        if one.is_pending:
+        data: dict[str, Any] = {"approval_id": approval.approval_id, "ticket_id": approval.ticket_id}
+        if approval.is_pending:
             type_ = EventType.TERMINATION_REQUESTED
-            by = record.describe_requester(one.asked_by, one.ordered_by)
-            data |= {"reason": one.reason, "by": by, "expires_at": one.expires_at}
+            by = record.describe_requester(approval.asked_by, approval.ordered_by)
+            data |= {"reason": approval.reason, "by": by, "expires_at": approval.expires_at}
         else:
             type_ = EventType.TERMINATION_DECIDED
-            data |= {"status": one.status.value, "by": one.decided_by, "reason": one.decision_reason}
-        worker = self._monitor.get(*one.target.key)
-        return messages.event_about(type_, one, worker, self._clock(), data)
+            data |= {
+                "status": approval.status.value,
+                "by": approval.decided_by,
+                "reason": approval.decision_reason,
+            }
+        worker = self._monitor.find(*approval.target.key)
+        return messages.event_about(type_, approval, worker, self._clock(), data)
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
@@ -440,15 +462,15 @@ def _futility_reason(worker: WorkerHealth) -> str | None:
 
 
 def _as_closed(
-    one: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
+    approval: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
 ) -> Approval:
     # A void approval keeps who approved it.
     decided_by = {"decided_by": redact(by, 100)} if by else {}
     update = {"status": status, "decided_at": now, "decision_reason": redact(reason, 1000)}
-    return one.model_copy(update=update | decided_by | more)
+    return approval.model_copy(update=update | decided_by | more)
 
 
-def _termination_reason(one: Approval) -> str:
-    note = f" ({one.decision_reason})" if one.decision_reason else ""
-    requester = record.describe_requester(one.asked_by, one.ordered_by)
-    return f"{one.reason} Requested by the {requester}, approved by {one.decided_by}{note}."
+def _termination_reason(approval: Approval) -> str:
+    note = f" ({approval.decision_reason})" if approval.decision_reason else ""
+    requester = record.describe_requester(approval.asked_by, approval.ordered_by)
+    return f"{approval.reason} Requested by the {requester}, approved by {approval.decided_by}{note}."

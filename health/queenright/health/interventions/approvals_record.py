@@ -27,7 +27,7 @@ class ApprovalStatus(StrEnum):
     EXPIRED = "expired"
     """Nobody answered in time."""
     VOID = "void"
-    """It needs no answer any more: the worker made progress, waits, has ended or was restarted."""
+    """No longer needed: the worker made progress, waits, has ended or was restarted."""
 
 
 class Approval(WorkerRecord):
@@ -83,7 +83,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     before, now = approval.progress_before, v.last_progress
     findings = reasons(worker)
     # Progress does not settle a spending limit: it costs money.
-    overspends = any(one.kind is FindingKind.SPENDING for one in findings)
+    overspends = any(finding.kind is FindingKind.SPENDING for finding in findings)
     if now is not None and (before is None or now > before) and not overspends:
         return "it has made progress since"
     if not findings:
@@ -92,7 +92,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
 
 
 def describe_requester(asked_by: str, ordered_by: str) -> str:
-    """Return who asks, and on whose order, if anybody's."""
+    """Return the requester, and the person whose order it carries out, if any."""
     return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
 
 
@@ -110,18 +110,18 @@ def call_to_action(approval: Approval) -> str:
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def write_approval(conn: Connection, one: Approval) -> None:
+def write_approval(conn: Connection, approval: Approval) -> None:
     """Insert or replace a request."""
     values = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "status": one.status.value,
-        "is_open": one.is_open,
-        "created_at": one.created_at,
-        "expires_at": one.expires_at,
-        "body": one.model_dump_json(),
+        "agent_id": approval.agent_id,
+        "session_id": approval.session_id,
+        "status": approval.status.value,
+        "is_open": approval.is_open,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "body": approval.model_dump_json(),
     }
-    put_row(conn, APPROVALS, APPROVALS.c.approval_id, one.approval_id, values)
+    put_row(conn, APPROVALS, APPROVALS.c.approval_id, approval.approval_id, values)
 
 
 def find_approval(conn: Connection, approval_id: str) -> Approval | None:

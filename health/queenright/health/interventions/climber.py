@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 5.0
 
-_AT_ONCE: Final = 100
+_START_BATCH: Final = 100
 """Workers that are started before the event loop runs other work: about 15 ms."""
 
 
@@ -51,7 +51,7 @@ class TaskRecovery(Protocol):
         ...
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether anything here could start this worker again."""
+        """Return whether this service can start the worker again."""
         ...
 
 
@@ -60,7 +60,7 @@ class Climber:
     Climbs ladders. Belongs to one event loop.
 
     Args:
-        recovery: Recovers what was stopped or crashed.
+        recovery: Recovers workers that were stopped or crashed.
         stop_reason: Returns why all actions are stopped, or None.
         ask: Passes each escalation to the orchestrator.
     """
@@ -129,7 +129,7 @@ class Climber:
         if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
-        if came_down(current, step.ladder) or self._has_stopped(worker):
+        if was_reset(current, step.ladder) or self._has_stopped(worker):
             self.schedule(key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
             self.schedule(key, max(step.at, self._quiet_until))
@@ -149,7 +149,7 @@ class Climber:
 
     def advance(self, now: float) -> None:
         """Begin due actions, a limited number at a time. Returns before they are done."""
-        for _ in range(_AT_ONCE):
+        for _ in range(_START_BATCH):
             if (due := self.next_deadline()) is None or due > now:
                 return
             _, key = heappop(self._heap)
@@ -192,7 +192,7 @@ class Climber:
         if worker is None:
             self._ledger.forget_uncertain(key)
             if current is not None:
-                await self.come_down(key, None, "the worker is unknown")
+                await self.reset_ladder(key, None, "the worker is unknown")
             return
         if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
@@ -201,15 +201,15 @@ class Climber:
             await self._confirm(worker, current)
             current = self._ledger.ladders.get(key)
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
-        if came_down(current, step.ladder):
-            await self.come_down(key, step.ladder, "the worker made progress, or its run is over")
+        if was_reset(current, step.ladder):
+            await self.reset_ladder(key, step.ladder, "the worker made progress, or its run is over")
         elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
             await self._withdraw_question(overdue, current)
         if step.ladder is None or step.action is None or self._leaves_alone(key):
             return
         if self._is_left_to_others(worker, current, step.action, step.ladder):
             if current is not None:
-                await self.come_down(key, None, "its run failed, and its own launcher restarts it")
+                await self.reset_ladder(key, None, "its run failed, and its own launcher restarts it")
             return
         at = max(step.at, self._quiet_until)
         if at <= now:
@@ -217,7 +217,7 @@ class Climber:
         if at > now:
             self.schedule(key, at)
         elif self._stop_reason() is None:
-            # With the emergency stop on nothing is due; its release reschedules every worker.
+            # During the emergency stop nothing is due; its release reschedules every worker.
             self.budget.spend(now)
             await self._do(step.action, step.ladder, worker, now)
             self.consider(worker)
@@ -329,37 +329,37 @@ class Climber:
 
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
-        one = self._ledger.uncertain.get(worker.key)
+        intervention = self._ledger.uncertain.get(worker.key)
         ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
-        return one is not None and (ended or one.target != Target.of(worker.vitals))
+        return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
-        one = self._ledger.uncertain[worker.key]
-        if one.target != Target.of(worker.vitals):
+        intervention = self._ledger.uncertain[worker.key]
+        if intervention.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
-            if one.outcome is Outcome.STARTED:
+            if intervention.outcome is Outcome.STARTED:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
-                await self._actions.interrupted(one, ladder, detail)
+                await self._actions.record_interrupted(intervention, ladder, detail)
             return
         ours = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
         )
         await self._actions.confirm(
-            one,
-            Stopped(confirmed=True, checkpoint_id=one.checkpoint_id, detail="it has ended"),
+            intervention,
+            Stopped(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
             ladder=self._after_termination(ladder) if ladder is not None and ours else None,
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
         """Record that a worker continues after its termination, and hand it to a person."""
         target = Target.of(worker.vitals)
-        one = self._ledger.uncertain.get(worker.key)
-        if one is None or one.target != target:
-            one = await self._ledger.find_stopped(target)
-        if one is not None and one.outcome is Outcome.DONE:
-            self._ledger.uncertain[worker.key] = one
+        intervention = self._ledger.uncertain.get(worker.key)
+        if intervention is None or intervention.target != target:
+            intervention = await self._ledger.find_stopped(target)
+        if intervention is not None and intervention.outcome is Outcome.DONE:
+            self._ledger.uncertain[worker.key] = intervention
             current = self._ledger.ladders.get(worker.key)
             if current is None or current.target != target:
                 # A person stopped it without recovery.
@@ -372,8 +372,8 @@ class Climber:
                 "until": None,
                 "progress_before": worker.vitals.last_progress,
             }
-            await self._actions.unconfirmed(
-                one,
+            await self._actions.record_unconfirmed(
+                intervention,
                 current.model_copy(update=human),
                 "its termination was confirmed, but its telemetry shows that it is still working",
             )
@@ -409,7 +409,7 @@ class Climber:
 
     # -- stepping down --------------------------------------------------------------------------
 
-    async def come_down(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
+    async def reset_ladder(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
         """Reset a ladder and withdraw its escalation. The caller holds the lock."""
         ladder, now = self._ledger.ladders.get(key), self._clock()
         question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
@@ -467,8 +467,8 @@ class Climber:
                 self.consider(worker)
 
 
-def came_down(current: Ladder | None, after: Ladder | None) -> bool:
-    """Return whether a ladder that was climbed no longer is."""
+def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
+    """Return whether a ladder with actions was reset."""
     return current is not None and (after is None or (after.is_untouched and not current.is_untouched))
 
 

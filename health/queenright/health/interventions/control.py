@@ -1,4 +1,9 @@
-"""Worker control: the interface through which a worker is nudged and stopped, wherever it runs."""
+"""
+Interface to nudge or stop a worker, wherever it runs.
+
+`actions` calls it to nudge and terminate; `runtime_control` implements it for agents of this process, and
+`instructions` for agents in other processes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,12 @@ class WorkerUnreachableError(QueenrightError):
 
 
 class Delivery(StrEnum):
-    """How far a nudge got."""
+    """The delivery status of a nudge."""
 
     INJECTED = "injected"
-    """It is in the worker's context: its next turn sees it."""
+    """In the worker's context, for its next turn."""
     QUEUED = "queued"
-    """The worker fetches it."""
+    """Waiting until the worker fetches it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class Stopped:
     """The checkpoint with its partial state, if it was saved."""
     detail: str = ""
     lingers: bool = False
-    """Whether one of its functions is still running in a thread, which nothing can stop."""
+    """Whether one of its functions still runs in a thread, which cannot be stopped."""
 
 
 class WorkerControl(Protocol):
@@ -52,7 +57,7 @@ class WorkerControl(Protocol):
         Args:
             target: The worker; another incarnation never gets it.
             instruction_id: A message with the same id is delivered at most once.
-            expires_at: When it is discarded, in seconds since the epoch.
+            expires_at: When the message is discarded, in seconds since the epoch.
 
         Raises:
             WorkerUnreachableError: The worker is not running (any more).

@@ -67,7 +67,7 @@ class Instruction(BaseModel):
 
 
 class InstructionNotFoundError(QueenrightError):
-    """Raised when an instruction is answered that this worker never had."""
+    """Raised for an answer to an instruction that this worker never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
@@ -115,8 +115,10 @@ class Instructions:
             bodies = conn.execute(select(INSTRUCTIONS.c.body).where(waiting)).scalars()
             return [Instruction.model_validate_json(body) for body in bodies]
 
-        for one in await self._store.read(read):
-            self._queued.setdefault((one.agent_id, one.session_id), {})[one.instruction_id] = one
+        for instruction in await self._store.read(read):
+            self._queued.setdefault((instruction.agent_id, instruction.session_id), {})[
+                instruction.instruction_id
+            ] = instruction
 
     # -- WorkerControl ------------------------------------------------------------------------------
 
@@ -174,7 +176,7 @@ class Instructions:
         queued = self._queued.setdefault(target.key, {})
         if instruction_id in queued:
             return
-        one = Instruction(
+        instruction = Instruction(
             instruction_id=instruction_id,
             agent_id=target.agent_id,
             session_id=target.session_id,
@@ -184,8 +186,8 @@ class Instructions:
             created_at=self._clock(),
             expires_at=expires_at,
         )
-        await self._store.transact(lambda conn: _write(conn, one))
-        queued[instruction_id] = one
+        await self._store.transact(lambda conn: _write(conn, instruction))
+        queued[instruction_id] = instruction
         for waiting in self._fetching.get(target, ()):
             if not waiting.done():
                 waiting.set_result(None)
@@ -200,7 +202,7 @@ class Instructions:
             wait: The maximum number of seconds to wait.
         """
         self._fetched_at[target] = self._clock()
-        instructions = await self._for(target)
+        instructions = await self._list_for(target)
         if instructions or wait <= 0:
             return instructions
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,7 +217,7 @@ class Instructions:
             if not fetching:
                 self._fetching.pop(target, None)
             self._fetched_at[target] = self._clock()
-        return await self._for(target)
+        return await self._list_for(target)
 
     async def answer(
         self,
@@ -234,75 +236,80 @@ class Instructions:
             InstructionClosedError: The instruction is for another incarnation, or has expired.
             StoreError: Writing failed.
         """
-        one = self._queued.get(target.key, {}).get(instruction_id)
-        if one is None:
-            one = await self._store.read(lambda conn: _find(conn, instruction_id))
-            if one is None or (one.agent_id, one.session_id) != target.key:
+        instruction = self._queued.get(target.key, {}).get(instruction_id)
+        if instruction is None:
+            instruction = await self._store.read(lambda conn: _find(conn, instruction_id))
+            if instruction is None or (instruction.agent_id, instruction.session_id) != target.key:
                 raise InstructionNotFoundError(instruction_id)
-            if one.status.value == outcome:
+            if instruction.status.value == outcome:
                 return
             raise InstructionClosedError(
-                f"instruction {instruction_id!r} is {one.status.value}: the answer is too late"
+                f"instruction {instruction_id!r} is {instruction.status.value}: the answer is too late"
             )
-        if one.incarnation_id != target.incarnation_id:
+        if instruction.incarnation_id != target.incarnation_id:
             raise InstructionClosedError(
-                f"instruction {instruction_id!r} was for incarnation {one.incarnation_id!r}, "
+                f"instruction {instruction_id!r} was for incarnation {instruction.incarnation_id!r}, "
                 f"not {target.incarnation_id!r}"
             )
         await self._close(
-            one,
+            instruction,
             status=InstructionStatus(outcome),
             answered_at=self._clock(),
             detail=redact(detail, _DETAIL_LIMIT),
             checkpoint_id=checkpoint_id,
         )
 
-    async def _for(self, target: Target) -> list[Instruction]:
+    async def _list_for(self, target: Target) -> list[Instruction]:
         now = self._clock()
         instructions = []
-        for one in list(self._queued.get(target.key, {}).values()):
-            if one.expires_at <= now:
-                await self._close(one, status=InstructionStatus.EXPIRED)
+        for instruction in list(self._queued.get(target.key, {}).values()):
+            if instruction.expires_at <= now:
+                await self._close(instruction, status=InstructionStatus.EXPIRED)
             # Other incarnations keep theirs: the one that fetches may not be the one that hangs.
-            elif one.incarnation_id == target.incarnation_id and self._withheld(target) is None:
-                instructions.append(one)
+            elif instruction.incarnation_id == target.incarnation_id and self._withheld(target) is None:
+                instructions.append(instruction)
         return instructions
 
     async def expire(self, now: float) -> None:
         """Expire instructions that were not answered in time, and forget workers that no longer fetch."""
-        late = [one for by_id in self._queued.values() for one in by_id.values() if one.expires_at <= now]
-        for one in late:
-            await self._close(one, status=InstructionStatus.EXPIRED)
+        late = [
+            instruction
+            for by_id in self._queued.values()
+            for instruction in by_id.values()
+            if instruction.expires_at <= now
+        ]
+        for instruction in late:
+            await self._close(instruction, status=InstructionStatus.EXPIRED)
         for target, at in list(self._fetched_at.items()):
             if now - at > REACHABLE_SECONDS and target not in self._fetching:
                 del self._fetched_at[target]
 
-    async def _close(self, one: Instruction, **changes: object) -> None:
-        closed = one.model_copy(update=changes)
+    async def _close(self, instruction: Instruction, **changes: object) -> None:
+        closed = instruction.model_copy(update=changes)
         await self._store.transact(lambda conn: _write(conn, closed))
-        key = (one.agent_id, one.session_id)
+        key = (instruction.agent_id, instruction.session_id)
         queued = self._queued.get(key, {})
-        queued.pop(one.instruction_id, None)
+        queued.pop(instruction.instruction_id, None)
         if not queued:
             self._queued.pop(key, None)
-        answer = self._answers.get(one.instruction_id)
+        answer = self._answers.get(instruction.instruction_id)
         if answer is not None and not answer.done():
             answer.set_result(closed)
         self._on_closed(closed)
 
 
-def _write(conn: Connection, one: Instruction) -> None:
+def _write(conn: Connection, instruction: Instruction) -> None:
     columns = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "incarnation_id": one.incarnation_id,
-        "kind": one.kind,
-        "created_at": one.created_at,
-        "expires_at": one.expires_at,
-        "status": one.status.value,
-        "body": one.model_dump_json(),
+        "agent_id": instruction.agent_id,
+        "session_id": instruction.session_id,
+        "incarnation_id": instruction.incarnation_id,
+        "kind": instruction.kind,
+        "created_at": instruction.created_at,
+        "expires_at": instruction.expires_at,
+        "status": instruction.status.value,
+        "body": instruction.model_dump_json(),
     }
-    put_row(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, one.instruction_id, columns)
+    put_row(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, instruction.instruction_id, columns)
 
 
 def _find(conn: Connection, instruction_id: str) -> Instruction | None:

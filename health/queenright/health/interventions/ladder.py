@@ -1,7 +1,7 @@
 """
 The intervention ladder: the next step for a worker in trouble, as a pure function.
 
-Nudge, nudge, nudge; escalate; terminate; recover. Each step waits until the one before has had its time.
+Nudge, nudge, nudge; escalate; terminate; recover. Each step waits for the result of the one before.
 Progress resets the ladder; with a stale checkpoint among the findings, only a checkpoint does. See
 docs/interventions.md.
 """
@@ -25,13 +25,13 @@ class Level(StrEnum):
     """The position on the ladder."""
 
     NUDGED = "nudged"
-    """It was nudged, or soon will be."""
+    """The worker was nudged, or is about to be."""
     ESCALATED = "escalated"
     """The orchestrator was asked, and has until ``Ladder.until`` to decide."""
     MORE_TIME = "more_time"
-    """The orchestrator gave it time until then."""
+    """The orchestrator gave it more time, until ``Ladder.until``."""
     HANDING_OFF = "handing_off"
-    """It is asked to hand off, and has until then."""
+    """The worker was asked to hand off, until ``Ladder.until``."""
     TERMINATING = "terminating"
     """It is being stopped."""
     TERMINATED = "terminated"
@@ -56,7 +56,7 @@ class Ladder(WorkerRecord):
     progress_before: float | None = None
     """The last progress before it; later progress resets the ladder."""
     needs_checkpoint: bool = False
-    """The trouble includes a stale checkpoint: while that lasts, only a checkpoint resets the ladder."""
+    """Whether the trouble includes a stale checkpoint: then only a checkpoint resets the ladder."""
     acted_at: float | None = None
     """When the last action was taken."""
     until: float | None = None
@@ -91,9 +91,9 @@ class LadderInputs:
     state_since: float
     """When it became stuck or failing, if it is either."""
     provider_at_fault: bool
-    """Its model provider fails: no action on the worker would help."""
+    """Whether its model provider fails: no action on the worker would help."""
     given_up: bool
-    """Its recovery was given up, and it has made no progress since: a person has its ticket."""
+    """Whether its recovery was abandoned and it has made no progress since: a person has its ticket."""
     grace_until: float
     last_progress: float | None
     last_checkpoint: float | None
@@ -153,7 +153,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
         ladder = None
     if s.ended:
         return _step_after_end(ladder, s, settings)
-    if ladder is not None and not ladder.is_untouched and _progressed(ladder, s):
+    if ladder is not None and not ladder.is_untouched and _has_progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
@@ -231,7 +231,7 @@ def _is_surely_silent(worker: WorkerHealth) -> bool:
     return any(f.kind is FindingKind.STALL and f.severity is Severity.CRITICAL for f in worker.findings)
 
 
-def _progressed(ladder: Ladder, s: LadderInputs) -> bool:
+def _has_progressed(ladder: Ladder, s: LadderInputs) -> bool:
     if ladder.needs_checkpoint and s.checkpoint_is_stale:
         return s.last_checkpoint is not None and s.last_checkpoint > ladder.trouble_since
     if s.last_progress is None:

@@ -18,9 +18,9 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
-"""The maximum number of sessions whose interventions are counted; the newest stay."""
+"""The maximum number of sessions whose interventions are counted: the newest."""
 
-_MOST_TERMINATIONS: Final = 1000
+_MAX_TERMINATIONS: Final = 1000
 """The maximum number of terminations of an agent that are searched, the newest first."""
 
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
@@ -53,14 +53,14 @@ class Ledger:
             )
 
         ladders, pending, counts, started, unconfirmed = await self._store.read(read)
-        self.ladders = {one.target.key: one for one in ladders}
-        self.pending = {one.escalation_id: one for one in pending}
+        self.ladders = {ladder.target.key: ladder for ladder in ladders}
+        self.pending = {escalation.escalation_id: escalation for escalation in pending}
         self._counts = dict(counts)
         # Newest last, so that it wins.
-        for one in sorted((*started, *unconfirmed), key=lambda each: each.created_at):
-            if one.kind is ActionKind.TERMINATE:
-                self.uncertain[one.target.key] = one
-        return [one for one in started if one.kind is not ActionKind.TERMINATE]
+        for intervention in sorted((*started, *unconfirmed), key=lambda each: each.created_at):
+            if intervention.kind is ActionKind.TERMINATE:
+                self.uncertain[intervention.target.key] = intervention
+        return [intervention for intervention in started if intervention.kind is not ActionKind.TERMINATE]
 
     def count(self, key: WorkerKey) -> int:
         """Return how many interventions a session had, including refused and simulated ones."""
@@ -102,12 +102,35 @@ class Ledger:
         # Cancelling the caller must not keep committed events from being published.
         await asyncio.shield(task)
 
-    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
-        """Move the interventions of a renamed worker to its new names. Its ladder begins again."""
-        if not self._counts.get(old):
+    def worker_keys(self) -> set[WorkerKey]:
+        """Return the workers that have a ladder, interventions, or a termination whose end is unknown."""
+        return {*self.ladders, *self._counts, *self.uncertain}
+
+    async def rename(self, old: WorkerKey, new: WorkerKey, now: float) -> None:
+        """Move everything about a renamed worker to its new names; a ladder that it has there stays."""
+        if old not in self.worker_keys():
             return
-        await self._store.transact(lambda conn: record.rename_interventions(conn, old, new))
-        self._counts[new] = self._counts.get(new, 0) + self._counts.pop(old, 0)
+        names = {"agent_id": new[0], "session_id": new[1]}
+        ladder, uncertain = self.ladders.get(old), self.uncertain.get(old)
+        moved = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
+        pending = [one.model_copy(update=names) for one in self.pending.values() if one.target.key == old]
+
+        def work(conn: Connection) -> None:
+            record.rename_interventions(conn, old, new)
+            record.write_ladder(conn, old, None, now)
+            record.write_ladder(conn, new, moved, now)
+            for one in pending:
+                record.write_escalation(conn, one)
+
+        await self._store.transact(work)
+        self.ladders.pop(old, None)
+        if moved is not None:
+            self.ladders[new] = moved
+        if uncertain is not None:
+            self.uncertain[new] = self.uncertain.pop(old).model_copy(update=names)
+        self.pending |= {one.escalation_id: one for one in pending}
+        if count := self._counts.pop(old, 0):
+            self._counts[new] = self._counts.get(new, 0) + count
 
     def _remember(
         self,
@@ -128,24 +151,24 @@ class Ledger:
             else:
                 self.pending.pop(escalation.escalation_id, None)
 
-    def _note(self, key: WorkerKey, one: Intervention) -> None:
+    def _note(self, key: WorkerKey, intervention: Intervention) -> None:
         previous = self.uncertain.get(key)
-        is_known = previous is not None and previous.intervention_id == one.intervention_id
+        is_known = previous is not None and previous.intervention_id == intervention.intervention_id
         counted = is_known and previous is not None and previous.finished_at is not None
-        if one.finished_at is not None and not counted and one.answered_at is None:
+        if intervention.finished_at is not None and not counted and intervention.answered_at is None:
             self._counts[key] = self._counts.pop(key, 0) + 1
             if len(self._counts) > _COUNTED:
                 del self._counts[next(iter(self._counts))]
-        if one.kind is ActionKind.TERMINATE:
-            if one.outcome in _UNCERTAIN:
-                self.uncertain[key] = one
+        if intervention.kind is ActionKind.TERMINATE:
+            if intervention.outcome in _UNCERTAIN:
+                self.uncertain[key] = intervention
             elif is_known:
                 del self.uncertain[key]
 
     def is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
         """Return whether a worker's incarnation is being terminated, or may still stop on request."""
-        one = self.uncertain.get(key)
-        return one is not None and one.incarnation_id == incarnation_id
+        intervention = self.uncertain.get(key)
+        return intervention is not None and intervention.incarnation_id == incarnation_id
 
     def forget_uncertain(self, key: WorkerKey) -> None:
         """Stop waiting for the end of a termination."""
@@ -173,13 +196,16 @@ class Ledger:
         def read(conn: Connection) -> list[Intervention]:
             return record.read_interventions(
                 conn,
-                limit=_MOST_TERMINATIONS,
+                limit=_MAX_TERMINATIONS,
                 agent_id=target.agent_id,
                 kind=ActionKind.TERMINATE,
                 outcome=Outcome.DONE,
             )
 
-        return next((one for one in await self._store.read(read) if one.target == target), None)
+        return next(
+            (intervention for intervention in await self._store.read(read) if intervention.target == target),
+            None,
+        )
 
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
         """Return an escalation, or None."""

@@ -61,7 +61,7 @@ def duration(seconds: float) -> str:
 
 def event_about(
     type_: EventType,
-    one: Intervention | Escalation | Approval,
+    action: Intervention | Escalation | Approval,
     worker: WorkerHealth | None,
     at: float,
     data: dict[str, Any],
@@ -71,9 +71,9 @@ def event_about(
     return AgentEvent(
         type=type_,
         time=at,
-        agent_id=one.agent_id,
-        session_id=one.session_id,
-        incarnation_id=one.incarnation_id,
+        agent_id=action.agent_id,
+        session_id=action.session_id,
+        incarnation_id=action.incarnation_id,
         graph_id=v.graph_id if v is not None else "",
         node_id=v.node_id if v is not None else "",
         trace_id=v.last_trace_id if v is not None else "",

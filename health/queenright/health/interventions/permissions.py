@@ -22,13 +22,13 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
-Answered = Literal["allow", "deny"]
-ANSWERS: Final[tuple[Answered, ...]] = ("allow", "deny")
+PermissionDecision = Literal["allow", "deny"]
+ANSWERS: Final[tuple[PermissionDecision, ...]] = ("allow", "deny")
 
 MAX_OPEN: Final = 1_000
-"""The maximum number of open requests; beyond it the person at the terminal is asked."""
-MAX_OVER: Final = 1_000
-"""The maximum number of closed requests that are remembered, to explain why an answer is late."""
+"""The maximum number of open requests; beyond it the terminal asks."""
+MAX_CLOSED: Final = 1_000
+"""The maximum number of closed requests kept, to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
 _CONTINUED: Final = "the agent has continued: its user answered at the terminal"
@@ -47,11 +47,11 @@ class PermissionRequest:
     """What it wants to do, without secrets."""
     asked_at: float
     expires_at: float
-    """Until then an answer given here counts; afterwards the person at the terminal is asked."""
+    """Deadline for an answer here; afterwards the terminal asks."""
 
     @property
     def target(self) -> Target:
-        """The worker that asks."""
+        """The worker that sent the request."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
@@ -59,7 +59,7 @@ class PermissionRequest:
 class PermissionAnswer:
     """A person's answer to a permission request."""
 
-    decision: Answered
+    decision: PermissionDecision
     by: str
     reason: str = ""
 
@@ -73,15 +73,15 @@ class PermissionNotFoundError(QueenrightError):
         )
 
 
-Deliver = Callable[..., Awaitable[Intervention]]
-"""Records an answer and passes it on: ``InterventionService.answer_permission``."""
+RecordAnswer = Callable[..., Awaitable[Intervention]]
+"""Records an answer, then delivers it: ``InterventionService.answer_permission``."""
 
 
 @dataclass(slots=True)
 class _Open:
     request: PermissionRequest
     answer: asyncio.Future[PermissionAnswer | None]
-    is_asked: Callable[[], bool]
+    is_pending: Callable[[], bool]
 
 
 class Permissions:
@@ -96,7 +96,7 @@ class Permissions:
         self,
         wait_seconds: float,
         *,
-        answer: Deliver,
+        answer: RecordAnswer,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
         ids: Callable[[], str] = new_id,
@@ -107,38 +107,39 @@ class Permissions:
         self._sleep = sleep
         self._ids = ids
         self._open: dict[str, _Open] = {}
-        self._over: dict[str, tuple[PermissionRequest, str]] = {}
+        self._closed: dict[str, tuple[PermissionRequest, str]] = {}
         self._is_closed = False
 
     @property
-    def takes_more(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another request would wait."""
         return self.wait_seconds > 0 and len(self._open) < MAX_OPEN and not self._is_closed
 
     def open_requests(self) -> list[PermissionRequest]:
         """Return open requests, newest first."""
-        return sorted((one.request for one in self._open.values() if one.is_asked()), key=_newest_first)
+        pending = (entry.request for entry in self._open.values() if entry.is_pending())
+        return sorted(pending, key=_newest_first)
 
     def release_answered(self) -> None:
         """Release requests that were answered at the terminal in the meantime."""
-        for one in self._open.values():
-            if not one.answer.done() and not one.is_asked():
-                one.answer.set_result(None)
+        for entry in self._open.values():
+            if not entry.answer.done() and not entry.is_pending():
+                entry.answer.set_result(None)
 
     async def wait(
-        self, target: Target, *, tool: str, question: str, is_asked: Callable[[], bool] = lambda: True
+        self, target: Target, *, tool: str, question: str, is_pending: Callable[[], bool] = lambda: True
     ) -> PermissionAnswer | None:
         """
-        Wait for the answer to a request. None: it was answered at the terminal, or will be asked there.
+        Open a request and wait for its answer. Return None if the terminal answers instead.
 
         Cancel this when its client no longer waits.
 
         Args:
-            target: The worker that asks.
+            target: The worker that sends the request.
             question: What it wants to do, without secrets.
-            is_asked: Returns whether the agent still waits; it may be asked at the terminal too.
+            is_pending: Returns whether the agent still waits; it may be asked at the terminal too.
         """
-        if not self.takes_more:
+        if not self.has_capacity:
             return None
         now = self._clock()
         request = PermissionRequest(
@@ -152,7 +153,7 @@ class Permissions:
             expires_at=now + self.wait_seconds,
         )
         answer: asyncio.Future[PermissionAnswer | None] = asyncio.get_running_loop().create_future()
-        self._open[request.request_id] = _Open(request, answer, is_asked)
+        self._open[request.request_id] = _Open(request, answer, is_pending)
         timer = asyncio.ensure_future(self._sleep(self.wait_seconds))
         result = f"its client no longer waits: {_TERMINAL}, or it has ended"
         try:
@@ -160,7 +161,7 @@ class Permissions:
             answered = answer.result() if answer.done() else None
             if answered is not None:
                 result = f"it was answered already: {answered.decision} by {answered.by}"
-            elif not is_asked():
+            elif not is_pending():
                 result = _CONTINUED
             else:
                 after = format_duration(self.wait_seconds)
@@ -172,11 +173,13 @@ class Permissions:
 
     def _finish(self, request: PermissionRequest, result: str) -> None:
         del self._open[request.request_id]
-        while len(self._over) >= MAX_OVER:
-            del self._over[next(iter(self._over))]
-        self._over[request.request_id] = (request, result)
+        while len(self._closed) >= MAX_CLOSED:
+            del self._closed[next(iter(self._closed))]
+        self._closed[request.request_id] = (request, result)
 
-    async def answer(self, request_id: str, decision: Answered, *, by: str, reason: str = "") -> Intervention:
+    async def answer(
+        self, request_id: str, decision: PermissionDecision, *, by: str, reason: str = ""
+    ) -> Intervention:
         """
         Answer a request, once, for the incarnation of the worker that asked.
 
@@ -213,20 +216,20 @@ class Permissions:
         """
         entry = self._open.get(request_id)
         if entry is not None and not entry.answer.done():
-            return entry.request, None if entry.is_asked() else f"the answer comes too late; {_CONTINUED}"
+            return entry.request, None if entry.is_pending() else f"the answer comes too late; {_CONTINUED}"
         if entry is not None:
             return entry.request, "the answer comes too late; it was answered already"
-        if request_id not in self._over:
+        if request_id not in self._closed:
             raise PermissionNotFoundError(request_id)
-        request, result = self._over[request_id]
+        request, result = self._closed[request_id]
         return request, f"the answer comes too late; {result}"
 
     def close(self) -> None:
-        """Leave every request to the person at the terminal."""
+        """Leave every open request to the terminal."""
         self._is_closed = True
-        for one in self._open.values():
-            if not one.answer.done():
-                one.answer.set_result(None)
+        for entry in self._open.values():
+            if not entry.answer.done():
+                entry.answer.set_result(None)
 
 
 def _newest_first(request: PermissionRequest) -> tuple[float, str]:

@@ -17,7 +17,7 @@ from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
 MORE_TIME_SECONDS: Final = 900.0
-"""What "more time" is if the decision names none; each decision may name another."""
+"""Default of ``more_time_seconds`` of a decision."""
 OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 
@@ -25,13 +25,13 @@ class Outcome(StrEnum):
     """The outcome of an intervention."""
 
     STARTED = "started"
-    """It started; its end is unknown."""
+    """Started; the result is unknown."""
     DONE = "done"
     QUEUED = "queued"
     """The worker will fetch it."""
     UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
-    """The worker was asked to stop, and nothing shows that it has."""
+    """The worker was asked to stop; the stop is not confirmed."""
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
@@ -47,7 +47,7 @@ class Intervention(WorkerRecord):
     kind: ActionKind
     outcome: Outcome
     by: str
-    """``ladder``, ``queen``, ``orchestrator``, or the person who asked for it."""
+    """``ladder``, ``queen``, ``orchestrator``, or the person who requested it."""
     reason: str
     attempt: int = 1
     trouble_since: float | None = None
@@ -109,31 +109,31 @@ class Answer(BaseModel):
     more_time_seconds: float | None = None
 
 
-def write_intervention(conn: Connection, one: Intervention) -> None:
+def write_intervention(conn: Connection, intervention: Intervention) -> None:
     """Insert or replace an intervention."""
     values = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "incarnation_id": one.incarnation_id,
-        "kind": one.kind.value,
-        "outcome": one.outcome.value,
-        "created_at": one.created_at,
-        "body": one.model_dump_json(),
+        "agent_id": intervention.agent_id,
+        "session_id": intervention.session_id,
+        "incarnation_id": intervention.incarnation_id,
+        "kind": intervention.kind.value,
+        "outcome": intervention.outcome.value,
+        "created_at": intervention.created_at,
+        "body": intervention.model_dump_json(),
     }
-    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, one.intervention_id, values)
+    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention.intervention_id, values)
 
 
-def write_escalation(conn: Connection, one: Escalation) -> None:
+def write_escalation(conn: Connection, escalation: Escalation) -> None:
     """Insert or replace an escalation."""
     values = {
-        "agent_id": one.agent_id,
-        "session_id": one.session_id,
-        "status": one.status.value,
-        "created_at": one.created_at,
-        "deadline": one.deadline,
-        "body": one.model_dump_json(),
+        "agent_id": escalation.agent_id,
+        "session_id": escalation.session_id,
+        "status": escalation.status.value,
+        "created_at": escalation.created_at,
+        "deadline": escalation.deadline,
+        "body": escalation.model_dump_json(),
     }
-    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, one.escalation_id, values)
+    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation.escalation_id, values)
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:

@@ -17,7 +17,7 @@ from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.workers import InvalidWorkerError, RunningWorker
 
 _GRACE_SECONDS: Final = 0.1
-"""How long to wait for a run that is ending when its time is up."""
+"""Extra seconds for a run that is ending at its deadline."""
 
 
 class RuntimeControl:
@@ -78,9 +78,9 @@ class RuntimeControl:
             result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
             return Stopped(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
-        return self._stopped(run, result)
+        return self._confirm_stop(run, result)
 
-    def _stopped(self, run: RunningWorker, result: ExecutionResult) -> Stopped:
+    def _confirm_stop(self, run: RunningWorker, result: ExecutionResult) -> Stopped:
         if result.status is not SessionStatus.TERMINATED:
             return Stopped(
                 confirmed=True,

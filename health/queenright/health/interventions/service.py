@@ -13,15 +13,15 @@ from queenright.health.interventions.actions import Actions, Sign, TerminationLa
 from queenright.health.interventions.climber import (
     Climber,
     TaskRecovery,
-    came_down,
     decided_event,
     describe_cause,
+    was_reset,
 )
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.permissions import Answered, PermissionRequest
+from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
     MORE_TIME_SECONDS,
@@ -154,10 +154,14 @@ class InterventionService:
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
-        for one in await self.ledger.load():
-            ladder = self.ledger.ladders.get(one.target.key)
+        interrupted = await self.ledger.load()
+        for key in self.ledger.worker_keys():
+            if (new := self._monitor.current_key(key)) != key:
+                await self.rename(key, new)
+        for intervention in interrupted:
+            ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
-            await self._actions.interrupted(one, ladder, detail)
+            await self._actions.record_interrupted(intervention, ladder, detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
             self._climber.schedule(key, self._clock())
@@ -168,12 +172,28 @@ class InterventionService:
 
     async def _close_orphaned_terminations(self) -> None:
         """Close interrupted terminations that no ladder resumes: those an operator requested."""
-        for key, one in list(self.ledger.uncertain.items()):
+        for key, intervention in list(self.ledger.uncertain.items()):
             ladder = self.ledger.ladders.get(key)
-            climbs = ladder is not None and ladder.target == one.target and ladder.level is Level.TERMINATING
-            if one.outcome is Outcome.STARTED and not climbs:
+            climbs = (
+                ladder is not None
+                and ladder.target == intervention.target
+                and ladder.level is Level.TERMINATING
+            )
+            if intervention.outcome is Outcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
-                await self._actions.unconfirmed(one, ladder, detail)
+                await self._actions.record_unconfirmed(intervention, ladder, detail)
+
+    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
+        """
+        Let ladder, interventions and escalations of a renamed worker follow it.
+
+        Raises:
+            StoreError: Recording failed; the next start does it.
+        """
+        async with self._climber.lock(old):
+            await self.ledger.rename(old, new, self._clock())
+        if new in self.ledger.ladders:
+            self._climber.schedule(new, self._clock())
 
     def hold_until(self, at: float) -> None:
         """Begin no action automatically before ``at``, in seconds since the epoch."""
@@ -239,19 +259,21 @@ class InterventionService:
         """The fleet's budget of actions within a minute."""
         return self._climber.budget
 
-    def answered(self, instruction: Instruction) -> None:
+    def record_answer(self, instruction: Instruction) -> None:
         """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
             # The fetching worker must not wait for another action on it.
-            self._climber.start(self._answered(instruction, outcome))
+            self._climber.start(self._record_answer(instruction, outcome))
 
-    async def _answered(self, instruction: Instruction, outcome: Outcome) -> None:
-        key = (instruction.agent_id, instruction.session_id)
+    async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
+        key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
         async with self._climber.lock(key):
-            one = await self.ledger.find_intervention(instruction.instruction_id)
-            if one is not None and one.outcome is Outcome.QUEUED:
-                await self._actions.answered(one, outcome, instruction.detail, self.ledger.ladders.get(key))
+            intervention = await self.ledger.find_intervention(instruction.instruction_id)
+            if intervention is not None and intervention.outcome is Outcome.QUEUED:
+                await self._actions.record_answer(
+                    intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
+                )
 
     # -- the orchestrator -----------------------------------------------------------------------
 
@@ -324,7 +346,7 @@ class InterventionService:
             )
             await self.ledger.write(
                 key,
-                ladder=self._after(decided, ladder, now),
+                ladder=self._ladder_after(decided, ladder, now),
                 now=now,
                 escalation=decided,
                 events=[decided_event(decided, self._monitor.get(*key), now)],
@@ -342,12 +364,12 @@ class InterventionService:
         assert worker is not None
         ladder = self.ledger.ladders.get(key)
         after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
-        if ladder is None or after is None or came_down(ladder, after):
-            await self._climber.come_down(key, after, "the worker made progress")
+        if ladder is None or after is None or was_reset(ladder, after):
+            await self._climber.reset_ladder(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
-    def _after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
+    def _ladder_after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
         intervention = self._settings.intervention
         decision = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
         if decided.decision == "more_time":
@@ -504,7 +526,7 @@ class InterventionService:
     async def answer_permission(
         self,
         request: PermissionRequest,
-        decision: Answered,
+        decision: PermissionDecision,
         *,
         by: str,
         reason: str = "",
@@ -647,7 +669,7 @@ class InterventionService:
         return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
-        worker = self._monitor.get(agent_id, session_id)
+        worker = self._monitor.find(agent_id, session_id)
         if worker is None:
             raise AgentNotFoundError(agent_id, session_id)
         return worker

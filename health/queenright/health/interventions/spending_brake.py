@@ -78,7 +78,7 @@ class SpendingBrake:
         if self._settings.spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
-        limits = "; ".join(reached[one] for one in sorted(new))
+        limits = "; ".join(reached[spent] for spent in sorted(new))
         task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -89,14 +89,14 @@ class SpendingBrake:
 
     async def _brake(self, key: WorkerKey, limits: set[str], reached: str) -> None:
         try:
-            is_done = await self._act(*key, reached)
+            is_done = await self._apply_brake(*key, reached)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
             _log.info("could not brake %r, session %r (%s): %s", *key, reached, error)
             return
         if is_done:
             self._braked.setdefault(key, set()).update(limits)
 
-    async def _act(self, agent_id: str, session_id: str, reached: str) -> bool:
+    async def _apply_brake(self, agent_id: str, session_id: str, reached: str) -> bool:
         """Apply the brake; return whether it was carried out. A request for approval does not count."""
         spending, service = self._settings.spending, self._interventions
         options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}

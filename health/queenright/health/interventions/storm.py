@@ -85,12 +85,12 @@ class StormWatch:
         return self._began if self.storm(now) else None
 
     def struck(self, now: float) -> int:
-        """Return how many workers got worse in the current storm; 0 without one."""
+        """Return the number of workers that got worse in the current storm; 0 without one."""
         return len(self._struck) if self.storm(now) else 0
 
     @property
     def workers(self) -> int:
-        """How many workers got worse lately, as of the last call."""
+        """The number of workers that got worse within the window, as of the last call."""
         return len(self._worse)
 
     def _forget(self, now: float) -> None:

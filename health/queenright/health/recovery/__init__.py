@@ -1,1 +1,1 @@
-"""Bringing work back: from the last checkpoint that can be believed, within limits, and watched closely."""
+"""Recovery of failed work: from the last valid checkpoint, within limits, and watched afterwards."""

@@ -13,15 +13,15 @@ class RecoveryState(StrEnum):
     """The state of a recovery."""
 
     WAITING = "waiting"
-    """It is scheduled."""
+    """Scheduled."""
     STARTING = "starting"
-    """The worker is being started; after a crash it is unknown how far that got."""
+    """The worker is being started; after a crash of the service the result is unknown."""
     WATCHING = "watching"
     """The worker has started, and is watched closely."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DROPPED = "dropped"
-    """It was no longer needed."""
+    """No longer needed."""
 
 
 UNDER_WAY: Final = frozenset({RecoveryState.WAITING, RecoveryState.STARTING, RecoveryState.WATCHING})
@@ -34,7 +34,7 @@ class Recovery(WorkerRecord):
     task_id: str
     state: RecoveryState
     attempt: int
-    """From 1; 0 where a limit let none begin."""
+    """From 1; 0 if a limit allowed no attempt."""
     by: str
     reason: str
     created_at: float
@@ -44,20 +44,20 @@ class Recovery(WorkerRecord):
     watch_until: float | None = None
     from_checkpoint: str | None = None
     from_start: bool = False
-    """It started from the beginning of the task, without a valid checkpoint."""
+    """Whether it started from the beginning of the task, without a valid checkpoint."""
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that are invalid."""
     new_agent_id: str = ""
     new_session_id: str = ""
     new_incarnation_id: str = ""
     outcome: str = ""
-    """How it ended, or why it was postponed."""
+    """The result, or why it was postponed."""
     reviewed: bool = False
-    """An operator reviewed the task and allowed attempts beyond the limit."""
+    """Whether an operator reviewed the task and allowed attempts beyond the limit."""
     may_start_over: bool = False
-    """An operator allowed starting from the beginning if there is no valid checkpoint."""
+    """Whether an operator allowed starting from the beginning if there is no valid checkpoint."""
     exhausted: bool = False
-    """No further attempt: an operator must act."""
+    """Whether there is no further attempt: an operator must act."""
 
     @property
     def successor(self) -> Target:
@@ -70,7 +70,7 @@ class Recovery(WorkerRecord):
 
     @property
     def under_way(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is in progress."""
         return self.state in UNDER_WAY
 
 
@@ -84,12 +84,12 @@ class RecoveryResult:
     attempt: int
     not_before: float | None
     reason: str
-    """Why not, or what happens now."""
+    """Why the request was refused, or what happens next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStatus:
-    """Where the recovery of a task stands."""
+    """Status of a task's recovery."""
 
     task_id: str
     attempts: int

@@ -50,7 +50,7 @@ class Ledger:
         self.live: dict[str, Recovery] = {}
         """The open recovery of each task."""
         self._begun: dict[str, list[float]] = {}
-        """By agent: when its tries of the last hour were begun."""
+        """By agent: the start times of its recoveries within the last hour."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -58,7 +58,7 @@ class Ledger:
         self._committing: set[asyncio.Task[None]] = set()
 
     async def load(self) -> list[Recovery]:
-        """Read what is under way, and return it, oldest first."""
+        """Load open recoveries and return them, oldest first."""
         rows, newest = await self._store.read(
             lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
         )
@@ -77,7 +77,7 @@ class Ledger:
         """Return recoveries of all tasks, newest first."""
         return await self._store.read(lambda conn: table.newest(conn, limit))
 
-    def begun(self, agent_id: str) -> Sequence[float]:
+    def start_times(self, agent_id: str) -> Sequence[float]:
         """Return when recoveries of an agent began within the last hour."""
         return self._begun.get(agent_id, ())
 

@@ -24,7 +24,7 @@ from queenright.health.vitals import SessionStatus
 HOUR: Final = 3600.0
 
 _JITTER: Final = 0.2
-"""Each backoff is longer by up to this share, so that many workers do not come back at once."""
+"""Each backoff is longer by up to this fraction, so that many workers do not restart at once."""
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
 
 
@@ -58,7 +58,7 @@ def next_attempt(
     Args:
         begun: When recoveries of the agent began, or will.
         dice: 0 to 1, spreads the backoff.
-        reviewed: A person has looked at the task: it may exceed its own limit, but not the hourly one.
+        reviewed: A person has reviewed the task: it may exceed its own limit, but not the hourly one.
     """
     tries = [each for each in past if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
@@ -180,7 +180,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
     Return why a task with a running worker is not recovered, and what to do.
 
     Args:
-        is_stopping: Whether it was asked to stop, and its end is not confirmed.
+        is_stopping: Whether a stop was requested and is not confirmed.
         settings: When a process counts as dead.
     """
     v = worker.vitals
@@ -276,16 +276,16 @@ def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
 def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
     """Return why a task without a valid checkpoint is left to a person, and what to do."""
     return (
-        f"{_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, then "
-        f"start it over: queenright recover {shlex.quote(task_id)} --from-start"
+        f"{_describe_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, "
+        f"then start it over: queenright recover {shlex.quote(task_id)} --from-start"
     )
 
 
 def start_over_reason(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
     """Return the reason of a recovery that starts over."""
-    return f"{_no_checkpoint(attempt.task_id, skipped)}; it starts over"
+    return f"{_describe_no_checkpoint(attempt.task_id, skipped)}; it starts over"
 
 
-def _no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
+def _describe_no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
     broken = f" ({', '.join(link.checkpoint_id for link in skipped)} invalid)" if skipped else ""
     return f"task {task_id!r} has no valid checkpoint{broken}"

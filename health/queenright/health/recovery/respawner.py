@@ -1,4 +1,4 @@
-"""The interface through which a worker is started again, wherever it runs."""
+"""Interface to start a worker again, wherever it runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CheckpointRef:
     created_at: float
     valid: bool
     reason: str = ""
-    """What is wrong with an invalid one."""
+    """Why it is invalid; empty if it is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

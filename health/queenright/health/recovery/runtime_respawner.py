@@ -37,7 +37,7 @@ class RuntimeRespawner:
         Raises:
             RespawnRefusedError: There is no such run, or it has ended.
         """
-        return [_ref(link) for link in (await self._stopped(target)).chain]
+        return [_ref(link) for link in (await self._find_stopped(target)).chain]
 
     async def respawn(
         self,
@@ -59,7 +59,7 @@ class RuntimeRespawner:
         Raises:
             RespawnRefusedError: The run did not start.
         """
-        worker = await self._stopped(target)
+        worker = await self._find_stopped(target)
         checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
         try:
             execution = await self._workers.respawn(worker, checkpoint_id, note, self._ids())
@@ -71,7 +71,7 @@ class RuntimeRespawner:
             agent_id=target.agent_id, session_id=target.session_id, incarnation_id=execution.incarnation_id
         )
 
-    async def _stopped(self, target: Target) -> StoppedWorker:
+    async def _find_stopped(self, target: Target) -> StoppedWorker:
         try:
             stopped = await self._workers.find_interrupted(
                 target.agent_id, target.session_id, target.incarnation_id

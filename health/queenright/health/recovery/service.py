@@ -1,7 +1,7 @@
 """
 The recovery service: recovers tasks within limits, durably.
 
-Every step is one transaction with the recovery and its event; only then is it acted on or published. That a
+Every step writes the recovery and its event in one transaction before it takes effect. That a
 worker is about to be started is recorded first, so that a service that is killed halfway knows whether it
 started one, and never starts it twice.
 """
@@ -42,7 +42,7 @@ __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "T
 WATCH_SECONDS: Final = 900.0
 """A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
 _STORE_SECONDS: Final = 5.0
-"""The delay before a store that failed is tried again."""
+"""Seconds until a failed store is retried."""
 
 _LIFE: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
@@ -167,8 +167,8 @@ class RecoveryService:
         Args:
             target: The incarnation of the worker that is over.
             task_id: The task; by default the name that the worker gives it, else its session's id.
-            reviewed: A person has looked at the task, and it may exceed the limit for one task.
-            from_start: A person has looked, and it may start over if there is no checkpoint.
+            reviewed: A person has reviewed the task: it may exceed the limit for one task.
+            from_start: A person allows it to start over if there is no checkpoint.
 
         Raises:
             StoreError: Recording failed; nothing has changed.
@@ -180,8 +180,8 @@ class RecoveryService:
             live = self._ledger.live.get(task_id)
             if live is not None:
                 if not _has_failed(live, target):
-                    return _accepted(live, "it is in progress")
-                return await self._failed(live, reason, now)
+                    return _accept(live, "it is in progress")
+                return await self._record_failure(live, reason, now)
             past = await self._ledger.of_task(task_id)
             recovery = self._new(target, task_id, by, reason).model_copy(
                 update={"reviewed": reviewed, "may_start_over": from_start}
@@ -226,10 +226,10 @@ class RecoveryService:
             StoreError: Recording failed; nothing has changed.
         """
         target = await self.target_of(task_id)
-        task_id = self._named(task_id, target)
+        task_id = self._resolve_task_id(task_id, target)
         if held := self._held():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
@@ -274,11 +274,11 @@ class RecoveryService:
         """
         history = await self._ledger.of_task(task_id)
         if not history:
-            task_id = self._named(task_id, await self.target_of(task_id))
+            task_id = self._resolve_task_id(task_id, await self.target_of(task_id))
             history = await self._ledger.of_task(task_id)
         begun = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
-        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun(agent))
+        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.start_times(agent))
         return RecoveryStatus(
             task_id=task_id,
             attempts=begun,
@@ -299,7 +299,8 @@ class RecoveryService:
 
     def is_recovering(self, key: WorkerKey) -> bool:
         """Return whether a worker is being recovered, or is watched closely after a recovery."""
-        return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
+        keys = (key for each in self._ledger.live.values() for key in (each.target.key, each.successor.key))
+        return key in map(self._monitor.current_key, keys)
 
     def can_reach(self, target: Target) -> bool:
         """Return whether anything here could start this worker again."""
@@ -397,14 +398,15 @@ class RecoveryService:
     def _concerns(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         if recovery.state is not RecoveryState.WATCHING:
             return False
-        return recovery.successor.key == worker.key or self._is_heir(recovery, worker)
+        successor = self._monitor.current_key(recovery.successor.key)
+        return successor == worker.key or self._is_heir(recovery, worker)
 
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
     def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that continues: the named one, else one in the same session, else of the task."""
-        worker = self._monitor.get(*recovery.successor.key)
+        worker = self._monitor.find(*recovery.successor.key)
         if recovery.new_incarnation_id or (
             worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
         ):
@@ -439,13 +441,13 @@ class RecoveryService:
             update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
         )
         changes.new(recovery)
-        return _accepted(recovery, "it is scheduled")
+        return _accept(recovery, "it is scheduled")
 
     def _places(self, recovery: Recovery) -> list[float]:
         """Return when recoveries of the same agent began, or will."""
         agent = recovery.agent_id
         waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
-        return [*self._ledger.begun(agent), *waiting]
+        return [*self._ledger.start_times(agent), *waiting]
 
     def _give_up(
         self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
@@ -469,7 +471,7 @@ class RecoveryService:
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
         """Return whether a worker whose recovery was given up made progress since, so has no ticket."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         progress = worker.vitals.last_progress if worker is not None else None
         return progress is not None and since is not None and progress > since
 
@@ -485,7 +487,7 @@ class RecoveryService:
                 }
             )
         if result.verdict == "failed":
-            await self._failed(recovery, result.reason, now)
+            await self._record_failure(recovery, result.reason, now)
         elif result.verdict != "goes_on":
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
@@ -499,7 +501,7 @@ class RecoveryService:
         changes.set(recovery.model_copy(update={"state": state, "outcome": outcome, "ended_at": now}))
         await self._ledger.commit(changes)
 
-    async def _failed(
+    async def _record_failure(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
     ) -> RecoveryResult:
         """Record a failed recovery and what follows: the next one, or a person."""
@@ -557,7 +559,7 @@ class RecoveryService:
                 )
                 await self._begin_watch(recovery, respawned, now)
                 return
-        await self._failed(recovery, "the service ended while the worker was being started", now)
+        await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
     async def _begin_watch(self, recovery: Recovery, respawned: Respawned, now: float) -> None:
         back = recovery.model_copy(
@@ -588,7 +590,7 @@ class RecoveryService:
 
     async def _start(self, recovery: Recovery, now: float) -> None:
         """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
-        free_at = plan.free_at(self._ledger.begun(recovery.agent_id), now=now, limits=self._limits)
+        free_at = plan.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
             limit = self._limits.max_attempts_per_hour
             why = f"deferred: {limit} recoveries of this agent began within the hour"
@@ -640,7 +642,7 @@ class RecoveryService:
             case NotStarted(reason, final):
                 if recovery.started_at is None and not final:
                     recovery = recovery.model_copy(update={"started_at": now})
-                await self._failed(recovery, reason, now, final=final)
+                await self._record_failure(recovery, reason, now, final=final)
 
     async def _record_start(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
@@ -702,7 +704,7 @@ class RecoveryService:
 
     async def _obstacle(self, recovery: Recovery) -> str | None:
         """Return why the task need not, or must not, be recovered, or None."""
-        worker = self._monitor.get(*recovery.target.key)
+        worker = self._monitor.find(*recovery.target.key)
         why = plan.recovery_obstacle(recovery, worker) or plan.completed_elsewhere(
             recovery, self._monitor.of_agent(recovery.agent_id)
         )
@@ -723,17 +725,17 @@ class RecoveryService:
                 conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
             )
         )
-        return any(one.target == target for one in unconfirmed)
+        return any(recovery.target == target for recovery in unconfirmed)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():
-            if recovery.successor.key == target.key:
+            if self._monitor.current_key(recovery.successor.key) == target.key:
                 return recovery.task_id
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         task_id = getattr(worker.vitals, "task_id", "") if worker is not None else ""
         return task_id or target.session_id
 
-    def _named(self, task_id: str, target: Target) -> str:
+    def _resolve_task_id(self, task_id: str, target: Target) -> str:
         """Return the task of ``task_id``, which may be the session of its worker."""
         return self._task_of(target) if task_id == target.session_id else task_id
 
@@ -766,7 +768,7 @@ def _has_failed(live: Recovery, target: Target) -> bool:
     return target.incarnation_id != live.incarnation_id
 
 
-def _accepted(recovery: Recovery, reason: str) -> RecoveryResult:
+def _accept(recovery: Recovery, reason: str) -> RecoveryResult:
     return RecoveryResult(
         accepted=True,
         recovery_id=recovery.recovery_id,

@@ -1,4 +1,4 @@
-"""Starting a worker again: the I/O of one recovery, and its outcome."""
+"""The I/O of one recovery: starts a worker again, and returns the outcome."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The recovery is not needed any more."""
+    """The recovery is no longer needed."""
 
     reason: str
 
@@ -100,12 +100,12 @@ class Starter:
 
     async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
         """Return why a task without a checkpoint is left to a person; None if it may be recovered."""
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         respawner = self.respawner(target)
         if respawner is None or (worker is not None and worker.vitals.repeatable):
             return None
         try:
-            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None  # reported when it is tried
         checkpoint, skipped = plan.choose_checkpoint(chain)
@@ -114,13 +114,13 @@ class Starter:
     async def why_dropped(self, recovery: Recovery) -> str | None:
         """Return why the recovery of a failed run would be dropped; None if it would be tried."""
         target = recovery.target
-        worker, respawner = self._monitor.get(*target.key), self.respawner(target)
+        worker, respawner = self._monitor.find(*target.key), self.respawner(target)
         if respawner is None or plan.is_repeatable(recovery, worker):
             return None
         if not plan.is_one_failed_run(recovery, worker):
             return None
         try:
-            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None
         return None if chain else plan.not_repeatable(recovery.task_id, ())
@@ -136,7 +136,7 @@ class Starter:
         workers = self._monitor.of_agent(target.agent_id)
         heirs = (each for each in workers if plan.is_heir(recovery, each))
         obstacle = plan.recovery_obstacle(
-            recovery, self._monitor.get(*target.key), heirs
+            recovery, self._monitor.find(*target.key), heirs
         ) or plan.completed_elsewhere(recovery, workers)
         if obstacle is not None:
             return Dropped(obstacle)
@@ -144,7 +144,7 @@ class Starter:
         if respawner is None:
             return NotStarted(NOBODY, final=True)
         try:
-            permit = self._admitted(target)
+            permit = self._admit(target)
         except CallRefusedError as refusal:
             return PutOff(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
@@ -156,7 +156,7 @@ class Starter:
         except Exception as error:
             if permit is not None:
                 permit.record_failure(error)
-            return self._refused(recovery, error)
+            return self._refuse(recovery, error)
         if permit is not None:
             if isinstance(outcome, Respawned):
                 permit.record_success()
@@ -169,13 +169,13 @@ class Starter:
     ) -> Dropped | NotStarted | Respawned:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
-        worker = self._monitor.get(*target.key)
+        worker = self._monitor.find(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
             await self._stop(target, recovery.reason)
         try:
-            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
         except RespawnRefusedError as refusal:
-            return self._refused(recovery, refusal)  # no start was tried
+            return self._refuse(recovery, refusal)  # no start was tried
         while True:
             checkpoint, skipped = plan.choose_checkpoint(chain)
             if checkpoint is None and not plan.is_repeatable(recovery, worker):
@@ -194,24 +194,24 @@ class Starter:
                 may_start_over=plan.is_repeatable(recovery, worker),
             )
             try:
-                return await within(START_SECONDS, _awaited(work), self._sleep)
+                return await within(START_SECONDS, _await_work(work), self._sleep)
             except InvalidCheckpointError as refusal:
                 if checkpoint is None:
                     raise
                 chain = plan.mark_invalid(chain, checkpoint, str(refusal))
 
-    def _refused(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
+    def _refuse(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
         if isinstance(error, RespawnRefusedError):
             return Dropped(str(error)) if error.over else NotStarted(redact(str(error)), final=error.final)
         if not isinstance(error, QueenrightError | TimeoutError | OSError):
             _log.error("the worker of task %s could not be started", recovery.task_id, exc_info=error)
         return NotStarted(redact(str(error)) or type(error).__name__)
 
-    def _admitted(self, target: Target) -> Permit | None:
+    def _admit(self, target: Target) -> Permit | None:
         if self._breakers is None:
             return None
         return self._breakers.get(BreakerKind.RECOVERY, target.agent_id).admit()
 
 
-async def _awaited(work: Awaitable[T]) -> T:
+async def _await_work(work: Awaitable[T]) -> T:
     return await work

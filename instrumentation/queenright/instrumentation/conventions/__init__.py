@@ -65,25 +65,29 @@ def _attributes() -> dict[str, tuple[str, ...]]:
     return joined
 
 
-def _joined(table: str) -> dict[str, Kind]:
-    return {key: kind for one in CONVENTIONS for key, kind in getattr(one, table, {}).items()}
+def _merge_tables(table: str) -> dict[str, Kind]:
+    return {key: kind for convention in CONVENTIONS for key, kind in getattr(convention, table, {}).items()}
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
 """Our field -> attribute names to read it from, in order of preference."""
-OPERATIONS: Final[Mapping[str, Kind]] = _joined("OPERATIONS")
+OPERATIONS: Final[Mapping[str, Kind]] = _merge_tables("OPERATIONS")
 """``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
-MARKERS: Final[Mapping[str, Kind]] = _joined("MARKERS")
+MARKERS: Final[Mapping[str, Kind]] = _merge_tables("MARKERS")
 SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = tuple(
-    row for one in CONVENTIONS for row in getattr(one, "SPAN_NAMES", ())
+    row for convention in CONVENTIONS for row in getattr(convention, "SPAN_NAMES", ())
 )
-SCOPES: Final[tuple[str, ...]] = tuple(scope for one in CONVENTIONS for scope in getattr(one, "SCOPES", ()))
-_BARE_SPAN_NAMES: Final = _joined("BARE_SPAN_NAMES")
+SCOPES: Final[tuple[str, ...]] = tuple(
+    scope for convention in CONVENTIONS for scope in getattr(convention, "SCOPES", ())
+)
+_BARE_SPAN_NAMES: Final = _merge_tables("BARE_SPAN_NAMES")
 CONTENT_EVENTS: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
-    name: fields for one in CONVENTIONS for name, fields in getattr(one, "CONTENT_EVENTS", {}).items()
+    name: fields
+    for convention in CONVENTIONS
+    for name, fields in getattr(convention, "CONTENT_EVENTS", {}).items()
 }
 NO_WORK: Final[frozenset[str]] = frozenset(
-    value for one in CONVENTIONS for value in getattr(one, "NO_WORK", ())
+    value for convention in CONVENTIONS for value in getattr(convention, "NO_WORK", ())
 )
 _FIELD: Final = re.compile(r"\{([^{}!:]+)(?:![rs])?\}")
 
@@ -110,7 +114,7 @@ _VERBS: Final = frozenset(
     }.items()
     for ending in endings
 )
-_LONGEST_WORDS: Final = 40
+_MAX_LENGTH: Final = 40
 
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:
@@ -143,7 +147,7 @@ def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
     All words must be nouns of one kind or verbs for running it. A span's name needs both, because "model"
     or "agent" alone may mean something else.
     """
-    if len(text) > _LONGEST_WORDS:
+    if len(text) > _MAX_LENGTH:
         return None
     words = [word.lower() for word in _WORDS.findall(text)]
     kinds = {_NOUNS[word] for word in words if word in _NOUNS}

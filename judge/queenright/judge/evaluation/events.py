@@ -1,5 +1,5 @@
 """
-A recorded step as the event that its agent would have sent.
+Convert recorded steps to the events that their agent would have sent.
 
 Recorded runs of other systems leave things out: times, turns, classes of error, hashes. What is missing is
 taken from the rest of the step as far as it tells; else it is unknown, as it would be live.
@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of, seconds_waited
+from queenright.instrumentation.effects import effect_of, wait_seconds
 from queenright.instrumentation.error_class import error_class, unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
 _CUT: Final = 400
-"""Texts of recorded runs are cut to this many characters; a longer one has a mark in it and is a part."""
+"""Recorded texts are cut to this many characters; a longer one contains a cut mark."""
 
 _EXCERPT: Final = 500
 _SEARCHED: Final = 4_000
-"""Characters in which a provider's failure is looked for."""
+"""Characters searched for a provider failure."""
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
@@ -32,18 +32,18 @@ _NO_CLOCK_STEP_SECONDS: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
 _MAX_WAIT_SECONDS: Final = 3600.0
-"""Seconds that such a run may say that it waited in one step."""
+"""Maximum seconds of waiting that such a run may report in one step."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
 
 _WORDS: Final = re.compile(r"[^\W\d_]+")
-"""What an answer repeats, if only its numbers and signs differ."""
+"""Words of an answer; answers that differ only in numbers and punctuation are equal."""
 
 _STEPS_A_MODEL_CALL: Final = 4
 _SIDE_BY_SIDE: Final = 32
 
-# What an LLM API says when it fails, for records that keep its words and do not call them an error.
+# Error messages of LLM APIs, for records that keep the text without marking it as an error.
 _PROVIDER_FAILED: Final = re.compile(
     r"litellm\.\w*(?:Error|Timeout)|\b(?:APIConnectionError|APITimeoutError|APIStatusError|RateLimitError"
     r"|InternalServerError|ServiceUnavailableError|OverloadedError)\b|\bError code: [45]\d\d\b"
@@ -81,7 +81,7 @@ class Steps:
             return clock
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
-        waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        waited = wait_seconds(_word(step.get("name")), step.get("args")) if is_call else 0.0
         return clock + _NO_CLOCK_STEP_SECONDS + min(waited, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
@@ -95,14 +95,14 @@ class Steps:
             return self._tool_event(step, self._turns[index], at)
         if kind in _USER_KINDS:
             return AgentEvent(type=EventType.CLIENT_INPUT_RECEIVED, time=at, id="")
-        # Whatever it is, something happened.
+        # An unknown kind still shows activity.
         return AgentEvent(type=EventType.LLM_TEXT_DELTA, time=at, id="")
 
     def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
         name = _word(step.get("name"))
         failed = _is_true(step.get("is_error"))
         recorded_args, result = step.get("args"), step.get("result_excerpt")
-        args, args_hash = _parsed(recorded_args), _word(step.get("args_hash")) or None
+        args, args_hash = _parse_arguments(recorded_args), _word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
         effect = effect_of(name, args)
@@ -233,7 +233,7 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
     return frozenset(parts)
 
 
-def _parsed(args: object) -> object:
+def _parse_arguments(args: object) -> object:
     """Return arguments as the object that their text stands for; as they are if they are none, or cut."""
     if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
         try:

@@ -79,7 +79,7 @@ def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
     def distance(one: str, other: str) -> float:
         return abs(place[one] - place[other]) if place else float(one != other)
 
-    expected = Counter(one for one, _ in pairs)
+    expected = Counter(expected for expected, _ in pairs)
     answered = Counter(other for _, other in pairs)
     observed = sum(distance(*pair) for pair in pairs) / len(pairs)
     by_chance = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in answered.items())

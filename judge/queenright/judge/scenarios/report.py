@@ -48,7 +48,7 @@ def _kind(row: KindRow) -> str:
 
 def _efforts(result: Score) -> list[str]:
     calls = "-" if result.calls_per_ticket is None else f"{result.calls_per_ticket:.2f}"
-    return [_effort(one) for one in result.effort] + [f"  calls a ticket: {calls}"]
+    return [_effort(effort) for effort in result.effort] + [f"  calls a ticket: {calls}"]
 
 
 def _effort(of: Effort) -> str:

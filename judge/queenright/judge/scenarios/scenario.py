@@ -124,7 +124,7 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     files = (folder or Path(str(resources.files("queenright.judge.scenarios") / "set"))).glob("*.yaml")
     scenarios = [scenario for file in sorted(files) for scenario in _read(file)]
     ids = [scenario.id for scenario in scenarios]
-    if duplicates := sorted({one for one in ids if ids.count(one) > 1}):
+    if duplicates := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
         raise InvalidScenarioError(f"duplicate scenario id {duplicates[0]!r}; ids must be unique")
     wanted = set(only)
     kinds = {scenario.kind for scenario in scenarios}

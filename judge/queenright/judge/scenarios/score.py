@@ -122,7 +122,7 @@ def _triage(outcome: Outcome) -> Pair | None:
     return outcome.scenario.label.triage, outcome.triage
 
 
-def _notified(outcome: Outcome) -> Pair | None:
+def _compare_notified(outcome: Outcome) -> Pair | None:
     label = outcome.scenario.label
     due = label.triage == "intervene" and (label.ticket_due is not False)
     return (YES if due else NO), (YES if outcome.is_notified else NO)
@@ -155,7 +155,7 @@ _DECIDED: Final[tuple[Decision, ...]] = (
     ("ticket", _ticket, ()),
     ("severity", _severity, LEVELS),
     ("triage", _triage, ()),
-    ("operator notified", _notified, ()),
+    ("operator notified", _compare_notified, ()),
 )
 _MODEL_DECISIONS: Final[tuple[Decision, ...]] = (
     ("judge: ticket", _judge_ticket, ()),

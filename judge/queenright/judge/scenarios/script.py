@@ -144,7 +144,7 @@ def _new_session(
     node: str = "work",
     start_records: bool = True,
 ) -> Iterator[Happening]:
-    """It starts another session."""
+    """The worker starts another session."""
     who.session_id, who.life = id, 1
     yield from start(who, beats=beats, node=node, start_records=start_records)
 
@@ -299,7 +299,7 @@ _WAITS: Final = {
 
 @_word("wait", "reason")
 def _wait(who: Who, *, reason: Literal["user_input", "paused", "children", "backoff"]) -> Iterator[Happening]:
-    """It waits for a reason."""
+    """The worker waits."""
     who.waits = reason
     yield _WAITS[reason][0] if reason in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": reason})
 
@@ -313,7 +313,7 @@ def _go_on(who: Who) -> Iterator[Happening]:
 
 @_word("checkpoint")
 def _checkpoint(who: Who) -> Iterator[Happening]:
-    """It saves a checkpoint."""
+    """The worker saves a checkpoint."""
     yield Emits(EventType.CHECKPOINT_SAVED)
 
 
@@ -343,5 +343,5 @@ def _breaker(who: Who, *, to: Literal["open", "half_open", "closed"]) -> Iterato
 
 @_word("recovery_failed", "reason")
 def _lose(who: Who, *, reason: str) -> Iterator[Happening]:
-    """Its recovery was abandoned."""
+    """The recovery of the worker is abandoned."""
     yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": reason})

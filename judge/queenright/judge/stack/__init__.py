@@ -1,1 +1,1 @@
-"""What the user's own stack knows of workers: Prometheus' metrics and traces, read only and bounded."""
+"""Clients for the user's Prometheus and Tempo: metrics and traces of workers, read-only and bounded."""

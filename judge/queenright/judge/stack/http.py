@@ -1,4 +1,4 @@
-"""A client for one HTTP API of the user's stack, with bounded answers and hidden credentials."""
+"""Client for one API of the user's stack. Limits response size; keeps credentials out of errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 10.0
 MAX_BYTES: Final = 16 << 20
-"""A longer answer is rejected."""
+"""Maximum size of a response."""
 
 _MAX_ERROR_BYTES: Final = 100_000
 
@@ -78,11 +78,23 @@ class StackClient:
         self._client: httpx.AsyncClient | None = None
 
     async def get(self, path: str, params: Mapping[str, str]) -> Any:
-        """Send a GET request; see ``_request``."""
+        """
+        Send a GET request and return the JSON of the response.
+
+        Raises:
+            InvalidQueryError: Status 400, 404 or 422, or the response exceeds `MAX_BYTES`.
+            StackUnavailableError: There is no valid response.
+        """
         return await self._request("GET", path, params=params)
 
     async def post(self, path: str, form: Mapping[str, str]) -> Any:
-        """Send a form as a POST request; see ``_request``."""
+        """
+        Send a form as a POST request and return the JSON of the response.
+
+        Raises:
+            InvalidQueryError: Status 400, 404 or 422, or the response exceeds `MAX_BYTES`.
+            StackUnavailableError: There is no valid response.
+        """
         return await self._request("POST", path, data=form)
 
     async def aclose(self) -> None:
@@ -92,13 +104,6 @@ class StackClient:
             await client.aclose()
 
     async def _request(self, method: str, path: str, **how: Mapping[str, str]) -> Any:
-        """
-        Return the JSON of an answer.
-
-        Raises:
-            InvalidQueryError: Status 400, 404 or 422, with the API's own message.
-            StackUnavailableError: There is no valid answer.
-        """
         import httpx
 
         name = self.address.name

@@ -14,7 +14,7 @@ from queenright.judge.stack.prometheus import Prometheus, Series
 UP: Final = "up"
 
 _BATCH: Final = 100
-_OWN: Final = frozenset({"__name__"}).union(
+_WORKER_LABELS: Final = frozenset({"__name__"}).union(
     *(metric.labels for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_"))
 )
 """Labels of the workers' own metrics; all other labels come from the target."""
@@ -22,8 +22,8 @@ _OWN: Final = frozenset({"__name__"}).union(
 _STRING: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
 _MATCHER: Final = re.compile(rf"([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*({_STRING})")
 # Since Prometheus 3 a label name may be any quoted text.
-_ONE: Final = rf"(?:[a-zA-Z_]\w*|{_STRING})\s*(?:=~|!~|!=|=)\s*{_STRING}"
-_MATCHERS: Final = re.compile(rf"\s*(?:{_ONE}\s*(?:,\s*{_ONE}\s*)*(?:,\s*)?)?")
+_SINGLE_MATCHER: Final = rf"(?:[a-zA-Z_]\w*|{_STRING})\s*(?:=~|!~|!=|=)\s*{_STRING}"
+_MATCHERS: Final = re.compile(rf"\s*(?:{_SINGLE_MATCHER}\s*(?:,\s*{_SINGLE_MATCHER}\s*)*(?:,\s*)?)?")
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
@@ -40,7 +40,7 @@ def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in labels.items()
-        if name not in _OWN and not name.rstrip("_").endswith("replica")
+        if name not in _WORKER_LABELS and not name.rstrip("_").endswith("replica")
     }
 
 
@@ -103,7 +103,7 @@ async def query_targets(
     answer = []
     for batch in batches:
         matchers = (
-            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quoted("|".join(map(_escaped, batch)))}'
+            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escaped, batch)))}'
         )
         answer += await prometheus.query(f"{{{matchers}{',' if where else ''}{where}}}", now)
     return answer
@@ -131,12 +131,12 @@ def _relax_matcher(matcher: re.Match[str]) -> str:
     """Extend a selector's matcher to any agent and to series without its label."""
     name, operator, quoted = matcher.groups()
     quote, body = quoted[0], quoted[1:-1]
-    if name in _OWN:
+    if name in _WORKER_LABELS:
         return f'{name}=~".*"'
     if operator == "=~":
         return f"{name}=~{quote}(?:{body})|{quote}"
     if operator == "=" and (quote == "`" or "\\" not in body):
-        return f"{name}=~{_quoted(f'{_escaped(body)}|')}"
+        return f"{name}=~{_quote(f'{_escaped(body)}|')}"
     return matcher[0]
 
 
@@ -144,6 +144,6 @@ def _escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # PromQL quotes strings like Go, which equals JSON for the characters of labels.
     return json.dumps(text, ensure_ascii=False)

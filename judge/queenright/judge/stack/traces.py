@@ -89,7 +89,7 @@ def _value(value: Any) -> Any:
         if kind == "intValue":
             return int(content)
         if kind == "arrayValue":
-            return [_value(one) for one in (content or {}).get("values") or ()]
+            return [_value(item) for item in (content or {}).get("values") or ()]
         if kind == "kvlistValue":
             return _attributes((content or {}).get("values"))
         return content

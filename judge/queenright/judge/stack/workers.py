@@ -245,8 +245,8 @@ def _add_recent(
     for series in calls:
         key = _target(series)
         if key is not None and key in sightings:
-            one = (key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
-            by_labels[one] = max(by_labels[one], series.value)
+            labels = (key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
+            by_labels[labels] = max(by_labels[labels], series.value)
     for (key, tool, outcome), value in by_labels.items():
         so_far, failed = sightings[key].recent_calls.get(tool, (0.0, 0.0))
         bad = 0.0 if outcome == names.ToolOutcome.OK.value else value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.extras import install_command
 from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import substitute_variables
 from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
@@ -82,7 +83,7 @@ class McpServer:
             McpUnavailableError: The server cannot be reached.
             MissingCredentialError: A referenced variable is not set.
         """
-        return (await self._connected()).tools
+        return (await self._require_connection()).tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """
@@ -96,7 +97,7 @@ class McpServer:
             ToolUnavailableError: The server cannot be reached, or went away.
         """
         try:
-            connection = await self._connected()
+            connection = await self._require_connection()
         except QueenrightError as error:
             raise ToolUnavailableError(str(error)) from None
         try:
@@ -125,7 +126,7 @@ class McpServer:
                 await self._connection.close()
                 self._connection = None
 
-    async def _connected(self) -> McpConnection:
+    async def _require_connection(self) -> McpConnection:
         async with self._connecting:
             if self._closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
@@ -158,7 +159,7 @@ class McpServer:
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError as error:
             raise McpUnavailableError(
-                f"The MCP server {self.name!r} needs the MCP client: pip install 'queenright[mcp]'"
+                f"The MCP server {self.name!r} needs the extra 'mcp'. Run: {install_command('mcp')}"
             ) from error
         spec = self._spec
         required_by = f"MCP server {self.name!r}"

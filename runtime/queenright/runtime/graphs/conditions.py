@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.extras import install_command
 
 _MEMORY: Final = "memory"
 _MAX_LENGTH: Final = 1_000
@@ -60,7 +61,7 @@ class ConditionsUnavailableError(QueenrightError):
     """Raised when the library that evaluates conditions is missing."""
 
     def __init__(self) -> None:
-        super().__init__("conditions need simpleeval; install it with: pip install 'queenright[runtime]'")
+        super().__init__(f"Conditions need the extra 'runtime'. Run: {install_command('runtime')}")
 
 
 def check(expression: str) -> None:
@@ -72,7 +73,7 @@ def check(expression: str) -> None:
         ConditionsUnavailableError: The library is missing.
     """
     _simpleeval()
-    _parsed(expression)
+    _parse(expression)
 
 
 def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
@@ -92,7 +93,7 @@ def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
         # Read-only, and not a dict: simpleeval searches a dict at each look-up.
         names={_MEMORY: MappingProxyType(memory)},
     )
-    tree = _parsed(expression)
+    tree = _parse(expression)
     try:
         return bool(evaluator.eval(expression, previously_parsed=tree))
     except (KeyError, IndexError) as error:
@@ -116,7 +117,7 @@ def _simpleeval() -> Any:
 
 
 @functools.lru_cache(maxsize=512)
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     """Parse ``expression`` into a tree in which every name is a look-up in the memory."""
     if not expression.strip():
         raise ConditionError(expression, "is empty")

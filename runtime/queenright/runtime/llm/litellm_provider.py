@@ -217,7 +217,7 @@ class LiteLlmProvider:
     async def _answer(self, litellm: Any, request: dict[str, Any], on_text: OnText | None) -> ModelReply:
         if self._streams and _has_streaming(litellm, self._name):
             try:
-                return await self._streamed(litellm, request, on_text)
+                return await self._stream_reply(litellm, request, on_text)
             except _NotStreamedError:
                 pass
         reply = await self._whole(litellm, request)
@@ -227,7 +227,9 @@ class LiteLlmProvider:
             on_text(reply.text)
         return reply
 
-    async def _streamed(self, litellm: Any, request: dict[str, Any], on_text: OnText | None) -> ModelReply:
+    async def _stream_reply(
+        self, litellm: Any, request: dict[str, Any], on_text: OnText | None
+    ) -> ModelReply:
         stream = await self._ask(
             litellm, {**request, "stream": True, "stream_options": {"include_usage": True}}
         )

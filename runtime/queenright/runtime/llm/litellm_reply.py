@@ -79,7 +79,7 @@ class ReplyAccumulator:
             tool_calls=tuple(calls),
             input_tokens=_tokens(self.usage, "prompt_tokens"),
             output_tokens=_tokens(self.usage, "completion_tokens"),
-            cached_tokens=_cached(self.usage),
+            cached_tokens=_cached_tokens(self.usage),
             cost=cost,
             finish_reason=self.finish_reason,
         )
@@ -102,7 +102,7 @@ def parse_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelRepl
         ),
         input_tokens=_tokens(usage, "prompt_tokens"),
         output_tokens=_tokens(usage, "completion_tokens"),
-        cached_tokens=_cached(usage),
+        cached_tokens=_cached_tokens(usage),
         cost=cost,
         finish_reason=getattr(choice, "finish_reason", None) or "",
     )
@@ -112,5 +112,5 @@ def _tokens(usage: Any, name: str) -> int:
     return int(getattr(usage, name, 0) or 0)
 
 
-def _cached(usage: Any) -> int:
+def _cached_tokens(usage: Any) -> int:
     return _tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens")

@@ -227,9 +227,9 @@ class EventLoopNode:
                 else:
                     await self._step()
         except (ModelError, TimeoutError) as error:
-            return await self._unfinished("no_answer", error)
+            return await self._end_unfinished("no_answer", error)
         except JudgeFailedError as error:
-            return await self._unfinished("failed", error)
+            return await self._end_unfinished("failed", error)
         return self._stored_result()
 
     # -- one turn ---------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class EventLoopNode:
         result = NodeResult(**{each.name: row[each.name] for each in fields(NodeResult) if each.name in row})
         return replace(result, verdicts=tuple(result.verdicts))
 
-    async def _unfinished(self, outcome: Outcome, error: Exception) -> NodeResult:
+    async def _end_unfinished(self, outcome: Outcome, error: Exception) -> NodeResult:
         """End without a verdict: the visit can be resumed."""
         visit = self._visit
         text = str(error) or type(error).__name__

@@ -17,7 +17,7 @@ class GuardFinding:
 
     ``evidence`` is text for the model and the operator. Without ``stop``, the model is warned once per
     visit for each ``kind`` and ``level``. With it, the visit is held, and escalated if the node receives
-    nothing to read within ``hold_seconds``.
+    no input within ``hold_seconds``.
     """
 
     kind: str

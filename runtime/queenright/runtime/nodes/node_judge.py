@@ -70,7 +70,7 @@ class NodeJudge(Protocol):
 
 
 class ImplicitJudge:
-    """Accepts every turn: only turns that set all outputs, or answered in words, are judged."""
+    """Accepts every turn: only turns that set all outputs, or answered with text, are judged."""
 
     async def judge(self, turn: Turn) -> Judgement:
         """Return ACCEPT."""

@@ -112,7 +112,7 @@ class ToolRunner:
             elif seconds is None:
                 result = await self._tools.call(call, self._context)
             else:
-                result = await self._guarded(call, seconds)
+                result = await self._run_guarded(call, seconds)
             if result.error is not None:
                 report.error(result.error)
             else:
@@ -128,17 +128,17 @@ class ToolRunner:
                 return error
         return None
 
-    async def _guarded(self, call: ToolCall, seconds: float) -> ToolResult:
+    async def _run_guarded(self, call: ToolCall, seconds: float) -> ToolResult:
         """Run a tool if its circuit breaker admits the call, and report the outcome to the breaker."""
         if self._breakers is None:
-            return await self._limited(call.name, seconds, self._tools.call(call, self._context))
+            return await self._run_limited(call.name, seconds, self._tools.call(call, self._context))
         try:
             permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
         except CallRefusedError as refusal:
             text = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
             return ToolResult(text, failed=True, error=refusal)
         try:
-            result = await self._limited(call.name, seconds, self._tools.call(call, self._context))
+            result = await self._run_limited(call.name, seconds, self._tools.call(call, self._context))
         except BaseException:
             permit.release()
             raise
@@ -150,7 +150,9 @@ class ToolRunner:
             permit.record_failure(result.error)
         return result
 
-    async def _limited(self, name: str, seconds: float, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    async def _run_limited(
+        self, name: str, seconds: float, work: Coroutine[Any, Any, ToolResult]
+    ) -> ToolResult:
         try:
             return await within(seconds, work, self._sleep, grace=_GRACE_SECONDS)
         except TimeoutError as error:

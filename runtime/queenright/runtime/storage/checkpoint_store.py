@@ -45,7 +45,7 @@ class CorruptCheckpointError(QueenrightError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"Checkpoint {path} is corrupt: {reason}. Use latest_valid to find the newest valid one."
+            f"Checkpoint {path} is corrupt: {reason}. `queenright recover` uses the newest valid one."
         )
         self.path = path
         self.reason = reason
@@ -56,7 +56,8 @@ class CheckpointNotFoundError(QueenrightError):
 
     def __init__(self, checkpoint_id: str, directory: Path) -> None:
         super().__init__(
-            f"There is no checkpoint {checkpoint_id[:100]!r} in {directory}; see list_checkpoints."
+            f"There is no checkpoint {checkpoint_id[:100]!r} in {directory}. List them with "
+            "GET /api/sessions/{session_id}/checkpoints; `queenright recover` uses the newest valid one."
         )
         self.checkpoint_id = checkpoint_id
 
@@ -166,7 +167,9 @@ class CheckpointStore:
 
     def load(self, checkpoint_id: str) -> Checkpoint:
         """
-        Load a checkpoint; its hash, its id and its parent, if that is valid, must match.
+        Load a checkpoint.
+
+        Its hash and id must match, and so must its parent's hash if the parent is readable.
 
         Raises:
             CheckpointNotFoundError: The checkpoint does not exist.
@@ -175,8 +178,8 @@ class CheckpointStore:
         path = self._path(checkpoint_id)
         if path is None:
             raise CheckpointNotFoundError(checkpoint_id, self._directory)
-        row = self._row(path)
-        if not _is_whole(row):
+        row = self._read_row(path)
+        if not _has_valid_hash(row):
             raise CorruptCheckpointError(path, "its content does not match its hash")
         try:
             checkpoint = Checkpoint.model_validate(row)
@@ -252,16 +255,16 @@ class CheckpointStore:
         if not _NAME.fullmatch(parent_id) or _sort_key(parent_id) >= _sort_key(checkpoint.checkpoint_id):
             raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is not an older checkpoint")
         try:
-            parent = self._row(self._directory / f"{parent_id}.json")
+            parent = self._read_row(self._directory / f"{parent_id}.json")
         except (CheckpointNotFoundError, CorruptCheckpointError):
             return
         # A corrupt parent does not invalidate its child; a different valid one does.
-        if _is_whole(parent) and parent[_HASH] != checkpoint.parent_hash:
+        if _has_valid_hash(parent) and parent[_HASH] != checkpoint.parent_hash:
             raise CorruptCheckpointError(
                 path, f"its parent {parent_id!r} is not the one it was created after"
             )
 
-    def _row(self, path: Path) -> dict[str, Any]:
+    def _read_row(self, path: Path) -> dict[str, Any]:
         try:
             row = read_json(path)
         except FileNotFoundError as error:
@@ -285,7 +288,7 @@ class CheckpointStore:
         return self._directory / f"{checkpoint_id}.json" if _NAME.fullmatch(checkpoint_id) else None
 
 
-def _is_whole(row: Mapping[str, Any]) -> bool:
+def _has_valid_hash(row: Mapping[str, Any]) -> bool:
     try:
         return bool(content_hash(row) == row[_HASH])
     except RecursionError:

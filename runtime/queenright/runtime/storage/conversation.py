@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _PART: Final = re.compile(r"(0[0-9]{9}|[1-9][0-9]{9,})\.json")
 _TRIES: Final = 100
-_NOTHING: Final = "(earlier messages were omitted)"
+_OMITTED: Final = "(earlier messages were omitted)"
 
 
 class Conversation:
@@ -143,7 +143,7 @@ class Conversation:
         """
         return await self.append(
             *(
-                _interrupted(exchange.head, call.id, call.name, text)
+                _interrupted_draft(exchange.head, call.id, call.name, text)
                 for exchange in group_exchanges(self._entries)
                 for call in exchange.unanswered
             )
@@ -189,7 +189,7 @@ class Conversation:
                 new = None
             else:
                 kept = _entries(items[position:])
-                text = clip(summary(removed) or _NOTHING, max(reserve - 4, 1) * 4)
+                text = clip(summary(removed) or _OMITTED, max(reserve - 4, 1) * 4)
                 new = self._summary_entry(removed, kept, text)
             await self._disk.run(partial(self._shorten, removed, _within(new, kept, max_tokens)))
             return len(removed)
@@ -395,7 +395,7 @@ def _within(summary: Entry | None, kept: Sequence[Entry], max_tokens: int) -> li
     return [*first, *clip_entries(kept, room)]
 
 
-def _interrupted(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
+def _interrupted_draft(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
     data = {
         "outcome": "error",
         "error_type": "interrupted",

@@ -21,7 +21,7 @@ ANSWERS: Final = "answers"
 """Key in an answer's ``data``: ``seq`` of the calling entry, unless it is the last with that call id."""
 
 _CLIPPED: Final = "\n[… clipped]"
-_SHORTEST: Final = 32
+_MIN_LENGTH: Final = 32
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
     """Clip the longest texts of ``entries`` until all have at most ``max_tokens``, if possible."""
     result = list(entries)
     longest = max((_longest(entry.message) for entry in result), default=0)
-    while estimated_tokens(entry.message for entry in result) > max_tokens and longest > _SHORTEST:
-        longest = max(longest * 3 // 4, _SHORTEST)
-        result = [replace(entry, message=_clipped(entry.message, longest)) for entry in entries]
+    while estimated_tokens(entry.message for entry in result) > max_tokens and longest > _MIN_LENGTH:
+        longest = max(longest * 3 // 4, _MIN_LENGTH)
+        result = [replace(entry, message=_clip_message(entry.message, longest)) for entry in entries]
     return result
 
 
@@ -143,7 +143,7 @@ def _longest(message: Message) -> int:
     return max(len(message.content), *(len(call.arguments) for call in message.tool_calls), 0)
 
 
-def _clipped(message: Message, length: int) -> Message:
+def _clip_message(message: Message, length: int) -> Message:
     calls = tuple(
         replace(call, arguments=_clipped_json(call.arguments, length)) for call in message.tool_calls
     )

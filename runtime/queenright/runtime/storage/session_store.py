@@ -1,4 +1,4 @@
-"""Sessions on disk: one folder each, with the state in one file that several processes may update."""
+"""Store of sessions on disk: a folder each, with the state in one file that several processes may update."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class SessionStore:
             ValueError: The changed state is invalid, or contains a value that is not JSON; nothing was
                 written.
         """
-        with self._locked(session):
+        with self._lock(session):
             state = self._read(session)
             change(state)
             state.updated_at = max(state.updated_at, self._clock())
@@ -278,7 +278,7 @@ class SessionStore:
         """
         session = self.open(session_id)
         trash = self.base / "sessions.deleted"
-        with self._locked(session), ExitStack() as claims:
+        with self._lock(session), ExitStack() as claims:
             for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                 claims.callback(self._claim_file(session, lock).release)
             make_folder(trash)
@@ -297,7 +297,7 @@ class SessionStore:
             SessionBusyError: Another execution is running in it.
             SessionNotFoundError: The session was deleted.
         """
-        with self._locked(session):
+        with self._lock(session):
             if not (session.root / _STATE_FILE).exists():
                 raise SessionNotFoundError(session.id, self._sessions)
             make_folder(session.path)
@@ -316,7 +316,7 @@ class SessionStore:
         Raises:
             SessionNotFoundError: The session was deleted.
         """
-        with self._locked(session):  # so that our probe is not mistaken for a writer
+        with self._lock(session):  # so that our probe is not mistaken for a writer
             try:
                 for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                     if lock.exists():
@@ -337,7 +337,7 @@ class SessionStore:
             return [entry.name for entry in os.scandir(self._sessions) if entry.is_dir()]
         return []
 
-    def _locked(self, session: Session) -> ExitStack:
+    def _lock(self, session: Session) -> ExitStack:
         stack = ExitStack()
         try:
             stack.enter_context(lock_file(_state_lock(session), wait=True))

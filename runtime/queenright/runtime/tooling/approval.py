@@ -1,4 +1,4 @@
-"""Approval of tool calls: a callback that is asked before each tool runs."""
+"""Approval of tool calls: a callback that decides before each tool runs."""
 
 from __future__ import annotations
 

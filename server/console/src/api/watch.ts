@@ -44,6 +44,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   ticket_unacknowledged: ['tickets', 'attention'],
   ticket_reescalated: ['tickets', 'attention'],
   ticket_resolved: ['tickets', 'status', 'attention', 'incidents'],
+  incident_closed: ['attention', 'incidents'],
   operator_asked: ['tickets'],
   queen_answered: ['tickets'],
   notification_delivered: ['tickets', 'status'],

@@ -26,7 +26,7 @@ test('a token is asked for only where one is needed', () => {
 test('a snippet that imports a package has an install line for it', () => {
   for (const guide of GUIDES) {
     const text = codes(guide.id).join('\n')
-    if (text.includes('from queenright')) expect(text).toMatch(/pip install queenright/)
+    if (text.includes('from queenright')) expect(text).toMatch(/pip install "queenright @ git\+https/)
   }
 })
 

@@ -70,7 +70,8 @@ provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 watch_spans()  # optional: finds a call that hangs while it hangs`
 
-const OWN_PACKAGE = 'If your package index does not have `queenright`, give the path of its wheel instead.'
+const PACKAGE = '"queenright @ git+https://YOUR-GIT-HOST/queenright.git"'
+const OWN_PACKAGE = 'It is not on a package index: give its git URL, or the path of its wheel.'
 
 function framework(id: string, label: string, install: readonly string[], code: string, more: readonly string[] = [], note?: string): Guide {
   return {
@@ -78,7 +79,7 @@ function framework(id: string, label: string, install: readonly string[], code: 
     label,
     group: 'Frameworks',
     steps: [
-      { text: `Install the exporter${install.length ? ', the instrumentation' : ''} and Queenright's package, which has \`watch_spans\`. ${OWN_PACKAGE}`, code: () => `pip install ${['queenright', 'opentelemetry-sdk', 'opentelemetry-exporter-otlp-proto-http', ...install].join(' \\\n  ')}` },
+      { text: `Install the exporter${install.length ? ', the instrumentation' : ''} and Queenright's package, which has \`watch_spans\`. ${OWN_PACKAGE}`, code: () => `pip install ${[PACKAGE, 'opentelemetry-sdk', 'opentelemetry-exporter-otlp-proto-http', ...install].join(' \\\n  ')}` },
       { text: 'Export over HTTP: many exporters default to gRPC, which Queenright does not accept.', code: (place) => environment(place, ...more) },
       { text: 'Add this before the agent is created.', code: () => `${PROVIDER}${code ? `\n\n${code}` : ''}` },
       { text: 'Run the agent.' },
@@ -147,7 +148,7 @@ registerTelemetry(new OpenTelemetry());
     group: 'Your own code',
     dialects: ['queenright'],
     steps: [
-      { text: `Install Queenright's package. ${OWN_PACKAGE}`, code: () => 'pip install queenright' },
+      { text: `Install Queenright's package. ${OWN_PACKAGE}`, code: () => `pip install ${PACKAGE}` },
       {
         text: 'Say where the service is.',
         code: ({ otlp, service, needsToken }) => [`export OTEL_EXPORTER_OTLP_ENDPOINT=${otlp}`, `export QUEENRIGHT_ENDPOINT=${service}`, ...(needsToken ? ['export QUEENRIGHT_TOKEN_FILE=reporter.token', 'export OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20qrt_..."'] : [])].join('\n'),

@@ -90,8 +90,6 @@ export function TicketPage() {
 const CHANNELS: Record<NonNullable<Ticket['acknowledged_via']>, string> = {
   api: 'in the console or by the API',
   cli: 'on the command line',
-  page: 'on the ticket\'s page',
-  link: 'by the link in a message',
   chat: 'in a chat with the queen',
   slack: 'in Slack',
   pagerduty: 'in PagerDuty',

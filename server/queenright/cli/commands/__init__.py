@@ -1,1 +1,1 @@
-"""The commands, one module per group. Importing one stays cheap: what it needs is imported when it runs."""
+"""CLI commands, one module per group. Heavy imports happen when a command runs."""

@@ -29,9 +29,9 @@ def list_approvals(service: Queenright, all_: All = False, as_json: Json = False
     """List the queen's requests to terminate a worker, newest first."""
     rows = list(service.approvals.list(only_open=None if all_ else True, limit=limit))
     lines = (
-        f"{one.approval_id}  {_state(one):<14} {worker_cells(one.agent_id, one.session_id)} "
-        f"{truncate(one.reason)}"
-        for one in rows
+        f"{approval.approval_id}  {_state(approval):<14} "
+        f"{worker_cells(approval.agent_id, approval.session_id)} {truncate(approval.reason)}"
+        for approval in rows
     )
     print_list(rows, lines, "No approvals." if all_ else "No pending approvals.", as_json=as_json)
 
@@ -73,11 +73,13 @@ def deny(
 
 def _resolve(service: Queenright, given: str) -> str:
     return resolve_id(
-        given, "approvals", lambda: (one.approval_id for one in service.approvals.list(limit=NEWEST))
+        given,
+        "approvals",
+        lambda: (approval.approval_id for approval in service.approvals.list(limit=NEWEST)),
     )
 
 
-def _state(one: Approval) -> str:
-    if one.status != "requested":
-        return str(one.outcome or one.status)
-    return f"{format_duration(max(0.0, one.expires_at - time.time()))} left"
+def _state(approval: Approval) -> str:
+    if approval.status != "requested":
+        return str(approval.outcome or approval.status)
+    return f"{format_duration(max(0.0, approval.expires_at - time.time()))} left"

@@ -103,7 +103,7 @@ class TicketChat:
 
     def history(self) -> list[dict[str, Any]]:
         """Return the newest messages, oldest first."""
-        return [json_values(one) for one in self._tickets.messages(self._ticket_id, limit=_HISTORY)]
+        return [json_values(message) for message in self._tickets.messages(self._ticket_id, limit=_HISTORY)]
 
     def say(self, text: str, *, act: bool = False) -> dict[str, Any]:
         """Send a message and return the answer; ``act``: the message is an order in free form."""

@@ -28,7 +28,7 @@ def check(
     """
     Check that the metrics and links in the dashboards exist. Exit code 1: errors.
 
-    Thresholds other than the defaults need the extra grafana: pip install 'queenright[grafana]'.
+    Thresholds other than the defaults need the extra grafana.
     """
     from queenright.cli.jobs import dashboards as job
 
@@ -46,7 +46,7 @@ def export(
     """
     Write the dashboards as JSON, with the thresholds of the settings and links to the console.
 
-    Thresholds other than the defaults need the extra grafana: pip install 'queenright[grafana]'.
+    Thresholds other than the defaults need the extra grafana.
     """
     from queenright.cli.jobs import dashboards as job
 

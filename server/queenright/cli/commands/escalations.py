@@ -74,7 +74,7 @@ def decide(
     escalation_id = resolve_id(
         escalation,
         "escalations",
-        lambda: (one.escalation_id for one in service.escalations.list(limit=NEWEST)),
+        lambda: (escalation.escalation_id for escalation in service.escalations.list(limit=NEWEST)),
     )
     seconds = minutes * 60 if minutes is not None else None
     done = service.escalations.decide(

@@ -15,7 +15,7 @@ from queenright.cli.output.text import fit, single_line, truncate_start
 from queenright.cli.service import connect, failed_sessions, warn_about_limits
 from queenright.instrumentation.counts import format_count
 
-_LEAST_COLUMNS: Final = 80
+_MIN_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
 """Health or outcome, steps, bad steps, and the blanks between."""
 
@@ -88,7 +88,7 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
 
 def _fit_widths(widths: list[int]) -> list[int]:
     """Return column widths that fit the terminal; the widest column shrinks first."""
-    room = max(shutil.get_terminal_size().columns, _LEAST_COLUMNS) - _OTHER_COLUMNS
+    room = max(shutil.get_terminal_size().columns, _MIN_COLUMNS) - _OTHER_COLUMNS
     fitted = list(widths)
     while sum(fitted) > room:
         fitted[fitted.index(max(fitted))] -= 1

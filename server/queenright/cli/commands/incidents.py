@@ -30,7 +30,7 @@ def incidents(
 
     An incident sends one notification. It closes with its last ticket.
     """
-    rows = [one for one in service.tickets.incidents() if all_ or one.closed_at is None]
+    rows = [incident for incident in service.tickets.incidents() if all_ or incident.closed_at is None]
     empty = "No incidents in the last seven days." if all_ else "No open incidents."
     print_list(rows, map(_incident_line, rows), empty, as_json=as_json)
 
@@ -46,24 +46,24 @@ def providers(service: Queenright, as_json: Json = False) -> None:
     print_list(rows, map(_provider_line, rows), "No model calls in the last hour.", as_json=as_json)
 
 
-def _incident_line(one: Incident) -> str:
-    duration = format_duration((one.closed_at or time.time()) - one.opened_at)
-    state = "open for" if one.closed_at is None else "closed after"
-    tickets = f"{one.open_tickets:,} of {format_count(len(one.ticket_ids), 'ticket')} open"
-    sessions = format_count(one.workers, "session")
-    return f"{one.severity:<8}  {fit(one.cause, 30)}  {sessions}, {tickets}, {state} {duration}"
+def _incident_line(incident: Incident) -> str:
+    duration = format_duration((incident.closed_at or time.time()) - incident.opened_at)
+    state = "open for" if incident.closed_at is None else "closed after"
+    tickets = f"{incident.open_tickets:,} of {format_count(len(incident.ticket_ids), 'ticket')} open"
+    sessions = format_count(incident.workers, "session")
+    return f"{incident.severity:<8}  {fit(incident.cause, 30)}  {sessions}, {tickets}, {state} {duration}"
 
 
-def _provider_line(one: Provider) -> str:
-    name = "/".join(part for part in (one.provider, one.model) if part)
+def _provider_line(provider: Provider) -> str:
+    name = "/".join(part for part in (provider.provider, provider.model) if part)
     latency = (
         ""
-        if one.seconds_p50 is None or one.seconds_p95 is None
-        else f"  p50 {one.seconds_p50:.1f} s, p95 {one.seconds_p95:.1f} s"
+        if provider.seconds_p50 is None or provider.seconds_p95 is None
+        else f"  p50 {provider.seconds_p50:.1f} s, p95 {provider.seconds_p95:.1f} s"
     )
-    errors = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
-    if one.limited_until is not None:
-        left = format_duration(max(0.0, one.limited_until - time.time()))
+    errors = ", ".join(f"{error.error_type} {error.count}x" for error in provider.errors)
+    if provider.limited_until is not None:
+        left = format_duration(max(0.0, provider.limited_until - time.time()))
         errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
-    failed = f"{one.failed:,} of {format_count(one.calls, 'call')} failed"
-    return f"{one.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"
+    failed = f"{provider.failed:,} of {format_count(provider.calls, 'call')} failed"
+    return f"{provider.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"

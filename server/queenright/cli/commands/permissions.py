@@ -29,9 +29,9 @@ def list_permissions(
         require_text(agent)
     rows = list(service.permissions.list(agent_id=agent, limit=limit))
     lines = (
-        f"{one.request_id}  {format_duration(max(0.0, one.expires_at - time.time()))} left  "
-        f"{worker_cells(one.agent_id, one.session_id)}\n  {single_line(one.question)}"
-        for one in rows
+        f"{request.request_id}  {format_duration(max(0.0, request.expires_at - time.time()))} left  "
+        f"{worker_cells(request.agent_id, request.session_id)}\n  {single_line(request.question)}"
+        for request in rows
     )
     print_list(rows, lines, "No pending permission requests.", as_json=as_json)
 
@@ -69,7 +69,9 @@ def deny(
 
 def _answer(service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool) -> None:
     request_id = resolve_id(
-        request, "requests", lambda: (one.request_id for one in service.permissions.list(limit=NEWEST))
+        request,
+        "requests",
+        lambda: (request.request_id for request in service.permissions.list(limit=NEWEST)),
     )
     done = service.permissions.answer(request_id, decision, by=by, reason=reason)
     text = f"Answered {single_line(done.agent_id)}: {single_line(done.message)}"

@@ -43,10 +43,14 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(json_values(found), indent=2))
     else:
-        for one in found.silences:
-            typer.echo(single_line(f"{one.silence_id}  {_time_left(one):<18} {one.by:<16} {one.comment}"))
-            typer.echo(single_line(f"  {', '.join(one.matchers)}"))
-            typer.echo(single_line(f"  tickets: {', '.join(one.tickets) or 'none open'}"))
+        for silence in found.silences:
+            typer.echo(
+                single_line(
+                    f"{silence.silence_id}  {_time_left(silence):<18} {silence.by:<16} {silence.comment}"
+                )
+            )
+            typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
+            typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
         if not (found.silences or found.unknown):
             typer.echo("No silences.")
         if found.unknown:
@@ -103,12 +107,12 @@ def expire(
 ) -> None:
     """End a silence now. Exit code 1 if no Alertmanager has it."""
     service.silences.remove(
-        resolve_id(silence, "silences", lambda: (one.silence_id for one in service.silences.list()))
+        resolve_id(silence, "silences", lambda: (silence.silence_id for silence in service.silences.list()))
     )
     typer.echo("Expired.")
 
 
-def _time_left(one: Silence) -> str:
-    if one.state == "pending":
+def _time_left(silence: Silence) -> str:
+    if silence.state == "pending":
         return "pending"
-    return f"{format_duration(max(0.0, one.ends_at - time.time()))} left"
+    return f"{format_duration(max(0.0, silence.ends_at - time.time()))} left"

@@ -30,7 +30,7 @@ def telemetry(service: Queenright, as_json: Json = False) -> None:
     """
     found = service.service.telemetry()
     print_result(found, "\n".join(_lines(found)), as_json=as_json)
-    is_usable = found.sources and all(one.used for one in found.sources)
+    is_usable = found.sources and all(source.used for source in found.sources)
     raise typer.Exit(0 if is_usable else 1)
 
 
@@ -39,10 +39,10 @@ def _lines(found: Telemetry) -> Iterator[str]:
         yield "Nothing has arrived. Send telemetry to the service's otlp.port; see docs/otlp.md."
     for source in found.sources:
         yield from _source_lines(source)
-    for one in found.refused:
+    for refused in found.refused:
         yield single_line(
-            f"refused: {format_count(one.count, 'request')} to {one.path}, {one.status}, "
-            f"{_ago(one.last_seen)}: {one.reason}"
+            f"refused: {format_count(refused.count, 'request')} to {refused.path}, {refused.status}, "
+            f"{_ago(refused.last_seen)}: {refused.reason}"
         )
     for row in found.unused:
         what = "rejected" if row.rejected else "not used"
@@ -64,8 +64,8 @@ def _source_lines(source: TelemetrySource) -> Iterator[str]:
             f"  last session {source.session}: {format_count(source.steps, 'step')}, "
             f"{format_count(source.tool_calls, 'tool call')}, {format_count(source.tokens, 'token')}"
         )
-    for one in source.missing:
-        yield single_line(f"  missing: {one.missing}; {one.remedy}")
+    for missing in source.missing:
+        yield single_line(f"  missing: {missing.missing}; {missing.remedy}")
 
 
 def _ago(moment: float) -> str:

@@ -44,10 +44,12 @@ def list_tickets(
     if not all_:
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
-    widest = max((len(t.worker_agent_id) for t in rows), default=0) if wide else 0
+    width = max([24, *(len(t.worker_agent_id) for t in rows)] if wide else [24])
     now = time.time()
-    lines = (ticket_row(t, now, max(24, widest)) for t in rows)
-    print_list(rows, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
+    lines = (ticket_row(t, now, width) for t in rows)
+    heading = _row("severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket")
+    empty = "No tickets." if all_ else "No open tickets."
+    print_list(rows, lines, empty, as_json=as_json, heading=heading)
 
 
 tickets = listing_group(
@@ -72,10 +74,12 @@ def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
     worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
-    return (
-        f"{ticket.severity:<8} {ticket.status:<12} {worker} {kind:<18} "
-        f"{age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
-    )
+    end = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+    return _row(ticket.severity, ticket.status, worker, kind, age, end)
+
+
+def _row(severity: str, status: str, worker: str, kind: str, age: str, ticket: str) -> str:
+    return f"{severity:<8} {status:<12} {worker} {kind:<18} {age:>7}  {ticket}"
 
 
 def _silence(ticket: Ticket, now: float) -> str:
@@ -94,13 +98,13 @@ def _incident(ticket: Ticket) -> str:
 
 def _cost(ticket: Ticket) -> str:
     cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
-    return f"{cost} since the trouble began" if cost else ""
+    return f"{cost} since the problem began" if cost else ""
 
 
-def _notified(ticket: Ticket) -> str:
+def _list_receivers(ticket: Ticket) -> str:
     """Return the receivers that were notified, in the order of time."""
-    rows = sorted(ticket.notified, key=lambda one: one.first_at)
-    return ", ".join(f"{one.receiver} ({one.status}, {local_time(one.first_at)})" for one in rows)
+    rows = sorted(ticket.notified, key=lambda notification: notification.first_at)
+    return ", ".join(f"{row.receiver} ({row.status}, {local_time(row.first_at)})" for row in rows)
 
 
 def _duration(ticket: Ticket, now: float) -> str:
@@ -132,7 +136,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
-        ("notified", _notified(ticket)),
+        ("notified", _list_receivers(ticket)),
         ("closed", ticket.closed_reason),
         ("session", ticket.worker_session_id),
         ("ticket", ticket.ticket_id),
@@ -150,7 +154,7 @@ def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> No
     found = service.tickets.timeline(find_ticket_id(service, ticket))
     if found.more and not as_json:
         typer.echo("Only the newest entries are shown.", err=True)
-    lines = (f"{local_time(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
+    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in found.timeline)
     print_list(found.timeline, lines, "No entries.", as_json=as_json)
 
 

@@ -98,11 +98,11 @@ def list_(
     file = _resolve_file(tokens_file, config, storage)
     found = read_tokens(file)
     if as_json:
-        typer.echo(json.dumps([_row(one, now) for one in found.all], indent=2))
+        typer.echo(json.dumps([_row(token, now) for token in found.all], indent=2))
     else:
-        for one in found.all:
-            line = f"{one.name:<24} {one.role.value:<9} {one.state(now):<8} {_expiry(one.expires_at)}"
-            typer.echo(f"{line}  id {one.id}")
+        for token in found.all:
+            line = f"{token.name:<24} {token.role.value:<9} {token.state(now):<8} {_expiry(token.expires_at)}"
+            typer.echo(f"{line}  id {token.id}")
         if not found.all:
             typer.echo(f"No tokens in {file}. Create one: `queenright token create NAME --role admin`.")
     raise typer.Exit(0 if found.live(now) else 1)
@@ -130,8 +130,8 @@ def _resolve_file(tokens_file: Path | None, config: Path | None, storage: Path |
     return file_of(load_settings(config, **settings_overrides(storage)))
 
 
-def _row(one: Token, now: float) -> dict[str, Any]:
-    return {**one.model_dump(mode="json", exclude={"sha256"}), "state": one.state(now)}
+def _row(token: Token, now: float) -> dict[str, Any]:
+    return {**token.model_dump(mode="json", exclude={"sha256"}), "state": token.state(now)}
 
 
 def _expiry(at: float | None) -> str:

@@ -58,12 +58,13 @@ def run_in_tui(options: RunOptions) -> int:
 def _check_terminal(alternative: str) -> None:
     from importlib.util import find_spec
 
+    from queenright.cli.extras import missing_extra
     from queenright.instrumentation.errors import QueenrightError
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"This needs a terminal. {alternative}")
-    if missing := [name for name in ("textual", "rich") if find_spec(name) is None]:
-        raise QueenrightError(f"The terminal interface needs {missing[0]}: pip install 'queenright[tui]'")
+    if any(find_spec(name) is None for name in ("textual", "rich")):
+        raise QueenrightError(str(missing_extra("textual")))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ class Member:
     path: KeyPath
     value: Any
     is_list: bool = False
-    """The value is a comma-separated list of ``key=value``; other items are kept."""
+    """Whether the value is a comma-separated list of ``key=value``; other items are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +85,26 @@ def add(
     """
     editor = _Editor(text, suffix)
     conflicts: dict[str, Any] = {}
-    for one in wanted:
-        parents = one.path[:-1] if isinstance(one, Member) else one.path
+    for change in wanted:
+        parents = change.path[:-1] if isinstance(change, Member) else change.path
         for end in range(len(parents) + 1):
-            is_list = isinstance(one, Item) and end == len(parents)
+            is_list = isinstance(change, Item) and end == len(parents)
             editor.ensure_container(parents[:end], list if is_list else dict)
-        if isinstance(one, Item):
-            if not any(is_same(one.value, other) for other in editor.at(one.path)):
-                editor.append(one.path, one.value)
+        if isinstance(change, Item):
+            if not any(is_same(change.value, other) for other in editor.at(change.path)):
+                editor.append(change.path, change.value)
             continue
-        old = editor.at(parents).get(one.path[-1])
-        if one.path[-1] not in editor.at(parents):
-            editor.set(one.path, one.value)
-        elif one.is_list and isinstance(old, str):
-            if (value := _join_lists(old, one.value)) != old:
-                editor.replace(one.path, value, old)
-        elif not is_same(old, one.value):
-            if replace or one.path in replaced:
-                editor.replace(one.path, one.value, old)
+        old = editor.at(parents).get(change.path[-1])
+        if change.path[-1] not in editor.at(parents):
+            editor.set(change.path, change.value)
+        elif change.is_list and isinstance(old, str):
+            if (value := _join_lists(old, change.value)) != old:
+                editor.replace(change.path, value, old)
+        elif not is_same(old, change.value):
+            if replace or change.path in replaced:
+                editor.replace(change.path, change.value, old)
             else:
-                conflicts[".".join(one.path)] = old
+                conflicts[".".join(change.path)] = old
     if conflicts:
         raise SettingsConflictError(conflicts)
     return editor.text, editor.changes
@@ -117,7 +117,7 @@ def undo(text: str, changes: Sequence[Change], suffix: str) -> str:
         parents, last = change.path[:-1], change.path[-1] if change.path else ""
         if change.kind == "item":
             items = editor.at(change.path)
-            index = next((n for n, one in enumerate(items or ()) if is_same(one, change.value)), None)
+            index = next((n for n, item in enumerate(items or ()) if is_same(item, change.value)), None)
             if isinstance(items, list) and index is not None:
                 editor.remove((*change.path, index))
             continue

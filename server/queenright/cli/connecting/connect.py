@@ -157,16 +157,16 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
     if unwritten := [str(path) for path in paths if records.get(path) is None]:
         missing.append(f"{', '.join(unwritten)}: not written by `queenright connect {name}`")
     with connect_service(url, token_file) as service:
-        sessions = [one for one in service.agents.list() if one.framework == client.framework]
+        sessions = [agent for agent in service.agents.list() if agent.framework == client.framework]
         telemetry = service.service.telemetry()
-    sessions.sort(key=lambda one: one.last_activity, reverse=True)
-    for one in sessions[:5]:
-        ago = max(0, int(time.time() - one.last_activity))
-        end = one.outcome or one.state
+    sessions.sort(key=lambda session: session.last_activity, reverse=True)
+    for session in sessions[:5]:
+        ago = max(0, int(time.time() - session.last_activity))
+        end = session.outcome or session.state
         typer.echo(
             single_line(
-                f"{one.agent_id} {one.session_id}: {end}, {format_count(one.steps, 'step')}, "
-                f"{format_count(one.tool_calls, 'tool call')}, {format_count(one.tokens, 'token')}, "
+                f"{session.agent_id} {session.session_id}: {end}, {format_count(session.steps, 'step')}, "
+                f"{format_count(session.tool_calls, 'tool call')}, {format_count(session.tokens, 'token')}, "
                 f"{format_duration(ago)} ago"
             )
         )
@@ -177,7 +177,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
             f"nothing has arrived from {client.title}: restart `{client.program}` and send a prompt. "
             "If you did, check --otlp-url of `queenright connect` and the service's otlp.port"
         )
-    elif not any(one.tool_calls for one in sessions):
+    elif not any(session.tool_calls for session in sessions):
         missing.append("no tool call has arrived: let the agent use a tool, then check again")
     missing += _missing_telemetry(client, telemetry)
     for line in missing:
@@ -189,13 +189,14 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
 
 def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
     """Return what is missing in a client's telemetry, and why its hook calls were refused since."""
-    sources = [one for one in telemetry.sources if one.dialect == client.framework]
-    last_seen = max((one.last_seen for one in sources), default=0.0)
-    lacking = [f"{part.missing}; {part.remedy}" for one in sources for part in one.missing]
+    sources = [source for source in telemetry.sources if source.dialect == client.framework]
+    last_seen = max((source.last_seen for source in sources), default=0.0)
+    lacking = [f"{part.missing}; {part.remedy}" for source in sources for part in source.missing]
     refused = [
-        f"refused: {format_count(one.count, 'request')} to {one.path} with {one.status}: {one.reason}"
-        for one in telemetry.refused
-        if one.path == f"/hooks/{client.framework}" and one.last_seen > last_seen
+        f"refused: {format_count(refusal.count, 'request')} to {refusal.path} with {refusal.status}: "
+        f"{refusal.reason}"
+        for refusal in telemetry.refused
+        if refusal.path == f"/hooks/{client.framework}" and refusal.last_seen > last_seen
     ]
     return list(dict.fromkeys(lacking + refused))
 
@@ -241,7 +242,7 @@ def _write(updates: Sequence[FileUpdate], records: RecordStore) -> None:
         try:
             write(update, records)
         except AgentSettingsError as error:
-            written = ", ".join(str(one.path) for one in done)
+            written = ", ".join(str(change.path) for change in done)
             raise AgentSettingsError(f"{error}. Already written: {written}" if done else str(error)) from None
         done.append(update)
 

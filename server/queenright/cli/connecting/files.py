@@ -83,7 +83,7 @@ class RecordStore:
             return ConnectRecord(
                 None if original is None else base64.b64decode(original),
                 found["written"],
-                tuple(Change(**{**one, "path": tuple(one["path"])}) for one in found["changes"]),
+                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in found["changes"]),
                 tuple(found["folders"]),
             )
         except (ValueError, KeyError, TypeError):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from queenright.alerting.export import in_groups
+from queenright.alerting.export import parse_rule_groups
 from queenright.alerting.export.taken import texts_in
 from queenright.alerting.rules import rule_groups
 from queenright.grafana.files import dashboards_folder
@@ -19,10 +19,11 @@ from queenright.grafana.thresholds import Thresholds
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.extras import install_command
 from queenright.server.settings import Settings, load_settings
 
 INSTALL_GRAFANA: Final = (
-    "`.venv/bin/pip install -e '.[grafana]'` in a checkout, `pip install 'queenright[grafana]'` elsewhere"
+    f"`.venv/bin/pip install -e '.[grafana]'` in a checkout; elsewhere {install_command('grafana')}"
 )
 _DEFAULTS: Final = (
     "The dashboards show the default thresholds, but the rules use yours. "
@@ -121,13 +122,13 @@ def _differences(files: Mapping[str, str], folder: Path) -> list[str]:
 
 def _faults(files: Mapping[str, str], settings: HealthSettings) -> list[str]:
     """Return errors: unknown metrics, dead links, duplicate uids."""
-    recorded = {rule.name for rule in in_groups(rule_groups(settings)) if not rule.alert}
+    recorded = {rule.name for rule in parse_rule_groups(rule_groups(settings)) if not rule.alert}
     boards: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in files.items()}
     uids = [board["uid"] for board in boards.values()]
     errors = [f"duplicate uid {uid}" for uid in sorted(set(uids)) if uids.count(uid) > 1]
     for name, board in boards.items():
         panels = [*queries(board, variables={}), *annotation_queries(board, variables={})]
-        metrics = {metric for one in panels for metric in _METRIC.findall(_TEXT.sub('""', one.expr))}
+        metrics = {metric for panel in panels for metric in _METRIC.findall(_TEXT.sub('""', panel.expr))}
         errors += [
             f"{name}: unknown metric {metric}"
             for metric in sorted(metrics)

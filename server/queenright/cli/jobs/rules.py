@@ -18,9 +18,9 @@ from queenright.alerting.export import (
     LoadedRule,
     check_rules,
     compare,
-    in_answer,
-    in_files,
-    in_groups,
+    parse_rule_groups,
+    parse_rules_response,
+    read_rule_files,
     rule_links,
 )
 from queenright.alerting.export.addresses import reached_at
@@ -92,7 +92,7 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
     """Check the rules; return 1 on errors."""
     settings = selection.settings()
     groups = selection.groups(settings)
-    faults = check_rules(in_groups(groups))
+    faults = check_rules(parse_rule_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
         faults += promtool_faults(promtool, selection.files(settings))
@@ -134,18 +134,20 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
     """Print the differences; return 1 if there are any."""
     settings = selection.settings()
     with progress_bar("Comparing rules", is_counted=False):
-        existing = in_files(files) if files else in_answer(_fetch_rules(settings, prometheus))
-        wanted = in_groups(selection.groups(settings))
+        existing = (
+            read_rule_files(files) if files else parse_rules_response(_fetch_rules(settings, prometheus))
+        )
+        wanted = parse_rule_groups(selection.groups(settings))
         found = compare(wanted, existing)
     if as_json:
-        typer.echo(json.dumps([_row(one) for one in found], indent=2))
+        typer.echo(json.dumps([_row(difference) for difference in found], indent=2))
     else:
-        copies = [one for one in found if one.kind == "twice" and not one.changes]
-        for one in found:
-            if one not in copies:
-                typer.echo(_describe(one))
+        copies = [difference for difference in found if difference.kind == "twice" and not difference.changes]
+        for difference in found:
+            if difference not in copies:
+                typer.echo(_describe(difference))
         if copies:
-            typer.echo(_describe_copies([one.rule for one in copies]))
+            typer.echo(_describe_copies([copy.rule for copy in copies]))
         typer.echo(_summarize(found, len(wanted)))
     return 1 if found else 0
 
@@ -184,12 +186,14 @@ def _fetch_rules(settings: Settings, url: str | None) -> Any:
         raise QueenrightError(f"{error}; name a running Prometheus with --prometheus.") from None
 
 
-def _describe(one: Difference) -> str:
-    rule = one.rule
+def _describe(difference: Difference) -> str:
+    rule = difference.rule
     labels = ", ".join(f"{name}={value}" for name, value in sorted(rule.labels.items()) if name != "source")
-    why = f": {_EXPLANATIONS[one.kind]}" if _EXPLANATIONS[one.kind] else ""
-    head = f"{_SIGNS[one.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
-    lines = [f"    {change.part}\n      - {change.there}\n      + {change.wanted}" for change in one.changes]
+    why = f": {_EXPLANATIONS[difference.kind]}" if _EXPLANATIONS[difference.kind] else ""
+    head = f"{_SIGNS[difference.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
+    lines = [
+        f"    {change.part}\n      - {change.there}\n      + {change.wanted}" for change in difference.changes
+    ]
     return "\n".join([head, *lines])
 
 
@@ -205,21 +209,21 @@ def _describe_copies(rules: Sequence[LoadedRule]) -> str:
 def _summarize(found: Sequence[Difference], wanted: int) -> str:
     if not found:
         return f"No difference: all {wanted} rules match the settings."
-    counts = {kind: sum(one.kind == kind for one in found) for kind in _SIGNS}
+    counts = {kind: sum(difference.kind == kind for difference in found) for kind in _SIGNS}
     summary = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
     if counts["twice"] == len(found):
         return f"{summary}; no other difference."
     return f"{summary}; `queenright rules export` writes the rules that the settings give."
 
 
-def _row(one: Difference) -> dict[str, Any]:
-    rule = one.rule
+def _row(difference: Difference) -> dict[str, Any]:
+    rule = difference.rule
     return {
-        "kind": one.kind,
+        "kind": difference.kind,
         "rule": rule.name,
         "group": rule.group,
         "labels": dict(rule.labels),
-        "changes": [asdict(change) for change in one.changes],
+        "changes": [asdict(change) for change in difference.changes],
     }
 
 

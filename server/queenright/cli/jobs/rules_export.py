@@ -14,7 +14,7 @@ import typer
 
 from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
-from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman
+from queenright.alerting.export.alertmanager import NO_DEADMAN, deadman_warning
 from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
@@ -62,7 +62,7 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
         _warn(warning)
     if not is_full:
         return _export_rules(selection, settings, format_, output, place)
-    if lines := about_deadman(deadman):
+    if lines := deadman_warning(deadman):
         _warn(" ".join(lines))
     return _export_full(selection, settings, format_, output, place, deadman)
 
@@ -140,7 +140,7 @@ def _warn(message: str) -> None:
 
 def _parse_labels(given: Sequence[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for label in (part for one in given for part in one.split(",")):
+    for label in (part for path in given for part in path.split(",")):
         match = _LABEL.fullmatch(label.strip())
         if match is None:
             raise UsageError(

@@ -16,8 +16,8 @@ from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
 from queenright.cli.output.up_screen import UpScreen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import raise_descriptor_limit
+from queenright.server.ops.process_tuning import shorten_switch_interval, tune_garbage_collector
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
-from queenright.server.process_tuning import shorten_switch_interval, tune_garbage_collector
 from queenright.server.reload import reload
 from queenright.server.service import Service
 from queenright.server.settings import Settings

@@ -49,7 +49,7 @@ class RateLimiter:
             previous.suppressed += 1
             return None
         if previous is None and len(self._logged) >= _MAX_KINDS:
-            del self._logged[min(self._logged, key=lambda one: self._logged[one].at)]
+            del self._logged[min(self._logged, key=lambda key: self._logged[key].at)]
         self._logged[kind] = _Logged(record.created)
         return _with_count(record, previous)
 

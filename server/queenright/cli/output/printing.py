@@ -27,10 +27,12 @@ def print_result(model: BaseModel, text: str, *, as_json: bool) -> None:
         typer.echo("\n".join(map(single_line, text.split("\n"))))
 
 
-def print_list(models: Sequence[BaseModel], lines: Iterable[str], empty: str, *, as_json: bool) -> None:
-    """Print a list, one line each; ``empty`` is the text for an empty list."""
+def print_list(
+    models: Sequence[BaseModel], lines: Iterable[str], empty: str, *, as_json: bool, heading: str = ""
+) -> None:
+    """Print a list, one line each, below ``heading``; ``empty`` is the text for an empty list."""
     if as_json:
         typer.echo(json.dumps([json_values(model) for model in models], indent=2))
         return
-    for line in list(lines) or [empty]:
+    for line in [heading, *lines] if models and heading else list(lines) or [empty]:
         typer.echo(single_line(line))

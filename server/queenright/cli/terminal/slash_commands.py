@@ -76,13 +76,13 @@ class SlashCommands:
                 await self._data(argument.strip())
 
     async def _graphs(self) -> None:
-        for one in json.loads(await self._tool("list_agents")):
-            marker = "*" if one["graph_id"] == self._runtime.active_graph_id else " "
-            waiting = one.get("waits_for_user")
-            activity = f"{len(one['runs'])} running" if one["runs"] else "idle"
+        for agent in json.loads(await self._tool("list_agents")):
+            marker = "*" if agent["graph_id"] == self._runtime.active_graph_id else " "
+            waiting = agent.get("waits_for_user")
+            activity = f"{len(agent['runs'])} running" if agent["runs"] else "idle"
             if waiting is not None:
                 activity = f"waiting for input: {waiting}"
-            self._print(f"{marker} {one['graph_id']:<24} {activity}")
+            self._print(f"{marker} {agent['graph_id']:<24} {activity}")
 
     async def _sessions(self) -> None:
         store = self._runtime.session_store()
@@ -128,8 +128,8 @@ def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
                 if path.is_file() and not path.is_symlink():
                     shown = path.relative_to(folder).as_posix()
                     found.append((path.stat().st_mtime, path, graph_id, shown))
-    found.sort(key=lambda one: one[0], reverse=True)
-    return [one[1:] for one in found]
+    found.sort(key=lambda agent_file: agent_file[0], reverse=True)
+    return [agent_file[1:] for agent_file in found]
 
 
 def _read_end(path: Path) -> str:

@@ -16,7 +16,7 @@ from queenright.server.access.caller import KEY, Caller, client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token, read_session_cookie
 from queenright.server.access.rights import required_level
 from queenright.server.access.roles import AccessLevel
-from queenright.server.problems import problem
+from queenright.server.http.problems import problem
 
 RECHECK_SECONDS: Final = 5.0
 """Seconds between two checks that the token of an open stream is still valid."""

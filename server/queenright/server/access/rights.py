@@ -37,8 +37,7 @@ ACCESS_RULES: Final = (
     # These requests are signed by their senders.
     AccessRule("POST", "/api/slack/actions", AccessLevel.OPEN),
     AccessRule("POST", "/api/pagerduty/webhook", AccessLevel.OPEN),
-    # The user's display name in this browser, and sign-out.
-    AccessRule("GET POST", "/you", AccessLevel.VIEWER),
+    # Sign-out.
     AccessRule("POST", "/logout", AccessLevel.KNOWN),
     # It computes and changes nothing; its arguments are too many for a query.
     AccessRule("POST", "/api/agents/{agent}/evaluation", AccessLevel.VIEWER),

@@ -68,7 +68,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
+        with _lock_file(path):
             changed = render_tokens(change(read_tokens(path)).all)
             new = path.with_name(f"{path.name}.new")
             with os.fdopen(
@@ -90,7 +90,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     with os.fdopen(os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

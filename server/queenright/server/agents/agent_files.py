@@ -19,7 +19,7 @@ from queenright.runtime.storage.files import write_files
 
 LARGEST_FILE: Final = 256_000
 """Bytes of a file that is read or written."""
-MOST_FILES: Final = 300
+MAX_FILES: Final = 300
 """Files that are listed."""
 KEPT_VERSIONS: Final = 100
 """Earlier versions of an agent's files that are kept, the newest."""
@@ -49,7 +49,7 @@ class AgentFiles:
         self._versions = versions
 
     def list(self) -> tuple[list[str], bool]:
-        """Return the paths of the files, sorted, and whether there are more than ``MOST_FILES``."""
+        """Return the paths of the files, sorted, and whether there are more than ``MAX_FILES``."""
         found: list[str] = []
         for folder, inner, names in os.walk(self._folder):
             inner[:] = sorted(name for name in inner if not _is_excluded(name))
@@ -58,8 +58,8 @@ class AgentFiles:
                 path = place / name
                 if not _is_excluded(name) and not path.is_symlink() and path.is_file():
                     found.append(path.relative_to(self._folder).as_posix())
-                    if len(found) > MOST_FILES:
-                        return sorted(found[:MOST_FILES]), True
+                    if len(found) > MAX_FILES:
+                        return sorted(found[:MAX_FILES]), True
         return sorted(found), False
 
     def read(self, path: str) -> str:

@@ -127,8 +127,10 @@ def _read_spec_call(path: Path) -> dict[str, Any]:
             and getattr(node.func, "id", getattr(node.func, "attr", "")) == "AgentSpec"
         ):
             return {
-                one.arg: one.value.value
-                for one in node.keywords
-                if one.arg and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+                keyword.arg: keyword.value.value
+                for keyword in node.keywords
+                if keyword.arg
+                and isinstance(keyword.value, ast.Constant)
+                and isinstance(keyword.value.value, str)
             }
     return {}

@@ -345,7 +345,7 @@ class AgentManager:
             if replaced is not None:
                 await self._replace(replaced, runner)
             elif (taken := self._slots.get(name)) is not None:
-                raise AgentAlreadyLoadedError(_taken(taken))
+                raise AgentAlreadyLoadedError(_describe_taken(taken))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
@@ -430,7 +430,7 @@ class AgentManager:
         """Refuse a folder whose agent is loaded, before its code runs again."""
         for slot in self._slots.values():
             if slot.path == folder:
-                raise AgentAlreadyLoadedError(_taken(slot))
+                raise AgentAlreadyLoadedError(_describe_taken(slot))
         self._refuse_loading(folder)
 
     def _refuse_loading(self, folder: Path) -> None:
@@ -499,7 +499,7 @@ async def _of(task: asyncio.Task[T]) -> T:
     return await task
 
 
-def _taken(slot: AgentSlot) -> str:
+def _describe_taken(slot: AgentSlot) -> str:
     return (
         f"agent {slot.id!r} is loaded already, from {slot.path}; unload it first, with "
         f"`queenright agents unload {quote(slot.id)}`"

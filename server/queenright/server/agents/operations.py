@@ -26,7 +26,7 @@ Action = Literal[
 ]
 
 
-def operated(
+def operation_event(
     action: Action,
     agent_id: str,
     *,

@@ -25,14 +25,14 @@ from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
-from queenright.server.agents.operations import Action, operated
+from queenright.server.agents.operations import Action, operation_event
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _BY: Final = "queen"
-_LONGEST_DIFF: Final = 3_500
+_MAX_DIFF_LENGTH: Final = 3_500
 _RUNS_NAMED: Final = 5
 
 
@@ -89,7 +89,7 @@ class LoadedWorkspaces:
 
         def plan() -> tuple[str | None, str]:
             present = files.read(path) if old or files.exists(path) else None
-            return present, _changed(path, present, new, old)
+            return present, _replace_text(path, present, new, old)
 
         present, text = await self._on_disk(plan)
         diff, counts = _diff(path, present or "", text)
@@ -159,7 +159,7 @@ class LoadedWorkspaces:
         """Log a change before it is made: what cannot be logged is not done."""
         by = describe_requester(_BY, ordered_by)
         try:
-            await self._bus.publish(operated(action, agent_id, at=self._clock(), by=by, detail=detail))
+            await self._bus.publish(operation_event(action, agent_id, at=self._clock(), by=by, detail=detail))
         except StoreError as error:
             raise ToolUnavailableError(
                 f"the database is unavailable, so nothing was done: {error}"
@@ -176,7 +176,7 @@ def _mask(text: str) -> str:
     return redact(text, max(1, len(text)))
 
 
-def _changed(path: str, present: str | None, new: str, old: str) -> str:
+def _replace_text(path: str, present: str | None, new: str, old: str) -> str:
     """Return the text of a file after a change; secrets that the queen does not see must survive it."""
     if MASK in new:
         raise AgentFileError(
@@ -204,8 +204,8 @@ def _diff(path: str, before: str, after: str) -> tuple[str, str]:
     added = sum(line.startswith("+") for line in lines[2:])
     removed = sum(line.startswith("-") for line in lines[2:])
     text = "\n".join(lines)
-    if len(text) > _LONGEST_DIFF:
-        text = f"{text[:_LONGEST_DIFF]}\n… (the whole change is in the file)"
+    if len(text) > _MAX_DIFF_LENGTH:
+        text = f"{text[:_MAX_DIFF_LENGTH]}\n… (the whole change is in the file)"
     return text, f"+{added} -{removed} lines"
 
 

@@ -22,7 +22,7 @@ _METHODS: Final = ("get", "post", "put", "delete")
 @router.get("/docs")
 async def get_docs(request: Request) -> HTMLResponse:
     """Return the page."""
-    return render(request, "api.html", groups=groups(request.app.openapi()))
+    return render("api.html", groups=groups(request.app.openapi()))
 
 
 def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from typing import Annotated, Final
+from urllib.parse import parse_qsl, urlsplit
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from queenright.server.access.access import Access
 from queenright.server.access.caller import client_address
 from queenright.server.access.credentials import read_session_cookie
 from queenright.server.access.sessions import COOKIE, SECONDS
 from queenright.server.access.tokens import InvalidTokensError
-from queenright.server.console.forms import read_form
+from queenright.server.console.templates import render
 
-_PAGES: Final = Path(__file__).parents[1] / "pages"
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-}
-_templates: Final = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
-
-
-def refusal_page(code: int, reason: str) -> Response:
-    """Return a page with the reason of a denial."""
-    return _page("error.html", code, fault=reason)
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final = 30
 
 
 def add_login(app: FastAPI, access: Access) -> None:
@@ -37,19 +25,19 @@ def add_login(app: FastAPI, access: Access) -> None:
 
     @router.get("/login")
     async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
-        return _page("login.html", next=safe_redirect_path(path))
+        return render("login.html", next=safe_redirect_path(path))
 
     @router.post("/login")
     async def log_in(request: Request) -> Response:
-        form = await read_form(request)
+        form = await _read_form(request)
         path = safe_redirect_path(form.get("next", "/"))
         try:
             token = access.find_token(form.get("token", "").strip())
         except InvalidTokensError:
-            return _page("login.html", 503, next=path, fault="The token file cannot be used.")
+            return render("login.html", 503, next=path, fault="The token file cannot be used.")
         if token is None:
             denied = access.reject_token(client_address(request.scope.get("client")))
-            refused = _page("login.html", denied.status, next=path, fault=denied.reason)
+            refused = render("login.html", denied.status, next=path, fault=denied.reason)
             refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
             return refused
         _end_session(request, access)
@@ -88,6 +76,14 @@ def _end_session(request: Request, access: Access) -> None:
         access.sessions.end(cookie)
 
 
-def _page(template: str, code: int = 200, **values: Any) -> HTMLResponse:
-    text = _templates.get_template(template).render(here="/login", you="", said=None, **values)
-    return HTMLResponse(text, code, headers=dict(_HEADERS))
+async def _read_form(request: Request) -> dict[str, str]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if body and kind != _FORM:
+        raise HTTPException(415, f"Content-Type is {kind or 'missing'}; send a form as {_FORM}")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS))
+    except ValueError:
+        raise HTTPException(
+            400, f"the form is invalid: it must be UTF-8 with at most {_FIELDS} fields"
+        ) from None

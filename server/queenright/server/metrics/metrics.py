@@ -125,7 +125,7 @@ class ServiceMetrics:
         """Observe the seconds between a crossed threshold and the state change."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
 
-    def shadowed(self, finding: Finding) -> None:
+    def count_shadow_finding(self, finding: Finding) -> None:
         """Count a finding of a shadow detector."""
         self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vital_facts import count, dollars, name
+from queenright.health.vital_facts import count_or_zero, display_name, parse_dollars
 from queenright.health.vital_work import tool_call_failed
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.metrics import VERDICTS, AgentSeries, WorkerFamilies
@@ -32,7 +32,7 @@ Seconds for which an agent's counters stay after its last run.
 So runs shorter than a scrape interval are visible, and later runs continue the counters.
 """
 
-_label: Final = lru_cache(maxsize=8192)(name)
+_label: Final = lru_cache(maxsize=8192)(display_name)
 
 
 @dataclass(slots=True)
@@ -224,10 +224,13 @@ def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: V
     if data.get("error_type") or data.get("error"):
         agent.failures.pop(event.session_id, None)
         agent.fail(event.session_id, _label(data.get("error_type") or "error"))
-    input_tokens, output_tokens = count(data.get("input_tokens")), count(data.get("output_tokens"))
+    input_tokens, output_tokens = (
+        count_or_zero(data.get("input_tokens")),
+        count_or_zero(data.get("output_tokens")),
+    )
     if input_tokens or output_tokens:
         agent.series.count_tokens(_label(data.get("model") or ""), input_tokens, output_tokens)
-    if cost := dollars(data.get("cost_usd")):
+    if cost := parse_dollars(data.get("cost_usd")):
         agent.series.count_cost(cost)
 
 

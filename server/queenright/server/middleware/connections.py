@@ -30,29 +30,30 @@ ABORT: Final = "queenright.abort"
 
 HEADERS_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 35.0
-"""Longer than the 30 s of the OTLP receiver, which responds by itself."""
-ANSWER_SECONDS: Final = 30.0
-"""How long a client may take to receive the end of a response and to send another request."""
+"""Longer than the 30 s of the OTLP receiver, which responds itself."""
+RESPONSE_SECONDS: Final = 30.0
+"""Time for a client to receive the end of a response and to send another request."""
 
 HEAD_BYTES: Final = 64 * 1_024
 """Limit of the URL and the headers of a request; also of trailers, and of the head of a chunk."""
 URL_BYTES: Final = 16 * 1_024
-MOST_HEADERS: Final = 200
+MAX_HEADERS: Final = 200
 PIPELINED: Final = 16
 """Pipelined requests of one connection that may wait for an earlier response."""
 DROPPED_BYTES: Final = 1_048_576
-"""Bytes that are read after a refused request, so that its client receives the earlier responses."""
+"""Bytes read after a refused request, so that its client receives the earlier responses."""
 SLICE_BYTES: Final = 16 * 1_024
-"""Bytes that the parser gets at once, so that a limit is exceeded by no more than this."""
+"""Bytes passed to the parser at once; a limit is exceeded by at most this."""
 _REFUSALS: Final = {
     400: "Invalid HTTP request received.",
     414: f"The URL is longer than {URL_BYTES} bytes. Send a shorter one.",
-    431: f"More than {MOST_HEADERS} headers, or {HEAD_BYTES} bytes of URL and headers. Send less.",
+    431: f"The request has more than {MAX_HEADERS} headers, "
+    f"or more than {HEAD_BYTES} bytes of URL and headers. Send fewer.",
 }
 
-SHARE: Final = 4
-"""A port may use one in this many descriptors; half of all remain for the service itself."""
-MOST: Final = 10_000
+DESCRIPTOR_SHARE: Final = 4
+"""A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors; half of all remain for the service itself."""
+MAX_CONNECTIONS: Final = 10_000
 _SWEEP_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 60.0
 
@@ -72,7 +73,9 @@ def raise_descriptor_limit() -> None:
 def connection_limit() -> int:
     """Return the maximum number of connections of one port."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft // SHARE))
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(16, min(MAX_CONNECTIONS, soft // DESCRIPTOR_SHARE))
 
 
 class Connections:
@@ -101,7 +104,7 @@ class Connections:
     def __len__(self) -> int:
         return sum(self._open.values())
 
-    def opened(self, connection: GuardedProtocol) -> bool:
+    def add(self, connection: GuardedProtocol) -> bool:
         """Add a new connection; return False if there is no room for it."""
         has_room = len(self) < self._limit or self._make_room()
         if has_room:
@@ -110,25 +113,25 @@ class Connections:
             self.wait(connection, HEADERS_SECONDS)
         return has_room
 
-    def closed(self, connection: GuardedProtocol) -> None:
+    def remove(self, connection: GuardedProtocol) -> None:
         """Remove a connection that was added."""
-        self.serve(connection)
+        self.stop_waiting(connection)
         network = connection.network
         self._open[network] -= 1
         if not self._open[network]:
             del self._open[network]
 
     def wait(self, connection: GuardedProtocol, seconds: float) -> None:
-        """Note that a connection waits for its client, at most this long."""
+        """Start a wait of at most ``seconds`` for the client."""
         self._due[connection] = self._clock() + seconds
         self._waiting.setdefault(connection.network, {}).setdefault(connection)
 
-    def waits(self, connection: GuardedProtocol) -> bool:
+    def is_waiting(self, connection: GuardedProtocol) -> bool:
         """Return whether a connection waits for its client."""
         return connection in self._due
 
-    def serve(self, connection: GuardedProtocol) -> None:
-        """Note that a connection no longer waits for its client."""
+    def stop_waiting(self, connection: GuardedProtocol) -> None:
+        """End the wait for the client."""
         self._due.pop(connection, None)
         waiting = self._waiting.get(connection.network)
         if waiting is not None:
@@ -150,7 +153,7 @@ class Connections:
                 connection.abort()
 
     @contextmanager
-    def sweeping(self) -> Iterator[None]:
+    def sweep_periodically(self) -> Iterator[None]:
         """Sweep every second within the block."""
 
         async def sweep() -> None:
@@ -165,14 +168,15 @@ class Connections:
             task.cancel()
 
     def _make_room(self) -> bool:
-        network = max(self._open, key=lambda one: self._open[one])
+        network = max(self._open, key=lambda name: self._open[name])
         oldest = next(iter(self._waiting.get(network, ())), None)
         self.refused += 1
         now = self._clock()
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
             _log.warning(
-                "a port has reached %d connections, most from %s; idle ones are aborted for new ones",
+                "a port has reached its limit of %d connections, most from %s; "
+                "aborting idle connections, or refusing new ones if none is idle",
                 len(self),
                 network,
             )
@@ -203,13 +207,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._all = connections
+        self._connections = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request, if there is room."""
         super().connection_made(transport)
         self.network = network_of(self.client[0]) if self.client else ""
-        self._is_added = self._all.opened(self)
+        self._is_added = self._connections.add(self)
         if not self._is_added:
             transport.abort()
 
@@ -234,8 +238,8 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES and not self._is_refused:
                 self._status = 431
                 self.send_400_response("")
-        if self._is_added and self._is_idle() and not self._all.waits(self):
-            self._all.wait(self, HEADERS_SECONDS)
+        if self._is_added and self._is_idle() and not self._connections.is_waiting(self):
+            self._connections.wait(self, HEADERS_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the client sends, and close the connection once earlier requests are answered."""
@@ -245,7 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.pipeline.popleft()
             self.cycle = cast("RequestResponseCycle", self._previous)
         if not self._is_idle() and not self.cycle.more_body:
-            self._all.serve(self)
+            self._connections.stop_waiting(self)
             self.cycle.keep_alive = False
             return
         if self._is_idle() or not self.cycle.response_started:
@@ -268,7 +272,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header or a trailer."""
-        if len(self.headers) >= MOST_HEADERS:
+        if len(self.headers) >= MAX_HEADERS:
             self._status = 431
             raise _LimitError
         super().on_header(name, value)
@@ -286,20 +290,20 @@ class GuardedProtocol(HttpToolsProtocol):
         self._previous = self.cycle
         super().on_headers_complete()
         if self._is_added:
-            self._all.wait(self, BODY_SECONDS)
+            self._connections.wait(self, BODY_SECONDS)
         cast("dict[str, Any]", self.scope).setdefault("extensions", {})[ABORT] = self.transport.abort
 
     def on_message_complete(self) -> None:
         """Stop waiting: the request is complete."""
         self._head_bytes = 0
-        self._all.serve(self)
+        self._connections.stop_waiting(self)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the client to receive the end of this response."""
         super().on_response_complete()
         if self._is_added and self._is_idle():
-            self._all.wait(self, ANSWER_SECONDS)
+            self._connections.wait(self, RESPONSE_SECONDS)
 
     def abort(self) -> None:
         """Abort the connection and free its place at once."""
@@ -317,4 +321,4 @@ class GuardedProtocol(HttpToolsProtocol):
     def _free_place(self) -> None:
         if self._is_added:
             self._is_added = False
-            self._all.closed(self)
+            self._connections.remove(self)

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
-from queenright.server.json_limits import JsonFormatError, JsonSizeError, check_json_size
-from queenright.server.problems import problem
+from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
+from queenright.server.http.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
@@ -73,8 +73,8 @@ class Gate:
 
         headers = Headers(scope=scope)
         refusal = (
-            misnamed(headers.getlist("host"), self._names)
-            or foreign(scope["method"], headers)
+            check_host(headers.getlist("host"), self._names)
+            or check_origin(scope["method"], headers)
             or self._too_long(headers)
             or nul_in(scope["path"], scope["query_string"])
         )
@@ -124,11 +124,11 @@ def _check(body: bytes) -> None:
         raise HTTPException(400, str(error)) from None
 
 
-def misnamed(
+def check_host(
     hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
 ) -> tuple[int, str] | None:
     """
-    Return the refusal of a request for a host name that is not ours; ports are ignored.
+    Return the refusal of a request for a host name that is not ours, or None; ports are ignored.
 
     Args:
         hosts: Its ``Host`` headers.
@@ -162,11 +162,11 @@ def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
     return None
 
 
-def foreign(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     """
-    Return the refusal of a request that would change something and comes from a page of another site.
+    Return the refusal of a request that would change something from a page of another site, or None.
 
-    A browser sends the origin of the page in ``Origin``; programs send none and are let through.
+    A browser sends the origin of the page in ``Origin``; programs send none and are allowed.
     """
     origin = headers.get("origin")
     if method not in _CHANGING or origin is None:

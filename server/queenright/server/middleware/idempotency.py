@@ -23,7 +23,7 @@ from queenright.health.keyed_requests import KEPT_SECONDS, Answer, Claim, claim,
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
-from queenright.server.problems import problem
+from queenright.server.http.problems import problem
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
@@ -248,7 +248,7 @@ def describe(schema: MutableMapping[str, Any]) -> None:
             if method.upper() not in CHANGING:
                 continue
             parameters = operation.setdefault("parameters", [])
-            if not any(one.get("name") == HEADER for one in parameters):
+            if not any(parameter.get("name") == HEADER for parameter in parameters):
                 parameters.append(header)
             for status, why in (
                 ("400", f"The {HEADER} is malformed, or the request is refused."),

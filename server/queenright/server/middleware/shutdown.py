@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.headers import set_security_headers
-from queenright.server.problems import problem
+from queenright.server.http.problems import problem
 
 
 class ShutdownMiddleware:
@@ -20,12 +20,12 @@ class ShutdownMiddleware:
         stopping: Returns whether the service is stopping.
     """
 
-    def __init__(self, app: ASGIApp, *, stopping: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, *, is_stopping: Callable[[], bool]) -> None:
         self._app = app
-        self._stopping = stopping
+        self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request. If shutdown cancels it, respond 503; a started response ends without an error."""
         has_started = False
 
         async def send_and_note(message: Message) -> None:
@@ -36,7 +36,7 @@ class ShutdownMiddleware:
         try:
             await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:
-            if scope["type"] != "http" or not self._stopping():
+            if scope["type"] != "http" or not self._is_stopping():
                 raise
             if not has_started:
                 response = problem(503, "the service is stopping; retry when it is back")

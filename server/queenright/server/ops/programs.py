@@ -64,7 +64,10 @@ class ProgramNotFoundError(QueenrightError):
 
 def find_program(name: str) -> Path | None:
     """
-    Return the path of a program: ``$NAME_BIN``, else on ``PATH``, else in the nearest ``.tools/bin`` upwards.
+    Return the path of a program.
+
+    Searches ``$NAME_BIN``, then ``PATH``, then ``.tools/bin`` in the working folder, this checkout, or their
+    parents.
 
     Raises:
         ProgramNotFoundError: ``$NAME_BIN`` is set and is not a program.

@@ -348,7 +348,7 @@ def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]
         # The appended text makes the planner read by sequence number.
         .where(
             EVENTS.c.seq >= first,
-            (kind + "").in_([one.value for one in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
+            (kind + "").in_([type_.value for type_ in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
         )
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )

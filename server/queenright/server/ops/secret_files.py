@@ -74,7 +74,7 @@ def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tupl
     file = settings.slack_signing_secret_file
     slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
     label = "alerting.pagerduty_webhook_secret_files"
-    return slack, tuple(read_secret(one, setting=label) for one in settings.pagerduty_webhook_secret_files)
+    return slack, tuple(read_secret(path, setting=label) for path in settings.pagerduty_webhook_secret_files)
 
 
 def _read_webhook_secret(file: Path | None, block: str) -> SecretStr | None:

@@ -50,8 +50,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     Args:
         what: The purpose, for error messages.
         option: The command-line option for another port.
-        reuse: Whether to take a port that is left from closed connections, or bound by a socket that does not
-            listen.
+        reuse: Set SO_REUSEADDR.
 
     Raises:
         PortInUseError: Another program uses the port.
@@ -84,7 +83,7 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def free_port(host: str, port: int, *, what: str, option: str) -> int:
+def find_free_port(host: str, port: int, *, what: str, option: str) -> int:
     """
     Return a free port for a child program; see `listen`.
 
@@ -118,7 +117,7 @@ def url_of(sock: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def listening(
+async def serve_app(
     app: Any, sock: socket.socket, *, protocol: Callable[..., GuardedProtocol] = GuardedProtocol
 ) -> AsyncIterator[None]:
     """
@@ -151,7 +150,7 @@ async def listening(
             task.result()
         await asyncio.sleep(0.01)
     try:
-        with connections.sweeping():
+        with connections.sweep_periodically():
             yield
     finally:
         http.should_exit = True

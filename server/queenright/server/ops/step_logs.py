@@ -13,7 +13,7 @@ from queenright.runtime.events import AgentEvent
 
 _log = logging.getLogger(__name__)
 
-_PAUSE = 1.0
+_POLL_SECONDS = 1.0
 
 Ingest = Callable[[Sequence[AgentEvent]], Awaitable[None]]
 
@@ -41,7 +41,7 @@ class StepLogs:
         while True:
             for path in await asyncio.to_thread(self._find):
                 await self._follow(self._readers.setdefault(path, StepLogReader(path)))
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _find(self) -> list[Path]:
         matches = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)

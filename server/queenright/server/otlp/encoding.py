@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
 
-from queenright.server.json_limits import (
+from queenright.server.http.json_limits import (
     MAX_DEPTH,
     JsonFormatError,
     JsonSizeError,

@@ -50,7 +50,7 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 
-_LONGEST_ANSWER: Final = 64 << 10
+_MAX_RESPONSE_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ async def _drain(response: httpx.Response) -> None:
     try:
         async for part in response.aiter_raw():
             read += len(part)
-            if read > _LONGEST_ANSWER:
+            if read > _MAX_RESPONSE_BYTES:
                 break
     finally:
         await response.aclose()

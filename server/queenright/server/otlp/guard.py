@@ -12,7 +12,7 @@ from queenright.server.access.caller import Caller, client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
 from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import PREFIX
-from queenright.server.middleware.gate import foreign, misnamed, names_of
+from queenright.server.middleware.gate import check_host, check_origin, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.receiver import Receive, Scope, Send
@@ -100,7 +100,7 @@ class OtlpGuard:
         if self._names is None:
             return None
         hosts = headers.getlist("host")
-        return misnamed(hosts, self._names, setting="otlp.host") or foreign(scope["method"], headers)
+        return check_host(hosts, self._names, setting="otlp.host") or check_origin(scope["method"], headers)
 
 
 async def _answer(denied: Denial, content_type: str, send: Send) -> None:

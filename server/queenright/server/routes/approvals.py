@@ -39,7 +39,7 @@ async def list_approvals(
         await approvals.history(limit=limit + 1, only_open=only_open, before=before),
         limit,
         row=api.Approval.of,
-        place=lambda one: (one.created_at, one.approval_id),
+        place=lambda approval: (approval.created_at, approval.approval_id),
     )
 
 
@@ -66,6 +66,6 @@ async def deny_termination(
 
 
 def _require_seen(service: Service, seen: Seen, approval_id: str) -> None:
-    for one in service.approvals.pending():
-        if one.approval_id == approval_id:
-            require_seen(service, seen, one.target)
+    for approval in service.approvals.pending():
+        if approval.approval_id == approval_id:
+            require_seen(service, seen, approval.target)

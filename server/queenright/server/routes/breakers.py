@@ -38,7 +38,7 @@ async def list_breakers(
         await health.circuit_breakers(limit + 1, after=after, only_open=only_open),
         limit,
         row=api.Breaker.of,
-        place=lambda one: (one.name,),
+        place=lambda breaker: (breaker.name,),
     )
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.judge.chat import LONGEST_MESSAGE
+from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.server.access.caller import caller_of, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
@@ -29,7 +29,7 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 class Question(Body):
     """An operator's question."""
 
-    message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
+    message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_LENGTH, pattern=r"\S")]
     by: By = "operator"
 
 
@@ -73,7 +73,7 @@ async def list_ticket_messages(
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
     messages = await service.judging.chat.history(ticket_id, after=after, limit=limit)
-    return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in messages])
+    return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])
 
 
 @router.post("/agents/{agent_id:agent}/queen", **operation(errors=(404,)))
@@ -94,4 +94,4 @@ async def list_worker_messages(
     """List the messages about a session, oldest first: the newest ones, or those after a message."""
     chat = service.judging.chat
     messages = await chat.history_about_worker(agent_id, session_id, after=after, limit=limit)
-    return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in messages])
+    return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])

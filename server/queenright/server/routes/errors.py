@@ -66,7 +66,7 @@ from queenright.server.agents.manager import (
     ManagerClosingError,
 )
 from queenright.server.agents.roots import PathNotAllowedError
-from queenright.server.problems import LONGEST_TEXT, problem, problem_response
+from queenright.server.http.problems import MAX_TEXT_LENGTH, problem, problem_response
 from queenright.server.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.settings import InvalidSettingsError
@@ -132,7 +132,7 @@ _RETRY_AFTER: Final = "5"
 """Seconds, if too many runs are queued."""
 
 
-ErrorPage = Callable[[Request, int, str], Response]
+ErrorPage = Callable[[int, str], Response]
 """Renders a status and what is wrong for a browser."""
 
 
@@ -181,7 +181,7 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     assert found is not None
     response: Response
     if wants_page(request):
-        response = page(request, found.status, redact(found.title, LONGEST_TEXT))
+        response = page(found.status, redact(found.title, MAX_TEXT_LENGTH))
     else:
         response = problem_response(found)
     if isinstance(error, HTTPException):
@@ -199,7 +199,8 @@ def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -
     if not is_found or rest[:1] not in ("", "/"):
         return ""
     query = dict(request.query_params)
-    query |= {name: session_id for name in ("session_id", "session") if name in query}
+    if "session_id" in query:
+        query["session_id"] = session_id
     path = f"{base}/agents/{quote(agent_id, safe='')}{rest}"
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -224,7 +225,7 @@ def _allowed_methods(request: Request) -> set[str]:
         and route.original_route.matches(request.scope)[0] is not Match.NONE
     ]
     paths = [route.path for route in matching if route.path is not None]
-    path = max(paths, key=lambda one: (one.count("/"), -one.count("{")), default="")
+    path = max(paths, key=lambda path: (path.count("/"), -path.count("{")), default="")
     return {method for route in matching if route.path == path for method in route.methods or ()}
 
 

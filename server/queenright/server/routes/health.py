@@ -30,7 +30,7 @@ from queenright.server.views.fleet import FleetQuery, Place, find_sessions
 
 router = APIRouter(prefix="/api", tags=["health"])
 
-_LONGEST_HISTORY = 366 * 86_400.0
+_MAX_HISTORY_SECONDS = 366 * 86_400.0
 _STANDINGS = ", ".join(words_of(terms.LadderInputs))
 _ACTIVITIES = ", ".join(words_of(terms.Activity))
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
@@ -122,8 +122,8 @@ async def list_agents(
         "agents",
         found.shown,
         limit,
-        row=lambda one: agent_row(service, one[1]),
-        place=lambda one: (sort, *one[0]),
+        row=lambda worker: agent_row(service, worker[1]),
+        place=lambda key: (sort, *key[0]),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=found.total,
         counts=found.counts,
@@ -156,8 +156,8 @@ async def list_agent_health(
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
-        row=lambda one: agent_health_row(service, workers[one.agent_id, one.session_id], one),
-        place=lambda one: (one.agent_id, one.session_id),
+        row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
+        place=lambda row: (row.agent_id, row.session_id),
     )
     return set_etag(response, found)
 
@@ -179,7 +179,7 @@ async def get_agent_history(
     health: HealthDep,
     agent_id: AgentId,
     seconds: Annotated[
-        float, Query(gt=0, le=_LONGEST_HISTORY, allow_inf_nan=False, description="Length of the history.")
+        float, Query(gt=0, le=_MAX_HISTORY_SECONDS, allow_inf_nan=False, description="Length of the history.")
     ] = 86_400.0,
     limit: Limit = 1000,
     cursor: Cursor = None,
@@ -197,7 +197,7 @@ async def get_agent_history(
         found[::-1],
         limit,
         row=api.HistoryRow.of,
-        place=lambda one: (one.seq,),
+        place=lambda event: (event.seq,),
         backwards=True,
     )
 

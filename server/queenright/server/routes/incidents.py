@@ -29,13 +29,21 @@ async def list_attention(
 
 @router.get("/incidents", tags=["tickets"])
 async def list_incidents(service: ServiceDep) -> api.Incidents:
-    """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
-    tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
-    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of_tickets(service, tickets)])
+    """
+    List incidents, newest first: tickets of several workers that share a cause.
+
+    Open ones, and those of the last seven days.
+    """
+    history = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
+    # An incident that is still open may be older.
+    tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
+    return api.Incidents(
+        incidents=[api.Incident.of(incident) for incident in incidents_of_tickets(service, tickets)]
+    )
 
 
 @router.get("/providers", tags=["health"])
 async def list_providers(service: ServiceDep) -> api.Providers:
     """List model providers with their health, from the fleet's calls of the last ten minutes."""
     found = service.providers.providers(service.clock())
-    return api.Providers(providers=[provider_row(one) for one in found])
+    return api.Providers(providers=[provider_row(incident) for incident in found])

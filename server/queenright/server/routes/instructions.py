@@ -44,7 +44,7 @@ async def pull_instructions(
 ) -> api.Instructions:
     """Fetch a worker's instructions: a long poll of up to ``wait`` seconds. It makes the worker reachable."""
     found = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
-    return api.Instructions(instructions=[api.Instruction.of(one) for one in found])
+    return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in found])
 
 
 @router.post(

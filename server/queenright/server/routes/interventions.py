@@ -118,7 +118,7 @@ async def list_interventions(
         await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before),
         limit,
         row=api.Intervention.of,
-        place=lambda one: (one.created_at, one.intervention_id),
+        place=lambda intervention: (intervention.created_at, intervention.intervention_id),
     )
 
 
@@ -134,7 +134,7 @@ async def list_escalations(
         await health.escalations(open_only=only_open, limit=limit + 1, before=before),
         limit,
         row=api.Escalation.of,
-        place=lambda one: (one.created_at, one.escalation_id),
+        place=lambda escalation: (escalation.created_at, escalation.escalation_id),
     )
 
 

@@ -29,8 +29,8 @@ async def list_judge_checks(
             lambda conn: read_latest(conn, EventType.JUDGE_CHECKED, before=before, limit=limit + 1)
         ),
         limit,
-        row=lambda one: check_row(one[1]),
-        place=lambda one: (one[0],),
+        row=lambda check: check_row(check[1]),
+        place=lambda check: (check[0],),
     )
 
 

@@ -28,7 +28,7 @@ async def list_notifications(
             lambda conn: notification.list_notifications(conn, limit + 1, now=now, before=before)
         ),
         limit,
-        row=lambda one: notification_row(one, outbox),
-        place=lambda one: (one.id,),
+        row=lambda notification: notification_row(notification, outbox),
+        place=lambda notification: (notification.id,),
         outbox=outbox,
     )

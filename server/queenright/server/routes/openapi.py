@@ -130,8 +130,8 @@ def describe(app: FastAPI, *more: Describe) -> None:
                 routes=app.routes,
             )
             _complete(schema)
-            for one in more:
-                one(schema)
+            for extra in more:
+                extra(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -191,12 +191,14 @@ def _add_links(schema: dict[str, Any]) -> None:
 
 
 def _success(operation: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for code, one in operation["responses"].items() if code.startswith("2"))
+    found: dict[str, Any] = next(
+        response for code, response in operation["responses"].items() if code.startswith("2")
+    )
     return found
 
 
 def _path_names(operation: Mapping[str, Any]) -> set[str]:
-    return {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+    return {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
 
 
 def _values_in(operation: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

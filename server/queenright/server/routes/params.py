@@ -103,7 +103,7 @@ class Seen(Body):
 
 def words_of(term: Any) -> tuple[str, ...]:
     """Return the words of an API term."""
-    [words] = (one.words for one in get_args(term) if isinstance(one, KnownValues))
+    [words] = (value.words for value in get_args(term) if isinstance(value, KnownValues))
     return words
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.health.interventions.permissions import Answered
+from queenright.health.interventions.permissions import PermissionDecision
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 class PermissionAnswer(Seen):
     """The answer to a permission request."""
 
-    decision: Answered
+    decision: PermissionDecision
     by: By = "operator"
     reason: Text = ""
 
@@ -37,14 +37,14 @@ async def list_permissions(
         api.PermissionsPage,
         "permissions",
         [
-            one
-            for one in permissions.open_requests()
-            if agent_id in (None, one.agent_id)
-            and (before is None or (-one.asked_at, one.request_id) > (-before[0], before[1]))
+            request
+            for request in permissions.open_requests()
+            if agent_id in (None, request.agent_id)
+            and (before is None or (-request.asked_at, request.request_id) > (-before[0], before[1]))
         ],
         limit,
         row=api.PermissionRequest.of,
-        place=lambda one: (one.asked_at, one.request_id),
+        place=lambda request: (request.asked_at, request.request_id),
     )
 
 

@@ -46,7 +46,7 @@ async def list_recoveries(
         await health.recoveries(limit + 1, state=state, before=before),
         limit,
         row=api.Recovery.of,
-        place=lambda one: (one.created_at, one.recovery_id),
+        place=lambda recovery: (recovery.created_at, recovery.recovery_id),
     )
 
 

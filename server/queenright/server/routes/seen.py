@@ -25,7 +25,7 @@ def require_seen(service: Service, seen: Seen, target: Target) -> None:
             f"this is about session {target.session_id!r} of {target.agent_id!r}, not {seen.session_id!r}; "
             "look at it again",
         )
-    worker = service.monitor.get(*target.key)
+    worker = service.monitor.find(*target.key)
     current = target.incarnation_id if worker is None else worker.vitals.incarnation_id
     if seen.incarnation_id is not None and seen.incarnation_id != current:
         raise HTTPException(

@@ -126,8 +126,8 @@ async def list_audit(
             )
         ),
         limit,
-        row=lambda one: api.AuditedEvent.model_validate(
-            one.event | {"seq": one.seq, "hash": one.hash.hex(), "archived": one.archived}
+        row=lambda row: api.AuditedEvent.model_validate(
+            row.event | {"seq": row.seq, "hash": row.hash.hex(), "archived": row.archived}
         ),
-        place=lambda one: (one.seq,),
+        place=lambda row: (row.seq,),
     )

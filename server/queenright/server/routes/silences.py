@@ -1,4 +1,4 @@
-"""Silences at the Alertmanagers, and the tickets that they mute."""
+"""Routes to silence the alert of a ticket, for 1 minute up to a maximum, and to list and end silences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from queenright.server.routes.seen import require_seen_ticket
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
 
-_LONGEST = 30 * 86_400
+_MAX_SECONDS = 30 * 86_400
 
 
 class CreateSilence(Seen):
     """The ticket to silence, for how long, and why."""
 
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
-    seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False, examples=[3600])]
+    seconds: Annotated[float, Field(ge=60, le=_MAX_SECONDS, allow_inf_nan=False, examples=[3600])]
     comment: Reason
     by: By = "operator"
 
@@ -35,7 +35,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
     return api.Silences(
-        silences=[_row(*one) for one in watch.silences()],
+        silences=[_row(*silence) for silence in watch.silences()],
         unknown=watch.unknown,
         peers=[
             api.SilencePeer(peer=view.peer, read_at=view.read_at, error=view.error or None)

@@ -29,9 +29,9 @@ from queenright.server.views.session_steps import read_starts, read_steps, with_
 
 router = APIRouter(prefix="/api", tags=["health"])
 
-MOST_REPLAYED: Final = 5000
+MAX_REPLAYED: Final = 5000
 """Events of a session that are replayed for one request."""
-MOST_RECORDED: Final = 20_000
+MAX_RECORDED: Final = 20_000
 """Events in one recording."""
 _NO_EVENT: Final = "There is no such worker, session or step."
 _NO_SESSION: Final = "There is no such worker or session, or its events exceeded the retention time."
@@ -134,16 +134,16 @@ async def evaluate_agent_session(service: ServiceDep, agent_id: AgentId, body: R
     in_force = service.monitor.settings
     settings = with_thresholds(in_force, body.settings)
     session = await find_session(service, agent_id, body.session_id)
-    events, until = await _events_of(service, agent_id, session, MOST_REPLAYED + 1)
+    events, until = await _events_of(service, agent_id, session, MAX_REPLAYED + 1)
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(
         _REPLAYS,
         lambda: evaluate_session(
-            events[-MOST_REPLAYED:],
+            events[-MAX_REPLAYED:],
             settings,
             session_id=session,
             until=until,
-            truncated=len(events) > MOST_REPLAYED,
+            truncated=len(events) > MAX_REPLAYED,
         ),
     )
 
@@ -164,7 +164,7 @@ async def get_session_recording(
     It has what the worker reported, without the content of calls; of a long session, the newest events.
     """
     session = await find_session(service, agent_id, session_id)
-    events, until = await _events_of(service, agent_id, session, MOST_RECORDED)
+    events, until = await _events_of(service, agent_id, session, MAX_RECORDED)
     run = recorded_run(events, agent_id=agent_id, session_id=session, until=until)
     line = await asyncio.to_thread(orjson.dumps, run, option=orjson.OPT_APPEND_NEWLINE)
     name = _UNSAFE.sub("-", f"{agent_id}-{session}")[:150]

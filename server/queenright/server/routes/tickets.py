@@ -12,6 +12,7 @@ from queenright import api
 from queenright.alerting.alert import trace_link
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
+from queenright.health.former_names import find_current_name
 from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
@@ -81,7 +82,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
     return [
         ticket_row(
             ticket,
-            silenced=service.silences.of_ticket(ticket.ticket_id),
+            silenced=service.silences.find_silence(ticket.ticket_id),
             notified=notified.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
             actions=ticket_actions(service, ticket),
@@ -92,13 +93,18 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
 
 async def _page(service: Service, limit: int, cursor: str | None, **filters: Any) -> api.TicketsPage:
     before = place_of(cursor, "tickets", float, str)
+    found = await service.tickets.history(limit + 1, before=before, **filters)
+    if not found and (name := filters.get("agent_id")):
+        new = await service.store.read(lambda conn: find_current_name(conn, name))
+        if new is not None:
+            found = await service.tickets.history(limit + 1, before=before, **filters | {"agent_id": new[0]})
     return await page(
         api.TicketsPage,
         "tickets",
-        await _rows(service, await service.tickets.history(limit + 1, before=before, **filters)),
+        await _rows(service, found),
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.first_seen, one.ticket_id),
+        row=lambda row: row,
+        place=lambda row: (row.first_seen, row.ticket_id),
     )
 
 

@@ -135,7 +135,7 @@ class Feed:
         Raises:
             StoreError: The database failed.
         """
-        self._store.on_commit(self.committed)
+        self._store.on_commit(self.add_committed)
         place = await self.find_place_of()
         if place is not None and place.seq > self._head.seq:
             self._head = place
@@ -215,7 +215,7 @@ class Feed:
 
     # -- input ----------------------------------------------------------------------------------
 
-    def committed(self, appended: Sequence[Appended]) -> None:
+    def add_committed(self, appended: Sequence[Appended]) -> None:
         """Add committed events; the callback for ``Store.on_commit``."""
         last, event = appended[-1][0] + len(appended[-1][1]) - 1, appended[-1][1][-1]
         if self._readers:

@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from queenright.instrumentation.effects import names_question_tool
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
@@ -24,6 +25,7 @@ from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.pricing import Prices, Tokens, price_call
 from queenright.server.telemetry.process import origin_of
 from queenright.server.telemetry.runs import (
@@ -486,6 +488,16 @@ class _Assembly:
             }
             step["is_model_turn"] = True
             self._emit(EventType.STEP_COMPLETED, run, observation, step)
+            self._await_answer(run, observation)
+
+    def _await_answer(self, run: Run, observation: Observation) -> None:
+        """Emit the wait for the user if a model turn asks a question; the next work of the run ends it."""
+        if observation.end < run.outcome_at or not names_question_tool(observation.response_messages):
+            return
+        calls = find_tool_calls(observation.response_messages)[0]
+        if question := next((call.question for call in calls if call.question), ""):
+            data = {"reason": WaitingReason.USER_INPUT.value, "question": format_question(question)}
+            self._emit(EventType.WORKER_WAITING, run, observation, data)
 
     def _collect_message_calls(self, run: Run, observation: Observation) -> None:
         """Collect tool calls that appear only in the messages of a model call."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import effect_facts, question_of
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
@@ -47,6 +47,8 @@ class RequestedCall:
     args_hash: str | None
     effect: dict[str, str] = field(default_factory=dict)
     """What the call does, if its arguments show it."""
+    question: str = ""
+    """What it asks a person; empty if it asks nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None
         return None
     content = None if arguments is None else unwrap_payload(arguments)
     hashed = None if content is None else arguments_fingerprint(content)
-    return RequestedCall(id_in(id_), tool, hashed, effect_facts(tool, content))
+    return RequestedCall(id_in(id_), tool, hashed, effect_facts(tool, content), question_of(tool, content))
 
 
 def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:

@@ -32,7 +32,7 @@ class Observation:
     is_outermost: bool = False
     """It has no known parent in its process."""
     is_own: bool = False
-    """It comes from our instrumentation, which reports starts and steps itself."""
+    """Whether it comes from our instrumentation, which reports starts and steps itself."""
     report_interval: float | None = None
     """Seconds after which its sender reports open work again; None if it does not."""
     awaits_span: bool = False

@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from queenright.server.json_limits import JsonFormatError, JsonSizeError, check_json_size
+from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span

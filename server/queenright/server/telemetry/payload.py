@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _DEPTH: Final = 12
-_LONGEST_JSON: Final = 65_536
-_LONGEST_LITERAL: Final = 8_192
+_MAX_JSON_LENGTH: Final = 65_536
+_MAX_LITERAL_LENGTH: Final = 8_192
 
 _PAYLOADS: Final = (
     "inputs",
@@ -112,12 +112,12 @@ def unwrap_payload(value: Any) -> Any:
 def _unwrap_text(text: str) -> Any:
     stripped = text.strip()
     first, last = stripped[:1], stripped[-1:]
-    if (first, last) in (("{", "}"), ("[", "]"), ('"', '"')) and len(stripped) <= _LONGEST_JSON:
+    if (first, last) in (("{", "}"), ("[", "]"), ('"', '"')) and len(stripped) <= _MAX_JSON_LENGTH:
         try:
             return json.loads(stripped)
         except (ValueError, RecursionError):
             pass
-        if first != '"' and len(stripped) <= _LONGEST_LITERAL:
+        if first != '"' and len(stripped) <= _MAX_LITERAL_LENGTH:
             return _parse_literal(stripped, text)
     elif stripped.startswith("content=") and (printed := _PRINTED_MESSAGE.match(stripped)) is not None:
         return _parse_literal(printed[1], text)

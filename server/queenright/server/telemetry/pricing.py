@@ -22,14 +22,14 @@ _TIER: Final = re.compile(r"^input_cost_per_token_above_(\d+)k_tokens$")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for a token of one model."""
+    """Prices of one model, in US dollars per token."""
 
     input: Decimal
     output: Decimal
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
     max_input_tokens: int | None = None
-    """Longer calls have another price; None if they do not."""
+    """Largest input at these prices; None if unlimited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,28 +39,28 @@ RankedName = tuple[int, int, bool, str]
 The name's rank, its negated start time, whether it comes from an agent's span, and the name. The greatest is
 the best.
 """
-_OF_SERVICE: Final = 0
-_OF_RESOURCE: Final = 1
-_OF_TEXT: Final = 2
-_OF_WORK: Final = 3
+_FROM_SERVICE: Final = 0
+_FROM_RESOURCE: Final = 1
+_FROM_TEXT: Final = 2
+_FROM_WORK: Final = 3
 
 
 def candidate_name(observation: Observation) -> RankedName:
     """Return the name that an observation gives its agent."""
     is_agent = observation.kind is Kind.AGENT
     if observation.agent:
-        return _OF_WORK, -observation.start, is_agent, observation.agent
+        return _FROM_WORK, -observation.start, is_agent, observation.agent
     if is_agent and observation.name:
-        return _OF_TEXT, -observation.start, True, observation.name
+        return _FROM_TEXT, -observation.start, True, observation.name
     process = observation.process
     if process.agent:
-        return _OF_RESOURCE, 0, False, process.agent
-    return _OF_SERVICE, 0, False, process.service
+        return _FROM_RESOURCE, 0, False, process.agent
+    return _FROM_SERVICE, 0, False, process.service
 
 
 def restored_name(agent: str, process: Process) -> RankedName:
     """Return the name of a run from before a restart; no other name is better."""
-    return (_OF_SERVICE if agent == process.service else _OF_WORK), 0, True, agent
+    return (_FROM_SERVICE if agent == process.service else _FROM_WORK), 0, True, agent
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +109,7 @@ class Run:
     session_id: str
     incarnation_id: str
     is_own: bool = False
-    """It comes from our instrumentation, which reports starts and steps itself."""
+    """Whether it comes from our instrumentation, which reports starts and steps itself."""
     name: RankedName = (-1, 0, False, "")
     """The agent's name with its rank."""
     first_name: str = ""

@@ -46,7 +46,7 @@ _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
 """The name of an agent's span that includes an inner method: the agent, then the method."""
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
 """The name of a span for a private method."""
-_LONGEST_METADATA: Final = 16_384
+_MAX_METADATA_LENGTH: Final = 16_384
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
@@ -141,14 +141,14 @@ def _find_langchain_agent(fields: Fields, process: Process) -> str:
     """Return the agent in LangChain's JSON metadata of a span, or ""."""
     if "metadata" not in fields:
         return ""
-    match = _LANGCHAIN_AGENT.search(fields["metadata"].string_value, 0, _LONGEST_METADATA)
+    match = _LANGCHAIN_AGENT.search(fields["metadata"].string_value, 0, _MAX_METADATA_LENGTH)
     return process.text_of(AnyValue(string_value=match[1])) if match else ""
 
 
 def _parse_object(value: AnyValue) -> dict[str, Any]:
     """Parse a JSON object; return {} if it is not one."""
     try:
-        parsed = orjson.loads(value.string_value[:_LONGEST_METADATA])
+        parsed = orjson.loads(value.string_value[:_MAX_METADATA_LENGTH])
     except orjson.JSONDecodeError:
         return {}
     return parsed if isinstance(parsed, dict) else {}

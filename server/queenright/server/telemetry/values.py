@@ -151,7 +151,7 @@ _PLACEHOLDERS: Final = frozenset(
     ("***", *(form.format(word) for word in _HIDDEN for form in ("{}", "__{}__", "[{}]", "<{}>")))
 )
 """Texts that libraries write instead of hidden content, in lower case."""
-_LONGEST_PLACEHOLDER: Final = 16
+_MAX_PLACEHOLDER_LENGTH: Final = 16
 
 
 def content_of(value: AnyValue | None) -> Any:
@@ -159,7 +159,7 @@ def content_of(value: AnyValue | None) -> Any:
     if value is None:
         return None
     plain = unwrap_payload(plain_of(value))
-    if isinstance(plain, str) and len(plain) <= _LONGEST_PLACEHOLDER:
+    if isinstance(plain, str) and len(plain) <= _MAX_PLACEHOLDER_LENGTH:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:
             return None

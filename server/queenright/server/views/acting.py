@@ -55,26 +55,26 @@ def acting_view(
         now: Seconds since the epoch.
         notices: Further sentences about what limits interventions.
     """
-    ordered = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
-    escalations = sorted(pending, key=lambda one: one.deadline)
+    ordered = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
+    escalations = sorted(pending, key=lambda escalation: escalation.deadline)
     requests, all_breakers = list(approvals), list(breakers)
-    tripped = [one for one in all_breakers if one.state is not BreakerState.CLOSED]
+    tripped = [breaker for breaker in all_breakers if breaker.state is not BreakerState.CLOSED]
     return api.Acting(
         emergency_stop=api.StatusEmergencyStop.of(stop),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
         brakes=[*_brakes(stop, storm, budget, now), *notices],
         dry_run=dry_run,
-        ladders=[_ladder_row(one, step, now, dry_run=dry_run) for one, step in ordered[:_ROW_LIMIT]],
+        ladders=[_ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered[:_ROW_LIMIT]],
         ladders_more=max(0, len(ordered) - _ROW_LIMIT),
-        escalations=[api.StatusEscalation.of(one) for one in escalations[:_ROW_LIMIT]],
+        escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_ROW_LIMIT]],
         escalations_more=max(0, len(escalations) - _ROW_LIMIT),
-        approvals=[_approval_row(one) for one in requests[:_ROW_LIMIT]],
+        approvals=[_approval_row(request) for request in requests[:_ROW_LIMIT]],
         approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[breaker_row(one) for one in tripped[:_ROW_LIMIT]],
+        breakers=[breaker_row(breaker) for breaker in tripped[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
         breakers_more=max(0, len(tripped) - _ROW_LIMIT),
-        recoveries=[recovery_row(one) for one in list(recoveries)[:_ROW_LIMIT]],
+        recoveries=[recovery_row(recovery) for recovery in list(recoveries)[:_ROW_LIMIT]],
     )
 
 
@@ -93,7 +93,7 @@ def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -
     return found
 
 
-def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
+def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
     if not ladder.nudges:
         return "to be nudged"
     if ladder.undelivered:
@@ -107,7 +107,7 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
     if step.action is None and due is not None and due <= now:
         due = None
     words = {
-        Level.NUDGED: _nudged(ladder, dry_run=dry_run),
+        Level.NUDGED: _describe_nudges(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person must act",
     }
@@ -120,19 +120,19 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
     )
 
 
-def _approval_row(one: Approval) -> api.StatusApproval:
-    return api.StatusApproval.of(one, by=describe_requester(one.asked_by, one.ordered_by))
+def _approval_row(approval: Approval) -> api.StatusApproval:
+    return api.StatusApproval.of(approval, by=describe_requester(approval.asked_by, approval.ordered_by))
 
 
-def breaker_row(one: BreakerStatus) -> api.StatusBreaker:
+def breaker_row(breaker: BreakerStatus) -> api.StatusBreaker:
     """Return a circuit breaker as the pages show it."""
-    return api.StatusBreaker.of(one, colour=_COLOURS[one.state.value])
+    return api.StatusBreaker.of(breaker, colour=_COLOURS[breaker.state.value])
 
 
-def recovery_row(one: Recovery) -> api.StatusRecovery:
+def recovery_row(recovery: Recovery) -> api.StatusRecovery:
     """Return a recovery as the pages show it."""
     return api.StatusRecovery.of(
-        one,
-        colour=_RECOVERY_COLOURS.get(one.state, "degraded"),
-        reason=one.outcome or one.reason,
+        recovery,
+        colour=_RECOVERY_COLOURS.get(recovery.state, "degraded"),
+        reason=recovery.outcome or recovery.reason,
     )

@@ -31,9 +31,9 @@ def attention(
 ) -> api.AttentionList:
     """Return what needs a person now, most urgent first; by default of all workers."""
     found = (
-        one
-        for one in _items(service)
-        if agent_id in (None, one.agent_id) and session_id in (None, one.session_id)
+        item
+        for item in _items(service)
+        if agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
     )
     items = sorted(found, key=_urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
@@ -59,7 +59,7 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
         ):
             yield _question(worker, _node_that_asks(service, worker))
     tickets = service.tickets.open_tickets()
-    unacknowledged = {one.ticket_id for one in tickets if one.acknowledged_at is None}
+    unacknowledged = {ticket.ticket_id for ticket in tickets if ticket.acknowledged_at is None}
     shared: set[str] = set()
     for incident in open_incidents(service):
         shared.update(incident.ticket_ids)
@@ -75,7 +75,7 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
 def open_incidents(service: Service) -> list[Incident]:
     """Return the incidents that are not over, newest first."""
     found = incidents_of_tickets(service, service.tickets.recent_tickets())
-    return [one for one in found if one.closed_at is None]
+    return [node for node in found if node.closed_at is None]
 
 
 def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
@@ -113,15 +113,15 @@ def _item(
     return api.AttentionItem.of(target, item_id=item_id, kind=kind, title=title, since=since, **values | more)
 
 
-def _permission(one: PermissionRequest) -> api.AttentionItem:
+def _permission(request: PermissionRequest) -> api.AttentionItem:
     return _item(
-        one.target,
-        one.request_id,
+        request.target,
+        request.request_id,
         "permission",
-        one.question,
-        one.asked_at,
-        deadline=one.expires_at,
-        tool=one.tool,
+        request.question,
+        request.asked_at,
+        deadline=request.expires_at,
+        tool=request.tool,
         options=list(ANSWERS),
     )
 
@@ -143,70 +143,70 @@ def _node_that_asks(service: Service, worker: WorkerHealth) -> str:
     """Return the waiting node of a loaded agent; "" if the worker does not run here."""
     slot = service.agents.slots.get(worker.vitals.agent_id)
     nodes = () if slot is None else slot.runtime.waiting_nodes()
-    return next((one.node_id for one in nodes if one.session_id == worker.vitals.session_id), "")
+    return next((node.node_id for node in nodes if node.session_id == worker.vitals.session_id), "")
 
 
-def _approval(one: Approval, ticket: EscalationTicket | None) -> api.AttentionItem:
-    requester = describe_requester(one.asked_by, one.ordered_by)
+def _approval(approval: Approval, ticket: EscalationTicket | None) -> api.AttentionItem:
+    requester = describe_requester(approval.asked_by, approval.ordered_by)
     return _item(
-        one.target,
-        one.approval_id,
+        approval.target,
+        approval.approval_id,
         "approval",
         f"The {requester} asks to terminate it",
-        one.created_at,
+        approval.created_at,
         severity=ticket and ticket.severity,
-        text=one.reason,
-        deadline=one.expires_at,
-        ticket_id=one.ticket_id,
+        text=approval.reason,
+        deadline=approval.expires_at,
+        ticket_id=approval.ticket_id,
         options=["approve", "deny"],
     )
 
 
-def _escalation(one: Escalation, ticket: EscalationTicket | None) -> api.AttentionItem:
+def _escalation(escalation: Escalation, ticket: EscalationTicket | None) -> api.AttentionItem:
     return _item(
-        one.target,
-        one.escalation_id,
+        escalation.target,
+        escalation.escalation_id,
         "escalation",
         "Decide how to go on with it",
-        one.created_at,
+        escalation.created_at,
         severity=ticket and ticket.severity,
-        text=one.reason,
-        deadline=one.deadline,
+        text=escalation.reason,
+        deadline=escalation.deadline,
         ticket_id=ticket.ticket_id if ticket is not None else "",
-        options=list(one.options),
+        options=list(escalation.options),
     )
 
 
-def _ticket(service: Service, one: EscalationTicket) -> api.AttentionItem:
+def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     # Of a worker that was restarted, actions are about the process that runs now.
-    worker = service.monitor.get(one.worker_agent_id, one.worker_session_id)
-    current = one.incarnation_id if worker is None else worker.vitals.incarnation_id
-    actions = ticket_actions(service, one.model_copy(update={"incarnation_id": current}))
+    worker = service.monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+    current = ticket.incarnation_id if worker is None else worker.vitals.incarnation_id
+    actions = ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
     return _item(
-        Target(agent_id=one.worker_agent_id, session_id=one.worker_session_id, incarnation_id=current),
-        one.ticket_id,
+        Target(agent_id=ticket.worker_agent_id, session_id=ticket.worker_session_id, incarnation_id=current),
+        ticket.ticket_id,
         "ticket",
-        one.cause,
-        one.first_seen,
-        severity=one.severity,
-        text=one.analysis,
-        ticket_id=one.ticket_id,
+        ticket.cause,
+        ticket.first_seen,
+        severity=ticket.severity,
+        text=ticket.analysis,
+        ticket_id=ticket.ticket_id,
         options=[action for action in actions if action in ("acknowledge", "terminate")],
-        acknowledged=one.acknowledged_at is not None,
+        acknowledged=ticket.acknowledged_at is not None,
     )
 
 
-def _incident(one: Incident, *, acknowledged: bool) -> api.AttentionItem:
-    kind, _, name = one.cause.partition(":")
+def _incident(incident: Incident, *, acknowledged: bool) -> api.AttentionItem:
+    kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")
     return _item(
         Target(agent_id="", session_id="", incarnation_id=""),
-        one.incident_id,
+        incident.incident_id,
         "incident",
         f"{title} {name}".rstrip(),
-        one.opened_at,
-        severity=one.severity,
-        ticket_id=one.incident_id,
+        incident.opened_at,
+        severity=incident.severity,
+        ticket_id=incident.incident_id,
         acknowledged=acknowledged,
-        workers=one.workers,
+        workers=incident.workers,
     )

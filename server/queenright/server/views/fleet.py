@@ -120,11 +120,13 @@ async def find_sessions(
         for name in refused if len(refused) == 1 else () if refused else Facets._fields:
             counts[name][getattr(facets, name)] += len(workers)
         if not refused:
-            matching += _placed(workers, facets, query.sort.removeprefix("-"))
+            matching += _place_workers(workers, facets, query.sort.removeprefix("-"))
     total = len(matching)
     is_reversed = query.sort.startswith("-")
     if after is not None:
-        matching = [one for one in matching if (one[0] < after if is_reversed else one[0] > after)]
+        matching = [
+            worker for worker in matching if (worker[0] < after if is_reversed else worker[0] > after)
+        ]
     # No two places are equal: the workers themselves are never compared.
     first = heapq.nlargest if is_reversed else heapq.nsmallest
     return FoundSessions(first(limit, matching), total, _counts(counts))
@@ -141,7 +143,7 @@ def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple
     )
 
 
-def _placed(
+def _place_workers(
     workers: Iterable[WorkerHealth], facets: Facets, order: str
 ) -> Iterator[tuple[Place, WorkerHealth]]:
     """Yield workers of one group with their places."""
@@ -175,15 +177,17 @@ def _counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
 
 
 def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
-    return dict(heapq.nsmallest(_NAMES_COUNTED, counted.items(), key=lambda one: (-one[1], one[0])))
+    return dict(
+        heapq.nsmallest(_NAMES_COUNTED, counted.items(), key=lambda counted: (-counted[1], counted[0]))
+    )
 
 
 def unresolved_sessions(service: Service) -> set[WorkerKey]:
     """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
-    recoveries = (one for one in service.recoveries.latest if one.ended_at is None)
-    return {(one.worker_agent_id, one.worker_session_id) for one in service.tickets.open_tickets()} | {
-        (one.agent_id, one.session_id) for one in recoveries
-    }
+    recoveries = (recovery for recovery in service.recoveries.latest if recovery.ended_at is None)
+    return {
+        (ticket.worker_agent_id, ticket.worker_session_id) for ticket in service.tickets.open_tickets()
+    } | {(recovery.agent_id, recovery.session_id) for recovery in recoveries}
 
 
 def standing_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:

@@ -9,7 +9,7 @@ from queenright.health.interventions.permit import ActionRefusedError, permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.plan import is_lost
-from queenright.health.recovery.service import NOBODY
+from queenright.health.recovery.starter import NOBODY
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.server.service import Service
 

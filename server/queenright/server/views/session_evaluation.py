@@ -8,7 +8,7 @@ from typing import Any
 from queenright import api
 from queenright.health.detector_values import detector_values
 from queenright.health.findings import Finding
-from queenright.health.replay import Moment, fired, replay, state_at, timed
+from queenright.health.replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.settings import HealthSettings
 from queenright.health.thresholds import thresholds
 from queenright.runtime.events import AgentEvent
@@ -36,7 +36,7 @@ def evaluate_session(
     step_ids = _step_ids(events)
     shown: list[api.Moment] = []
     seen: list[Moment] = []
-    for moment in replay(timed(events), settings, until=until):
+    for moment in replay(make_monotonic(events), settings, until=until):
         seen.append(moment)
         is_step = events[moment.step].type in STEP_EVENTS
         before = seen[-2].findings if len(seen) > 1 else []
@@ -44,15 +44,15 @@ def evaluate_session(
             shown.append(_moment(moment, settings, step_ids))
     rows = [
         api.FiredFinding(
-            **_finding(one.finding), at=one.at, step_id=step_ids[one.step], cleared_at=one.cleared_at
+            **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
         )
-        for one in fired(seen)
+        for key in list_fired(seen)
     ]
     return api.Evaluation(
         session_id=session_id,
         moments=shown,
         fired=rows,
-        settings=[api.Threshold.of(one) for one in thresholds(settings)],
+        settings=[api.Threshold.of(threshold) for threshold in thresholds(settings)],
         truncated=truncated,
     )
 
@@ -73,17 +73,22 @@ def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -
         step_id=step_ids[moment.step],
         at=moment.at,
         health=state_at(moment, settings),
-        findings=[api.ReplayFinding(**_finding(one)) for one in moment.findings],
+        findings=[api.ReplayFinding(**_finding(finding)) for finding in moment.findings],
         holds=[
-            api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
-            for one in detector_values(moment.vitals, settings, moment.at)
+            api.DetectorValue(detector=value.kind, value=value.value, limit=value.limit, text=value.text)
+            for value in detector_values(moment.vitals, settings, moment.at)
         ],
     )
 
 
-def _finding(one: Finding) -> dict[str, Any]:
-    return {"kind": one.kind, "severity": one.severity, "evidence": one.evidence, "shadow": one.shadow}
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "evidence": finding.evidence,
+        "shadow": finding.shadow,
+    }
 
 
 def _names(findings: Iterable[Finding]) -> set[tuple[str, str]]:
-    return {(one.kind, one.severity) for one in findings}
+    return {(finding.kind, finding.severity) for finding in findings}

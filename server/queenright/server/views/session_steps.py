@@ -17,7 +17,7 @@ from queenright.health.learned_clocks import Learned
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_log import read_session
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import OpenTool, count, dollars, seconds
+from queenright.health.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
 from queenright.health.vital_work import call_signature, tool_call_failed
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -164,18 +164,18 @@ class SessionSteps:
         return kind in _STARTS or (kind in _ENDS and not self._reports_starts)
 
     def _start_of(self, end: AgentEvent) -> _Draft | None:
-        candidates = [one for one in self._open if _STARTS[one.start.type] is end.type]
+        candidates = [step for step in self._open if _STARTS[step.start.type] is end.type]
         if end.type is EventType.TOOL_CALL_COMPLETED:
             call_id, tool = end.data.get("call_id"), end.data.get("tool")
-            for one in candidates:
-                given = one.start.data.get("call_id")
-                if given == call_id if given and call_id else one.start.data.get("tool") == tool:
-                    return one
+            for draft in candidates:
+                given = draft.start.data.get("call_id")
+                if given == call_id if given and call_id else draft.start.data.get("tool") == tool:
+                    return draft
             return None
-        for one in candidates:
-            if end.span_id and one.start.span_id == end.span_id:
-                return one
-        return next((one for one in candidates if one.start.node_id == end.node_id), None)
+        for draft in candidates:
+            if end.span_id and draft.start.span_id == end.span_id:
+                return draft
+        return next((draft for draft in candidates if draft.start.node_id == end.node_id), None)
 
     def _amend(self, event: AgentEvent) -> str:
         for draft in reversed(self.drafts):
@@ -237,7 +237,9 @@ def read_steps(
     around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT)
     earlier, later = around(before=first), around(after=last, newest=False)
     pairs = SessionSteps([*earlier, *events, *later])
-    drafts = sorted((one for one in pairs.drafts if first <= one.seq <= last), key=lambda one: one.seq)
+    drafts = sorted(
+        (draft for draft in pairs.drafts if first <= draft.seq <= last), key=lambda draft: draft.seq
+    )
     ids = {seq: event.id for seq, event in events}
     kept = drafts[-limit:] if newest else drafts[:limit]
     is_cut = len(kept) < len(drafts)
@@ -245,7 +247,7 @@ def read_steps(
         first, last = (kept[0].seq, last) if newest else (first, kept[-1].seq)
     return found.model_copy(
         update={
-            "items": [_step(one) for one in kept],
+            "items": [_step(draft) for draft in kept],
             "first": ids[first],
             "last": ids[last],
             "more": is_cut or bool(earlier if newest else later),
@@ -275,15 +277,15 @@ def with_open_work(
     v = worker.vitals
     clocks = [
         api.DetectorClock(
-            detector=one.kind, since=one.since, limit_seconds=one.due - one.since, fires_at=one.due
+            detector=clock.kind, since=clock.since, limit_seconds=clock.due - clock.since, fires_at=clock.due
         )
-        for one in detector_clocks(v, settings)
+        for clock in detector_clocks(v, settings)
     ]
     return page.model_copy(
         update={
             "incarnation_id": v.incarnation_id,
             "open": [] if v.ended else _open_steps(v, settings, starts),
-            "clocks": sorted(clocks, key=lambda one: one.fires_at),
+            "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
         }
     )
 
@@ -295,13 +297,13 @@ def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentE
         begun = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
         found.append(_open_step("tool", begun, tool.tool, tool.started, **_limit_of_tool(tool, clock)))
     if v.waiting is not None and v.waiting_since is not None:
-        begun = next((one for one in starts if _KINDS.get(one.type) == "wait"), None)
+        begun = next((start for start in starts if _KINDS.get(start.type) == "wait"), None)
         # Only the wait for a rate limit has an end that is known.
         limits = {} if clock is None else _limit(clock)
         text = _text(v.question or v.held_by)
         found.append(_open_step("wait", begun, v.waiting.value, v.waiting_since, text=text, **limits))
     elif not found and clock is not None and clock.phase is Phase.LLM:
-        begun = next((one for one in starts if one.type is EventType.LLM_CALL_STARTED), None)
+        begun = next((start for start in starts if start.type is EventType.LLM_CALL_STARTED), None)
         since = clock.since if begun is None else begun.time
         found.append(_open_step("turn", begun, v.model, since, **_limit(clock)))
     elif not found and clock is not None:
@@ -310,8 +312,8 @@ def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentE
 
 
 def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:
-    of_kind = [one for one in starts if one.type is kind and str(one.data.get("tool") or "") == tool]
-    return next((one for one in of_kind if one.time == at), of_kind[0] if of_kind else None)
+    of_kind = [start for start in starts if start.type is kind and str(start.data.get("tool") or "") == tool]
+    return next((start for start in of_kind if start.time == at), of_kind[0] if of_kind else None)
 
 
 def _open_step(kind: str, begun: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
@@ -393,7 +395,7 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
         end = start
     values: dict[str, Any] = {"at": end.time if end is not None else start.time}
     values["ended_at"] = None if end is None else end.time
-    duration = seconds(data.get("duration"))
+    duration = parse_seconds(data.get("duration"))
     if draft.end is None and end is not None and duration is not None:
         values["started_at"] = start.time - duration
     failed = False
@@ -407,9 +409,9 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
             failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = str(data.get("model") or start.data.get("model") or "")
             values["detail"] = str(data.get("error_type") or ("truncated" if data.get("truncated") else ""))
-            values["tokens_in"] = count(data.get("input_tokens"))
-            values["tokens_out"] = count(data.get("output_tokens"))
-            values["cost_usd"] = dollars(data.get("cost_usd"))
+            values["tokens_in"] = count_or_zero(data.get("input_tokens"))
+            values["tokens_out"] = count_or_zero(data.get("output_tokens"))
+            values["cost_usd"] = parse_dollars(data.get("cost_usd"))
         case EventType.STEP_STARTED | EventType.STEP_COMPLETED:
             failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = f"step {data['index']}" if data.get("index") is not None else "step"
@@ -475,7 +477,7 @@ def _event(event: AgentEvent) -> dict[str, Any]:
 
 def _ref(event: AgentEvent) -> str:
     names = ("intervention_id", "escalation_id", "approval_id", "recovery_id", "instruction_id")
-    return ticket_of(event) or next((str(event.data[one]) for one in names if event.data.get(one)), "")
+    return ticket_of(event) or next((str(event.data[name]) for name in names if event.data.get(name)), "")
 
 
 def _text(value: object) -> str:

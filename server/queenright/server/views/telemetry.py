@@ -43,7 +43,7 @@ def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
             for rejected, counter in ((True, intake.rejected), (False, intake.unused))
             for (dialect, reason), count in counter.most_common()
         ],
-        refused=[api.RefusedRequests.of(one) for one in intake.refusals()],
+        refused=[api.RefusedRequests.of(refusal) for refusal in intake.refusals()],
     )
 
 
@@ -62,5 +62,5 @@ def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
         tool_calls=0 if vitals is None else vitals.tool_calls_total,
         tokens=0 if vitals is None else vitals.tokens,
         shows=[part.value for part in Part if part in source.parts],
-        missing=[api.MissingPart.of(one) for one in advice_for(source)],
+        missing=[api.MissingPart.of(advice) for advice in advice_for(source)],
     )

@@ -16,7 +16,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.views.view import event_line
 
-_OF_THE_TICKET: Final = frozenset(
+_TICKET_EVENTS: Final = frozenset(
     {
         EventType.WORKER_ESCALATION_TICKET,
         EventType.TICKET_TRIAGED,
@@ -32,7 +32,7 @@ _OF_THE_TICKET: Final = frozenset(
     }
 )
 """Types whose events name the ticket."""
-_OF_THE_WORKER: Final = frozenset(
+_WORKER_EVENTS: Final = frozenset(
     {
         EventType.NUDGE_SENT,
         EventType.ESCALATION_TRIGGERED,
@@ -44,7 +44,7 @@ _OF_THE_WORKER: Final = frozenset(
     }
 )
 """Types whose events name the worker: interventions while the ticket was live."""
-_MOST: Final = 1000
+_MAX_ENTRIES: Final = 1000
 _AFTER_SECONDS: Final = 60.0
 """Seconds after the ticket closed in which consequences may still be logged."""
 
@@ -64,29 +64,30 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
         for agent_id in dict(names)
         for row in read_page(
             conn,
-            types=_OF_THE_TICKET | _OF_THE_WORKER,
+            types=_TICKET_EVENTS | _WORKER_EVENTS,
             agent_id=agent_id,
             since=ticket.first_seen,
             until=until,
-            limit=_MOST + 1,
+            limit=_MAX_ENTRIES + 1,
         )
     ]
     rows.sort(key=lambda row: -row.seq)
-    events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MOST]]
+    events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MAX_ENTRIES]]
     entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket, names)]
     if ticket.incident_id:
         entries.append(_incident_entry(ticket))
     entries += [
-        _delivery_entry(one) for one in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
+        _delivery_entry(delivery)
+        for delivery in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
     ]
-    return api.Timeline(timeline=sorted(entries, key=lambda one: one.at), more=len(rows) > _MOST)
+    return api.Timeline(timeline=sorted(entries, key=lambda entry: entry.at), more=len(rows) > _MAX_ENTRIES)
 
 
 def _is_about(event: AgentEvent, ticket: EscalationTicket, names: Collection[WorkerKey]) -> bool:
     data: Any = event.data
     if event.type is EventType.WORKER_ESCALATION_TICKET:
         data = event.data.get("ticket") or {}
-    if event.type in _OF_THE_TICKET:
+    if event.type in _TICKET_EVENTS:
         return bool(data.get("ticket_id") == ticket.ticket_id)
     return (event.agent_id, event.session_id) in names
 
@@ -111,6 +112,6 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
     )
 
 
-def _delivery_entry(one: DeliveredNotification) -> api.TimelineEntry:
-    text = f"Alertmanager notified {one.receiver} ({one.status})"
-    return api.TimelineEntry(at=one.first_at, what="receiver_notified", text=text, by="", event_id="")
+def _delivery_entry(delivery: DeliveredNotification) -> api.TimelineEntry:
+    text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
+    return api.TimelineEntry(at=delivery.first_at, what="receiver_notified", text=text, by="", event_id="")

@@ -90,10 +90,10 @@ def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Noti
         outbox: The state of the outbox, which has the errors of peers that have not answered.
     """
     peers = [
-        _handover(one.peer, one.status, one.delivered_at, one.attempts, one.last_error)
-        for one in handed.peers
+        _handover(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
+        for peer in handed.peers
     ]
-    answered = {(one.peer, one.status) for one in handed.peers}
+    answered = {(peer.peer, peer.status) for peer in handed.peers}
     if handed.active:
         # Attempts are recorded once the peer answers.
         peers += [
@@ -104,7 +104,7 @@ def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Noti
     return api.Notification.of(
         handed,
         agent_id=handed.agent,
-        peers=sorted(peers, key=lambda one: (one.peer, one.status)),
+        peers=sorted(peers, key=lambda delivery: (delivery.peer, delivery.status)),
         notified=delivery_rows(handed.notified),
     )
 
@@ -137,14 +137,14 @@ def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Recei
     Several alerts of one ticket, as when its severity rose, are one row with the first and the last time.
     """
     groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
-    for one in deliveries:
-        groups.setdefault((one.receiver, one.status), []).append(one)
+    for delivery in deliveries:
+        groups.setdefault((delivery.receiver, delivery.status), []).append(delivery)
     rows = [
         api.ReceiverDelivery(
             receiver=receiver,
             status=status,
-            first_at=min(one.first_at for one in group),
-            at=max(one.last_at for one in group),
+            first_at=min(delivery.first_at for delivery in group),
+            at=max(delivery.last_at for delivery in group),
         )
         for (receiver, status), group in groups.items()
     ]
@@ -215,10 +215,10 @@ def status(service: Service) -> api.Status:
     )
 
 
-def provider_row(one: ProviderHealth) -> api.Provider:
+def provider_row(provider: ProviderHealth) -> api.Provider:
     """Return the health of a model provider."""
-    errors = [api.ProviderError(error_type=kind, count=count) for kind, count in one.errors]
-    return api.Provider.model_validate(asdict(one) | {"errors": errors})
+    errors = [api.ProviderError(error_type=kind, count=count) for kind, count in provider.errors]
+    return api.Provider.model_validate(asdict(provider) | {"errors": errors})
 
 
 def _by_name(health: WorkerHealth) -> tuple[str, float]:
@@ -232,7 +232,7 @@ def _acting(service: Service, now: float) -> api.Acting:
         storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
-        ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
+        ladders=[(ladder, step) for ladder in ledger.ladders.values() if (step := _next(service, ladder))],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),
         breakers=service.health.all_circuit_breakers(),

@@ -154,7 +154,7 @@ class Callbacks:
     async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
             return reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
-        ids = [one for one in click.tickets if _ID.fullmatch(one)]
+        ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
         if not ids:
             return reply("This message has no ticket to acknowledge.", to_all=False)
         done, lines = 0, list[str]()

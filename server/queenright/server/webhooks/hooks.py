@@ -28,7 +28,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import Clock
-from queenright.server.json_limits import without_lone_surrogates
+from queenright.server.http.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -146,7 +146,7 @@ class HookReceiver:
                 self._target(observation),
                 tool=observation.data["tool"],
                 question=observation.data["question"],
-                is_asked=lambda: self._session(observation).is_request_open(observation.identity),
+                is_pending=lambda: self._session(observation).is_request_open(observation.identity),
             )
         )
         # The body is read, so the next message is a disconnect.
@@ -255,10 +255,10 @@ class HookReceiver:
         self._intake.add(sources, now)
         # The client may also ask at the terminal, and continues once it has an answer there.
         self._permissions.release_answered()
-        is_asked = event == PERMISSION_EVENT and self._session(observation).is_request_open(
+        is_pending = event == PERMISSION_EVENT and self._session(observation).is_request_open(
             observation.identity
         )
-        if is_asked and client.permission_answer is not None and self._permissions.takes_more:
+        if is_pending and client.permission_answer is not None and self._permissions.has_capacity:
             return _Question(client, client.permission_answer, observation)
         return await self._pull_instruction(client, observation, event)
 

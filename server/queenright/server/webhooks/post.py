@@ -25,7 +25,7 @@ TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses to retry, in addition to 5xx."""
-_LONGEST_ANSWER: Final = 64 << 10
+_MAX_RESPONSE_BYTES: Final = 64 << 10
 
 
 class WebhookError(QueenrightError):
@@ -121,8 +121,8 @@ class WebhookClient:
                 answer = b""
                 async for chunk in response.aiter_bytes():
                     answer += chunk
-                    if len(answer) > _LONGEST_ANSWER:
-                        raise self.make_error(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+                    if len(answer) > _MAX_RESPONSE_BYTES:
+                        raise self.make_error(f"its answer is longer than {_MAX_RESPONSE_BYTES} bytes")
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise self.make_error(f"its URL cannot be used ({type(error).__name__})") from None
         except httpx.HTTPError as error:

@@ -28,7 +28,7 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _CONFLICT: Final = 409
 _RETRY_SECONDS: Final = 40.0
 """A worker has a minute to start; a retry after that is too late."""
-_LONGEST_CHAIN: Final = 50
+_MAX_CHAIN_LENGTH: Final = 50
 
 
 class _RespawnReply(BaseModel):
@@ -87,7 +87,7 @@ class RespawnWebhook:
             types={EventType.CHECKPOINT_SAVED, EventType.AGENT_TERMINATED},
             filter_agent=target.agent_id,
             session_id=target.session_id,
-            limit=10 * _LONGEST_CHAIN,
+            limit=10 * _MAX_CHAIN_LENGTH,
         )
         newest: dict[str, float] = {}
         for event in sorted(events, key=lambda event: event.time, reverse=True):
@@ -96,7 +96,7 @@ class RespawnWebhook:
                 newest.setdefault(checkpoint_id, event.time)
         return [
             CheckpointRef(checkpoint_id=checkpoint_id, created_at=at, valid=True)
-            for checkpoint_id, at in list(newest.items())[:_LONGEST_CHAIN]
+            for checkpoint_id, at in list(newest.items())[:_MAX_CHAIN_LENGTH]
         ]
 
     async def respawn(

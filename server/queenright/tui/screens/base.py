@@ -223,7 +223,7 @@ class AppScreen(Screen[None]):
 
     def leave(self) -> None:
         """Go back to the previous screen; the last one stays."""
-        if len([one for one in self.app.screen_stack if isinstance(one, AppScreen)]) > 1:
+        if len([screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]) > 1:
             self.dismiss()
 
     def _end_typing(self) -> None:

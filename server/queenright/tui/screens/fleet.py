@@ -163,29 +163,31 @@ class FleetScreen(AppScreen):
         match self.tab:
             case "needs":
                 table = self.query_one("#need-list", RowTable)
-                table.show({one.item_id: _need(one, now, table.room) for one in fleet.attention_items})
+                table.show(
+                    {item.item_id: _attention_row(item, now, table.room) for item in fleet.attention_items}
+                )
                 self._show_need()
             case "fleet":
                 table = self.query_one("#fleet", RowTable)
                 table.show(
                     {
-                        worker_key(one): self._worker(one, now, table.room)
-                        for one in fleet.filtered_workers[:MAX_WORKERS]
+                        worker_key(worker): self._worker(worker, now, table.room)
+                        for worker in fleet.filtered_workers[:MAX_WORKERS]
                     }
                 )
             case "tickets":
                 table = self.query_one("#ticket-list", RowTable)
-                table.show({one.ticket_id: _ticket(one, now, table.room) for one in fleet.tickets})
+                table.show({ticket.ticket_id: _ticket(ticket, now, table.room) for ticket in fleet.tickets})
                 self.query_one("#ticket-detail", Static).update(_detail(fleet.ticket(table.selected)))
             case "breakers":
                 table = self.query_one("#breakers", RowTable)
-                table.show({one.name: _breaker(one, now, table.room) for one in fleet.breakers})
+                table.show({breaker.name: _breaker(breaker, now, table.room) for breaker in fleet.breakers})
             case _:
                 self.query_one(EventLog).show(fleet.feed)
 
     def _tabs(self) -> Text:
         fleet = self.app_state.fleet
-        open_breakers = sum(one.state != "closed" for one in fleet.breakers)
+        open_breakers = sum(breaker.state != "closed" for breaker in fleet.breakers)
         counts = {
             "needs": fleet.attention_total,
             "fleet": sum(fleet.counts.values()),
@@ -206,26 +208,26 @@ class FleetScreen(AppScreen):
             line.append(title, style="bold" if chosen else styles.DIM).append(" ")
         return line
 
-    def _worker(self, one: AgentRow, now: float, room: int) -> tuple[Text, ...]:
-        events = self.app_state.fleet.activity(one.agent_id, now, _BARS)
-        state = styles.label(health_or_outcome(one), as_of=self.app_state.fleet.attention(one))
+    def _worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
+        events = self.app_state.fleet.activity(worker.agent_id, now, _BARS)
+        state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         # A narrow column has no room for a sentence, but for the name of the finding.
-        why = one.reason
-        if room < _MIN_REASON_WIDTH and one.findings:
-            why = ", ".join(finding.kind.replace("_", " ") for finding in one.findings)
+        why = worker.reason
+        if room < _MIN_REASON_WIDTH and worker.findings:
+            why = ", ".join(finding.kind.replace("_", " ") for finding in worker.findings)
         return (
             state,
-            Text(short_duration(now - one.state_since)),
-            Text(clip(one.agent_id, 19)),
-            Text(one.session_id[-_SESSION_WIDTH:], style=styles.DIM),
-            Text("" if one.ended else sparkline(events, _BARS), style=styles.colour("low")),
-            Text(clip(current_activity(one), 13)),
-            Text(f"{one.steps:>5}"),
+            Text(short_duration(now - worker.state_since)),
+            Text(clip(worker.agent_id, 19)),
+            Text(worker.session_id[-_SESSION_WIDTH:], style=styles.DIM),
+            Text("" if worker.ended else sparkline(events, _BARS), style=styles.colour("low")),
+            Text(clip(current_activity(worker), 13)),
+            Text(f"{worker.steps:>5}"),
             Text(
-                f"{one.bad_steps:>3}",
-                style=styles.colour("stuck") if one.bad_steps >= _MANY_BAD_STEPS else "",
+                f"{worker.bad_steps:>3}",
+                style=styles.colour("stuck") if worker.bad_steps >= _MANY_BAD_STEPS else "",
             ),
-            Text(f"{short_number(one.tokens):>6}"),
+            Text(f"{short_number(worker.tokens):>6}"),
             Text(clip(why, room), style=styles.DIM),
         )
 
@@ -264,7 +266,7 @@ class FleetScreen(AppScreen):
         state, item = self.app_state, self.attention_item
         if item is not None:
             hidden = state.fleet.attention_total - len(state.fleet.attention_items)
-            shown: Group | Text = _need_detail(item, hidden)
+            shown: Group | Text = _attention_detail(item, hidden)
         else:
             shown = styles.styled(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
@@ -349,62 +351,64 @@ class FleetScreen(AppScreen):
             actions.reset(self, name)
 
 
-def _need(one: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
+def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
-        styles.label(label_of(one), as_of=one.severity or "queen"),
-        Text(clip(one.agent_id or format_count(one.workers, "worker"), 19)),
-        Text(short_duration(now - one.since)),
-        Text("" if one.deadline is None else short_duration(one.deadline - now)),
-        Text(clip(one.title, room), style=styles.DIM if one.acknowledged else ""),
+        styles.label(label_of(item), as_of=item.severity or "queen"),
+        Text(clip(item.agent_id or format_count(item.workers, "worker"), 19)),
+        Text(short_duration(now - item.since)),
+        Text("" if item.deadline is None else short_duration(item.deadline - now)),
+        Text(clip(item.title, room), style=styles.DIM if item.acknowledged else ""),
     )
 
 
-def _need_detail(one: AttentionItem, hidden: int) -> Group:
+def _attention_detail(item: AttentionItem, hidden: int) -> Group:
     head = Text.assemble(
-        styles.label(label_of(one), as_of=one.severity or "queen"),
+        styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
-        (one.agent_id or format_count(one.workers, "worker"), "bold"),
-        *(f"  {part}" for part in (one.severity, one.tool, one.session_id) if part),
+        (item.agent_id or format_count(item.workers, "worker"), "bold"),
+        *(f"  {part}" for part in (item.severity, item.tool, item.session_id) if part),
     )
-    rows = [head, Text(" ".join(strip_control(one.title).split()))]
-    if one.text:
-        rows.append(styles.styled(" ".join(strip_control(one.text).split()), styles.DIM))
-    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(one)]
+    rows = [head, Text(" ".join(strip_control(item.title).split()))]
+    if item.text:
+        rows.append(styles.styled(" ".join(strip_control(item.text).split()), styles.DIM))
+    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(item)]
     keys = Text()
     for key, label in (*labels, ("Enter", "Open")):
         keys.append(f"{key} ", style=f"bold {styles.colour('act')}").append(f"{label}   ")
-    if one.kind == "question" and not one.can_answer:
+    if item.kind == "question" and not item.can_answer:
         keys.append("answer it where it runs   ", style=styles.DIM)
     if hidden > 0:
         keys.append(f"{hidden} more items", style=styles.DIM)
     return Group(*rows, keys)
 
 
-def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
-    style = "" if is_open(one) else styles.DIM
-    status = one.status.replace("_", " ")
-    severity = styles.label(one.severity) if is_open(one) else Text(f"  {one.severity}", style=style)
+def _ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
+    style = "" if is_open(ticket) else styles.DIM
+    status = ticket.status.replace("_", " ")
+    severity = styles.label(ticket.severity) if is_open(ticket) else Text(f"  {ticket.severity}", style=style)
     return (
         severity,
-        Text(clip(one.agent_id, 19), style=style),
+        Text(clip(ticket.agent_id, 19), style=style),
         Text(clip(status, 12), style=style),
-        Text(short_duration(now - one.first_seen), style=style),
-        Text(f"{one.occurrences:>4}", style=style),
-        Text(clip((one.words_kind or one.kind).replace("_", " "), 16), style=style),
-        Text(clip(one.cause, room), style=style or styles.DIM),
+        Text(short_duration(now - ticket.first_seen), style=style),
+        Text(f"{ticket.occurrences:>4}", style=style),
+        Text(clip((ticket.words_kind or ticket.kind).replace("_", " "), 16), style=style),
+        Text(clip(ticket.cause, room), style=style or styles.DIM),
     )
 
 
-def _detail(one: Ticket | None) -> Group | Text:
-    if one is None:
+def _detail(ticket: Ticket | None) -> Group | Text:
+    if ticket is None:
         return styles.styled("No tickets.", styles.DIM)
     rows: Sequence[tuple[str, str]] = (
-        ("Cause", one.cause),
-        ("Evidence", one.evidence_snippet),
-        ("Action", one.suggested_action),
-        ("Acked by", one.acknowledged_by),
+        ("Cause", ticket.cause),
+        ("Evidence", ticket.evidence_snippet),
+        ("Action", ticket.suggested_action),
+        ("Acked by", ticket.acknowledged_by),
     )
-    head = Text.assemble(styles.label(one.severity), "  ", (one.agent_id, "bold"), f"  {one.session_id}")
+    head = Text.assemble(
+        styles.label(ticket.severity), "  ", (ticket.agent_id, "bold"), f"  {ticket.session_id}"
+    )
     details = [
         Text.assemble((f"{name:<9}", styles.DIM), " ".join(strip_control(text).split()))
         for name, text in rows
@@ -413,12 +417,12 @@ def _detail(one: Ticket | None) -> Group | Text:
     return Group(head, *details)
 
 
-def _breaker(one: Breaker, now: float, room: int) -> tuple[Text, ...]:
-    probe = "" if one.half_open_at is None or one.state != "open" else one.half_open_at - now
+def _breaker(breaker: Breaker, now: float, room: int) -> tuple[Text, ...]:
+    probe = "" if breaker.half_open_at is None or breaker.state != "open" else breaker.half_open_at - now
     when = f"; half open in {short_duration(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (
-        styles.label(one.state),
-        Text(clip(one.name, 40)),
-        Text(f"{one.failures}/{one.threshold}"),
-        Text(clip((one.reason or "no failures") + when, room), style=styles.DIM),
+        styles.label(breaker.state),
+        Text(clip(breaker.name, 40)),
+        Text(f"{breaker.failures}/{breaker.threshold}"),
+        Text(clip((breaker.reason or "no failures") + when, room), style=styles.DIM),
     )

@@ -81,9 +81,9 @@ class TalkScreen(AppScreen):
         worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
             line.append_text(styles.label(health_or_outcome(worker))).append("  ")
-        for one in self._graphs:
-            chosen = one.graph_id == self.conversation.active_graph
-            name = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
+        for graph in self._graphs:
+            chosen = graph.graph_id == self.conversation.active_graph
+            name = f"[{graph.graph_id}]" if chosen else f" {graph.graph_id} "
             line.append(name, style="bold" if chosen else styles.DIM)
         return line
 
@@ -118,11 +118,11 @@ class TalkScreen(AppScreen):
     async def _list_graphs(self) -> None:
         await self._refresh_graphs()
         lines = [
-            f"{'▸' if one.active else ' '} {one.graph_id}"
-            f"{', primary' if one.primary else ''}"
-            f"{f', {one.running} run' + ('s' if one.running > 1 else '') if one.running else ', idle'}"
-            f"{', waiting for input at ' + ', '.join(one.waiting) if one.waiting else ''}"
-            for one in self._graphs
+            f"{'▸' if graph.active else ' '} {graph.graph_id}"
+            f"{', primary' if graph.primary else ''}"
+            f"{f', {graph.running} run' + ('s' if graph.running > 1 else '') if graph.running else ', idle'}"
+            f"{', waiting for input at ' + ', '.join(graph.waiting) if graph.waiting else ''}"
+            for graph in self._graphs
         ]
         self.conversation.add_note("\n".join(lines), self.app_state.clock())
 
@@ -163,7 +163,7 @@ class TalkScreen(AppScreen):
     async def _load_graphs(self, *, reload: bool) -> None:
         """Load the graphs; load the transcript if the active graph changed or ``reload`` is set."""
         self._graphs = await self.app_state.gateway.graphs(self.agent_id)
-        active = next((one.graph_id for one in self._graphs if one.active), "")
+        active = next((graph.graph_id for graph in self._graphs if graph.active), "")
         if self.conversation.switch_graph(active, self.app_state.clock()) or reload:
             mark = len(self.conversation.entries)
             self.conversation.load_transcript(
@@ -200,7 +200,7 @@ class TalkScreen(AppScreen):
 
     def _may_be_own(self, event: FleetEvent) -> bool:
         """Return whether an event names one of the agent's graphs."""
-        return event.graph_id in {one.graph_id for one in self._graphs}
+        return event.graph_id in {graph.graph_id for graph in self._graphs}
 
     def handle_event(self, event: FleetEvent) -> None:
         """Refresh the graphs when someone has changed them."""

@@ -76,36 +76,36 @@ class WorkerScreen(WorkerStreamScreen):
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         now = self.app_state.clock()
         self.query_one("#open-work", Static).update(
-            Group(*(_open_line(one, now) for one in self.timeline.open[:_MAX_OPEN]))
+            Group(*(_open_line(step, now) for step in self.timeline.open[:_MAX_OPEN]))
         )
         self.query_one(EventLog).show(self.timeline.lines)
 
-    def _vitals(self, one: AgentRow, width: int) -> Group:
+    def _vitals(self, worker: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
-        state = styles.label(health_or_outcome(one), as_of=self.app_state.fleet.attention(one))
+        state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         head = Text.assemble(
-            (f"{clip(one.agent_id, 30)}  ", "bold"),
+            (f"{clip(worker.agent_id, 30)}  ", "bold"),
             state,
-            f" for {short_duration(now - one.state_since)}",
-            (f"  {clip(one.session_id, 30)}", styles.DIM),
+            f" for {short_duration(now - worker.state_since)}",
+            (f"  {clip(worker.session_id, 30)}", styles.DIM),
             no_wrap=True,
             overflow="ellipsis",
         )
         rows = [
             head,
-            self._row(("Reason", clip(one.reason or "no findings", width - 11))),
+            self._row(("Reason", clip(worker.reason or "no findings", width - 11))),
             self._row(
-                ("Activity", f"{clip(current_activity(one), 12):<12}"),
-                ("Node", f"{clip(one.node_id or '-', 12):<12}"),
-                ("Active", _since(now, one.last_activity)),
-                ("Progress", _since(now, one.last_progress)),
+                ("Activity", f"{clip(current_activity(worker), 12):<12}"),
+                ("Node", f"{clip(worker.node_id or '-', 12):<12}"),
+                ("Active", _since(now, worker.last_activity)),
+                ("Progress", _since(now, worker.last_progress)),
             ),
             self._row(
-                ("Steps", f"{one.steps:<6}"),
-                ("Bad", f"{one.bad_steps:<5}"),
-                ("Errors", f"{one.errors:<5}"),
-                ("Tokens", f"{_usage(one):<7}"),
-                ("Verdicts", _verdicts(one)),
+                ("Steps", f"{worker.steps:<6}"),
+                ("Bad", f"{worker.bad_steps:<5}"),
+                ("Errors", f"{worker.errors:<5}"),
+                ("Tokens", f"{_usage(worker):<7}"),
+                ("Verdicts", _verdicts(worker)),
             ),
             self._sparks(width),
             self._states(now, width),
@@ -163,10 +163,10 @@ class WorkerScreen(WorkerStreamScreen):
         self.post_message(OpenTalk(self.agent_id))
 
 
-def _open_line(one: Step, now: float) -> Text:
-    is_stalled = one.fires_at is not None and one.fires_at <= now
+def _open_line(step: Step, now: float) -> Text:
+    is_stalled = step.fires_at is not None and step.fires_at <= now
     style = styles.colour("stuck" if is_stalled else "act")
-    line = styles.styled(f"▶ {clip(describe_open(one, now), 100)}", style)
+    line = styles.styled(f"▶ {clip(describe_open(step, now), 100)}", style)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
@@ -175,12 +175,12 @@ def _since(now: float, at: float | None) -> str:
     return "never" if at is None else f"{short_duration(now - at)} ago"
 
 
-def _usage(one: AgentRow) -> str:
+def _usage(worker: AgentRow) -> str:
     """Return the tokens of a worker, with their cost if it is known."""
-    cost = "" if one.cost_usd is None else f", {format_dollars(one.cost_usd)}"
-    return f"{short_number(one.tokens)}{cost}"
+    cost = "" if worker.cost_usd is None else f", {format_dollars(worker.cost_usd)}"
+    return f"{short_number(worker.tokens)}{cost}"
 
 
-def _verdicts(one: AgentRow) -> str:
+def _verdicts(worker: AgentRow) -> str:
     """Return the first letter of each verdict, newest last."""
-    return "".join(verdict[:1] for verdict in one.verdicts[-_MAX_VERDICTS:]) or "-"
+    return "".join(verdict[:1] for verdict in worker.verdicts[-_MAX_VERDICTS:]) or "-"

@@ -34,12 +34,12 @@ class Chat(VerticalScroll):
         if wanted == self._shown:
             return
         at_end = self.is_vertical_scroll_end or not self._shown
-        for index, one in enumerate(wanted):
+        for index, entry in enumerate(wanted):
             if index >= len(self._rows):
-                self._rows.append(Static(_message(one)))
+                self._rows.append(Static(_message(entry)))
                 await self.mount(self._rows[-1])
-            elif index >= len(self._shown) or one != self._shown[index]:
-                self._rows[index].update(_message(one))
+            elif index >= len(self._shown) or entry != self._shown[index]:
+                self._rows[index].update(_message(entry))
         for row in self._rows[len(wanted) :]:
             await row.remove()
         del self._rows[len(wanted) :]
@@ -48,18 +48,21 @@ class Chat(VerticalScroll):
             self.scroll_end(animate=False)
 
 
-def _message(one: ChatEntry) -> Group | Text:
-    text = strip_control(one.text).strip("\n")
-    if not one.by:
+def _message(entry: ChatEntry) -> Group | Text:
+    text = strip_control(entry.text).strip("\n")
+    if not entry.by:
         return styled(text, DIM)
     head = Text.assemble(
-        (f"{'»' if one.is_own else '♛' if one.by == 'queen' else '●'} {strip_control(one.by)}", _style(one)),
-        (f"  {clock_time(one.at)}", DIM),
+        (
+            f"{'»' if entry.is_own else '♛' if entry.by == 'queen' else '●'} {strip_control(entry.by)}",
+            _style(entry),
+        ),
+        (f"  {clock_time(entry.at)}", DIM),
     )
     return Group(head, Padding(Text(text), (0, 0, 1, 2)))
 
 
-def _style(one: ChatEntry) -> str:
-    if one.is_own:
+def _style(entry: ChatEntry) -> str:
+    if entry.is_own:
         return f"bold {colour('act')}"
-    return f"bold {colour('queen' if one.by == 'queen' else 'healthy')}"
+    return f"bold {colour('queen' if entry.by == 'queen' else 'healthy')}"

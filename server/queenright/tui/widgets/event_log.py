@@ -37,8 +37,8 @@ class EventLog(RichLog):
             self.clear()
             new = list(lines)
         at_end = self._is_at_end() or not self._lines
-        for one in new:
-            self.write(render_line(one), self.scrollable_content_region.width, scroll_end=at_end)
+        for line in new:
+            self.write(render_line(line), self.scrollable_content_region.width, scroll_end=at_end)
         self._last, self._lines, self._drawn_width = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:
@@ -57,8 +57,8 @@ class EventLog(RichLog):
 def _lines_after(lines: Sequence[EventLine], last: EventLine | None) -> list[EventLine] | None:
     """Return the lines after ``last``; None if it is not among them."""
     found: list[EventLine] = []
-    for one in reversed(lines):
-        if one is last:
+    for line in reversed(lines):
+        if line is last:
             return found[::-1]
-        found.append(one)
+        found.append(line)
     return None

@@ -70,7 +70,7 @@ class Noticeboard(Vertical):
             return
         self._shown, self._hidden = notices.shown, notices.hidden
         await self.remove_children()
-        cards: list[Static] = [NoticeCard(one) for one in self._shown]
+        cards: list[Static] = [NoticeCard(notice) for notice in self._shown]
         if self._hidden:
             cards.insert(0, Static(styled(f"and {self._hidden} more", DIM)))
         await self.mount_all(cards)

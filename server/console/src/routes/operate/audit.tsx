@@ -11,7 +11,7 @@ import { useFilters } from './filters'
 
 /** Types of events by what a person looks for. */
 const GROUPS: Record<string, readonly EventType[]> = {
-  tickets: ['worker_escalation_ticket', 'queen_intervention_requested', 'ticket_triaged', 'ticket_acknowledged', 'ticket_unacknowledged', 'ticket_reescalated', 'ticket_resolved'],
+  tickets: ['worker_escalation_ticket', 'queen_intervention_requested', 'ticket_triaged', 'ticket_acknowledged', 'ticket_unacknowledged', 'ticket_reescalated', 'ticket_resolved', 'incident_closed'],
   'queen and chat': ['operator_asked', 'queen_answered'],
   notifications: ['notification_delivered', 'notification_failed'],
   actions: ['nudge_sent', 'escalation_triggered', 'escalation_decided', 'termination_requested', 'termination_decided', 'agent_terminated', 'intervention_recorded', 'emergency_stop_changed'],

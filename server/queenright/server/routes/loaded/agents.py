@@ -64,10 +64,10 @@ async def discover_agents(
     return await page(
         api.DiscoveredPage,
         "agents",
-        [one for one in found if one.path > after][: limit + 1],
+        [agent for agent in found if agent.path > after][: limit + 1],
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.path,),
+        row=lambda agent: agent,
+        place=lambda agent: (agent.path,),
         roots=[str(root) for root in agents.roots.folders],
     )
 
@@ -111,21 +111,23 @@ async def list_entry_points(
         graph_of(slot, graph_id)
     after = place_of(cursor, "entry_points", str, str) or ("", "")
     rows = [entry_row(entry, stream) for entry, stream in streams_of(slot, graph_id)]
-    rows.sort(key=lambda one: (one.graph_id, one.entry_point_id))
+    rows.sort(key=lambda row: (row.graph_id, row.entry_point_id))
     return await page(
         api.EntryPointPage,
         "entry_points",
-        [one for one in rows if (one.graph_id, one.entry_point_id) > after],
+        [row for row in rows if (row.graph_id, row.entry_point_id) > after],
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.graph_id, one.entry_point_id),
+        row=lambda row: row,
+        place=lambda row: (row.graph_id, row.entry_point_id),
     )
 
 
 @agent_router.get("", **operation(errors=(404,)))
 async def get_agent(service: ServiceDep, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
-    sessions = [agent_row(service, one) for one in service.workers() if one.vitals.agent_id == agent_id]
+    sessions = [
+        agent_row(service, worker) for worker in service.workers() if worker.vitals.agent_id == agent_id
+    ]
     slot = service.agents.slots.get(agent_id)
     if slot is None and not sessions:
         raise HTTPException(

@@ -137,8 +137,8 @@ def _is_storable(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, Mapping):
-        return all(_is_storable(key) and _is_storable(one) for key, one in value.items())
-    return not isinstance(value, list) or all(_is_storable(one) for one in value)
+        return all(_is_storable(key) and _is_storable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(_is_storable(item) for item in value)
 
 
 @router.post("/trigger", **operation(status=202, errors=(404, 409)))
@@ -328,10 +328,12 @@ async def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: An
     entry_point_id = next(
         entry.id
         for entry in graph.entry_points
-        if any(one is run for one in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions)
+        if any(
+            execution is run for execution in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions
+        )
     )
     if run.task is not None:
-        await run.wait_placed()
+        await run.wait_until_scheduled()
     if run.done and not run.has_begun:
         result = await run.wait()
         raise HTTPException(409, redact(result.error, 1000) or f"run {run.id!r} was {result.status.value}")
@@ -361,7 +363,7 @@ async def _inject(
     }
     # The order in which the runtime chooses: the active graph first, and in a graph waiting nodes first.
     order = [graph.id for graph in _graphs(slot)]
-    chosen = min(running, key=lambda one: (order.index(one[0]), one not in waiting), default=None)
+    chosen = min(running, key=lambda node: (order.index(node[0]), node not in waiting), default=None)
     if chosen is None:
         return None
     with storage_errors():

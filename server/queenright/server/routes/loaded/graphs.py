@@ -97,8 +97,8 @@ async def list_nodes(
         "nodes",
         list(enumerate(graph.nodes, start=1))[max(after, 0) :],
         limit,
-        row=lambda one: node_row(slot, graph, one[1]),
-        place=lambda one: (one[0],),
+        row=lambda node: node_row(slot, graph, node[1]),
+        place=lambda node: (node[0],),
     )
 
 
@@ -230,9 +230,9 @@ def _criteria(
         nullable_output_keys=list(node.nullable_output_keys),
         max_retries=node.max_retries,
         goal_criteria=[
-            one
-            for one in _goal_criteria(slot, graph_id)
-            if any(_uses_name(one.expression, key) for key in node.output_keys)
+            criterion
+            for criterion in _goal_criteria(slot, graph_id)
+            if any(_uses_name(criterion.expression, key) for key in node.output_keys)
         ],
         visits=len(visits),
         outcomes=dict(Counter(str(row.get("outcome")) for row in visits)),
@@ -252,4 +252,7 @@ def _goal_criteria(slot: AgentSlot, graph_id: str) -> list[api.GoalCriterion]:
         return []
     progress = slot.runtime.get_goal_progress(graph_id)
     states = {} if progress is None else progress.criteria
-    return [api.GoalCriterion.of(one, state=states.get(one.id, "unknown")) for one in goal.success_criteria]
+    return [
+        api.GoalCriterion.of(criterion, state=states.get(criterion.id, "unknown"))
+        for criterion in goal.success_criteria
+    ]

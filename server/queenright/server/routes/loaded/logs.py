@@ -19,7 +19,7 @@ from queenright.server.routes.loaded.requests import (
     ReadableSlotDep,
     SessionGraphDep,
     SlotDep,
-    masked,
+    mask_values,
     run_on_disk,
     state_of,
 )
@@ -106,8 +106,8 @@ async def _page(
         "rows",
         found,
         limit,
-        row=lambda one: masked(one[1]),
-        place=lambda one: (session or "", level, one[0]),
+        row=lambda entry: mask_values(entry[1]),
+        place=lambda entry: (session or "", level, entry[0]),
         level=level,
         session_id=session,
     )

@@ -11,7 +11,7 @@ from queenright.api.loaded import Injected, Started
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import ANYBODY, person_name
-from queenright.server.agents.operations import Action, operated
+from queenright.server.agents.operations import Action, operation_event
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
 
@@ -56,7 +56,7 @@ class OperatorLog:
             execution_id: The run that was started or resumed.
             detail: More: a folder, a checkpoint, the runs that were stopped.
         """
-        event = operated(
+        event = operation_event(
             action,
             agent_id,
             at=self._service.clock(),

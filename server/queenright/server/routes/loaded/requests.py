@@ -165,14 +165,14 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
     return slot.runtime.find_session(session_id, graph_id)
 
 
-def masked(value: Any) -> Any:
+def mask_values(value: Any) -> Any:
     """Return JSON values with secrets masked and long texts cut."""
     if isinstance(value, str):
         return redact(value, TEXT_LIMIT)
     if isinstance(value, Mapping):
-        return {str(key): masked(one) for key, one in value.items()}
+        return {str(key): mask_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one) for one in value]
+        return [mask_values(item) for item in value]
     return value
 
 

@@ -13,7 +13,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.routes.loaded.requests import graph_of, masked
+from queenright.server.routes.loaded.requests import graph_of, mask_values
 
 _RUNS: Final = 10_000
 """Ended runs that the totals count, the newest."""
@@ -32,7 +32,7 @@ def slot_row(slot: AgentSlot) -> api.AgentSlot:
         graphs=sorted(slot.runtime.list_graphs()),
         default_entry_point=slot.runner.default_entry_point,
         models=[redact(name, 200) for name in info.models if name],
-        warnings=[redact(one, 1000) for one in slot.warnings],
+        warnings=[redact(warning, 1000) for warning in slot.warnings],
         loaded_at=slot.loaded_at,
     )
 
@@ -53,7 +53,7 @@ def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
         entry,
         graph_id=stream.graph_id,
         entry_point_id=entry.id,
-        event_types=sorted(one.value for one in entry.event_types),
+        event_types=sorted(type_.value for type_ in entry.event_types),
         running=running,
         queued=stream.pending - running,
         ticks_skipped=stream.ticks_skipped,
@@ -67,10 +67,10 @@ def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTota
         agent_id=slot.id,
         loaded_at=slot.loaded_at,
         uptime_seconds=max(0.0, now - slot.loaded_at),
-        running=sum(one.running for one in streams),
-        queued=sum(one.queued for one in streams),
+        running=sum(stream.running for stream in streams),
+        queued=sum(stream.queued for stream in streams),
         waiting_for_user=len(slot.runtime.waiting_nodes()),
-        ticks_skipped=sum(one.ticks_skipped for one in streams),
+        ticks_skipped=sum(stream.ticks_skipped for stream in streams),
         sessions=sessions,
         totals=totals,
     )
@@ -122,7 +122,7 @@ def execution_row(run: Execution) -> api.ExecutionRow:
         execution_id=run.id,
         graph_id=run.graph_id,
         session_id=result.session_id or None,
-        outputs=masked(result.outputs),
+        outputs=mask_values(result.outputs),
         error=redact(result.error, 4000),
     )
 
@@ -160,7 +160,7 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
         node,
         node_id=node.id,
         running=len(running),
-        waiting_for_user=sum(one.waiting_for_user for one in running),
+        waiting_for_user=sum(execution.waiting_for_user for execution in running),
     )
 
 
@@ -170,7 +170,7 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
         node,
         **dict(node_row(slot, graph, node)),
         graph_id=graph.id,
-        system_prompt=masked(node.system_prompt),
+        system_prompt=mask_values(node.system_prompt),
         routes=dict(node.routes),
         model=redact(node.model, 200),
         edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],

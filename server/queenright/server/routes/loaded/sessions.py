@@ -28,7 +28,7 @@ from queenright.server.routes.loaded.requests import (
     SessionId,
     SlotDep,
     mask_text,
-    masked,
+    mask_values,
     run_on_disk,
     state_of,
     storage_errors,
@@ -87,14 +87,14 @@ async def list_checkpoints(
     before = place_of(cursor, "checkpoints", str)
     found = await run_on_disk(slot.runtime, lambda: _read_chain(slot, graph.id, session_id))
     if before is not None:
-        found = [one for one in found if _order(one.checkpoint_id) < _order(before[0])]
+        found = [checkpoint for checkpoint in found if _order(checkpoint.checkpoint_id) < _order(before[0])]
     return await page(
         api.CheckpointPage,
         "checkpoints",
         found,
         limit,
         row=_checkpoint,
-        place=lambda one: (one.checkpoint_id,),
+        place=lambda checkpoint: (checkpoint.checkpoint_id,),
     )
 
 
@@ -112,13 +112,13 @@ async def list_session_messages(
     found = await run_on_disk(slot.runtime, lambda: _read_messages(slot, graph.id, session_id, conversation))
     found.sort(key=_place, reverse=True)
     if before is not None:
-        found = [one for one in found if _place(one) < (float(before[0]), before[1], before[2])]
+        found = [message for message in found if _place(message) < (float(before[0]), before[1], before[2])]
     return await page(
         api.MessagePage,
         "messages",
         found,
         limit,
-        row=lambda one: _message(*one),
+        row=lambda message: _message(*message),
         place=_place,
         backwards=True,
     )
@@ -189,12 +189,13 @@ async def _page(
 
     def read() -> tuple[list[api.SessionRow], int]:
         states = [
-            (store, one)
-            for store, one in slot.runtime.list_sessions(graph_id)
-            if wanted in (None, one.status) and (before is None or (one.created_at, one.session_id) < before)
+            (store, session)
+            for store, session in slot.runtime.list_sessions(graph_id)
+            if wanted in (None, session.status)
+            and (before is None or (session.created_at, session.session_id) < before)
         ]
         # One more than the limit: it shows that there is a next page.
-        rows = [_session_row(store, one) for store, one in states[: limit + 1]]
+        rows = [_session_row(store, session) for store, session in states[: limit + 1]]
         return rows, len(slot.runtime.session_store(graph_id).skipped)
 
     rows, unreadable = await run_on_disk(slot.runtime, read)
@@ -203,8 +204,8 @@ async def _page(
         "sessions",
         rows,
         limit,
-        row=lambda one: one,
-        place=lambda one: (one.created_at, one.session_id),
+        row=lambda row: row,
+        place=lambda row: (row.created_at, row.session_id),
         unreadable=unreadable,
     )
 
@@ -215,7 +216,7 @@ async def _detail(slot: AgentSlot, graph_id: str, session_id: str) -> api.Sessio
         runs = sorted(state.executions.values(), key=lambda run: run.started_at)
         return api.SessionDetail(
             **dict(_session_row(store, state)),
-            memory=masked(state.memory),
+            memory=mask_values(state.memory),
             runs=[_run(run) for run in runs],
         )
 
@@ -251,8 +252,8 @@ def _run(run: ExecutionState) -> api.SessionRun:
         run.model_dump()
         | {
             "entry_point_id": run.entry_point,
-            "pending": [one.node_id for one in run.pending],
-            "outputs": masked(run.outputs),
+            "pending": [node.node_id for node in run.pending],
+            "outputs": mask_values(run.outputs),
             "error": redact(run.error, 4000),
         }
     )
@@ -280,7 +281,7 @@ def _checkpoint(link: ChainLink) -> api.CheckpointRow:
         graph_id=None if known is None else known.graph_id,
         node_id=None if known is None else known.node_id,
         reason=None if known is None else known.reason,
-        pending=[] if known is None else [one.node_id for one in known.execution.pending],
+        pending=[] if known is None else [node.node_id for node in known.execution.pending],
     )
 
 
@@ -300,8 +301,8 @@ def _read_messages(
     ]
 
 
-def _place(one: tuple[str, Entry]) -> tuple[float, str, int]:
-    return one[1].at, one[0], one[1].seq
+def _place(entry: tuple[str, Entry]) -> tuple[float, str, int]:
+    return entry[1].at, entry[0], entry[1].seq
 
 
 def _message(conversation: str, entry: Entry) -> api.MessageRow:

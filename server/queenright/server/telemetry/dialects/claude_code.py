@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import effect_facts, question_of
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
@@ -203,6 +203,8 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
             _add_tool_response(observation.data, call, arguments)
+        elif question := question_of(observation.data["tool"], arguments):
+            observation.data["question"] = format_question(question)
     elif name == "StopFailure":
         observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:

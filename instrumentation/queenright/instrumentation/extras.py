@@ -1,0 +1,11 @@
+"""Says how to install an extra. Queenright is on no package index."""
+
+from __future__ import annotations
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, or several separated by commas."""
+    return (
+        f"pip install 'queenright[{extra}] @ file:///PATH/TO/WHEEL' "
+        f"(or 'queenright[{extra}] @ git+https://YOUR-GIT-HOST/queenright.git')"
+    )

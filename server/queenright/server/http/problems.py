@@ -1,0 +1,37 @@
+"""Errors as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi.responses import JSONResponse
+
+from queenright.api.problem import Problem
+from queenright.instrumentation.redaction import redact
+
+MAX_TEXT_LENGTH: Final = 4000
+
+
+def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
+    """
+    Return an error response. Secrets in its texts are masked: a title may repeat a value of the request.
+
+    Args:
+        status: The HTTP status.
+        title: What is wrong, the value, and what to do.
+        reason: Why an action is refused, alone.
+        field: The field of an agent's input that is refused.
+    """
+    return problem_response(
+        Problem(type="about:blank", title=title, status=status, reason=reason, field=field)
+    )
+
+
+def problem_response(body: Problem) -> JSONResponse:
+    """Return the response of a problem, with secrets masked."""
+    texts = {name: redact(getattr(body, name), MAX_TEXT_LENGTH) for name in ("title", "reason", "field")}
+    return JSONResponse(
+        body.model_copy(update=texts).model_dump(exclude_defaults=True),
+        status_code=body.status,
+        media_type="application/problem+json",
+    )

@@ -1,0 +1,298 @@
+"""
+The path of an event through the service.
+
+1. Received: ``EventPipeline.ingest`` for OTLP, hooks, heartbeats and the API, ``ingest_step_log`` for step
+   logs, ``EventBus.publish`` for agents that run here.
+2. Log: ``Store.append``. The event is durable before anything acts on it.
+3. Monitor: ``EventBus.fan_out`` calls ``EventPipeline.observe``, which applies the event to the worker's
+   vital signs. Findings and states that follow wait in ``pending``.
+4. Log again: ``publish_pending`` makes them durable, then fans them out to the subscribers, judge included.
+5. Tickets: ``update_tickets`` updates the worker's tickets and the interventions on it.
+6. Outbox: ``TicketNotifications.write`` runs in the ticket's transaction; ``Outbox.run`` delivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from queenright.health.findings import Finding, WorkerKey
+from queenright.health.interventions.spending_brake import SpendingBrake
+from queenright.health.logged_health import LoggedHealth, missing_health_events
+from queenright.health.monitor import HealthMonitor
+from queenright.health.provider_traffic import ProviderTraffic
+from queenright.health.store import Store, StoreError
+from queenright.health.ticket_service import TicketService
+from queenright.health.vitals import WORKER_EVENTS
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.metrics.providers import ProviderMetrics
+from queenright.server.metrics.worker_series import WorkerSeries
+from queenright.server.monitoring.remediation import Remediation
+from queenright.server.monitoring.replay import Replay
+from queenright.server.ops.arrivals import ArrivalLog
+from queenright.server.stream.feed import Feed
+
+_log = logging.getLogger(__name__)
+
+WORKER_CHANGES: Final = frozenset(
+    {
+        EventType.FINDING_OPENED,
+        EventType.FINDING_CLEARED,
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.EXECUTION_COMPLETED,
+        EventType.EXECUTION_FAILED,
+        EventType.AGENT_TERMINATED,
+        EventType.EXECUTION_STARTED,
+        EventType.AGENT_RENAMED,
+    }
+)
+"""Events after which ``EventPipeline.update_tickets`` has something to do."""
+
+_SPENDING: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESCALATION_TICKET})
+"""After these a worker may have reached a spending limit."""
+
+_BATCH: Final = 256
+"""Events fanned out between two turns of the loop: about 10 ms if their workers are in trouble."""
+
+_RETRY_PAUSE_SECONDS: Final = 1.0
+_WRITE_CHECK_PAUSE_SECONDS: Final = 2.0
+
+
+@dataclass(kw_only=True, eq=False)
+class EventPipeline:
+    """
+    Carries events from receivers to tickets. Belongs to one event loop.
+
+    ``connect`` it to the bus before anything is published.
+    """
+
+    store: Store
+    bus: EventBus
+    monitor: HealthMonitor
+    tickets: TicketService
+    remediation: Remediation
+    brake: SpendingBrake
+    providers: ProviderTraffic
+    metrics: ServiceMetrics
+    provider_metrics: ProviderMetrics
+    worker_series: WorkerSeries
+    feed: Feed
+    arrivals: ArrivalLog
+    reads_step_logs: bool
+    stopping: asyncio.Event
+    """Set when the service stops: no intervention starts any more."""
+    clock: Clock
+    pending: list[AgentEvent] = field(default_factory=list, init=False)
+    """Findings and states that are not published yet."""
+    _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _live: set[WorkerKey] = field(default_factory=set, init=False)
+    """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
+    _is_reading_step_log: bool = field(default=False, init=False)
+    _replayed: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
+
+    def connect(self) -> None:
+        """Observe everything that the bus fans out, before any subscriber acts on it."""
+        self.bus.connect(on_publish=self.observe, on_drop=self.metrics.count_dropped)
+        self.monitor.connect(on_delay=self.metrics.observe_detection, on_shadow=self._log_shadow_finding)
+
+    # -- 1. received, 2. log --------------------------------------------------------------------
+
+    async def ingest(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Ingest events of workers. Return once they are durable and applied.
+
+        Raises:
+            StoreError: Writing failed; no event was ingested.
+        """
+        await self.store.append(events)
+        # Under a lock: a worker's events are applied in the order of the log.
+        async with self._fan_out_lock:
+            for first in range(0, len(events), _BATCH):
+                if first:
+                    await asyncio.sleep(0)
+                self.bus.fan_out(*events[first : first + _BATCH])
+        await self.publish_pending()
+
+    async def ingest_step_log(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Ingest events of a step log, except those that are known already.
+
+        Raises:
+            StoreError: Writing failed; no event was ingested.
+        """
+        new_events = [event for event in events if self._is_new(event)]
+        await self.store.append(new_events)
+        self._is_reading_step_log = True
+        try:
+            self.bus.fan_out(*new_events)
+        finally:
+            self._is_reading_step_log = False
+        await self.publish_pending()
+
+    def _is_new(self, event: AgentEvent) -> bool:
+        if (event.agent_id, event.session_id) in self._live:
+            return False
+        known = self.monitor.get(event.agent_id, event.session_id)
+        return known is None or event.time > self._replayed.get(known.key, 0.0)
+
+    def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
+        """Record which processes are alive, by incarnation; see ``HealthMonitor.record_process_alive``."""
+        now = self.clock()
+        for incarnation_id, interval in heartbeat_intervals.items():
+            self.monitor.record_process_alive(incarnation_id, now, interval)
+
+    # -- 3. monitor -----------------------------------------------------------------------------
+
+    def observe(self, events: Sequence[AgentEvent]) -> None:
+        """Apply events of the bus. Every event of the service passes here exactly once."""
+        self.metrics.count_events(events)
+        self.feed.add_transient(events)
+        if self.reads_step_logs and not self._is_reading_step_log:
+            self._live.update(
+                (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
+            )
+        now = self.clock()
+        self.arrivals.record_events(events, now)
+        if not self.monitor.settings.enabled:
+            return
+        for event in events:
+            try:
+                self._apply(event, now)
+            except Exception:
+                _log.exception("cannot apply event %s of agent %r", event.type, event.agent_id)
+        if self.pending:
+            self._has_pending.set()
+
+    def _apply(self, event: AgentEvent, now: float) -> None:
+        if event.type is EventType.HEALTH_STATE_CHANGED and not self.stopping.is_set():
+            self.remediation.interventions.note_worse(event)
+        self.pending += self.monitor.apply(event, now)
+        self.worker_series.count(event)
+        if event.type in _SPENDING and not self.stopping.is_set():
+            self.brake.brake_if_limit_reached(event.agent_id, event.session_id)
+        if (call := self.providers.note(event, now)) is not None:
+            self.provider_metrics.count(call)
+
+    def _log_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
+        self.metrics.count_shadow_finding(finding)
+        _log.info(
+            "shadow detector, no action: %s (%s) on %r, session %r",
+            finding.kind.value,
+            finding.severity.value,
+            *worker,
+        )
+
+    # -- 4. log, then subscribers ---------------------------------------------------------------
+
+    async def publish_pending(self) -> bool:
+        """
+        Publish findings and states: durable first, then to the subscribers. Return whether it succeeded.
+
+        Events that cannot be stored stay pending and are retried: the monitor reports each once.
+        """
+        events, self.pending = self.pending, []
+        try:
+            if events:
+                await self.bus.publish(*events)
+        except StoreError as error:
+            _log.error("cannot store %d findings and states, retrying: %s", len(events), error)
+            self.pending = events + self.pending
+            self._has_pending.set()
+            return False
+        return True
+
+    async def run_publishing(self) -> None:
+        """Publish findings of events that agents on the bus published themselves, until cancelled."""
+        while True:
+            await self._has_pending.wait()
+            self._has_pending.clear()
+            if not await self.publish_pending():
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+
+    async def run_write_checks(self) -> None:
+        """After a failed write, try to write until it succeeds: until then the service is not ready."""
+        while True:
+            await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
+            if not self.store.writable:
+                with contextlib.suppress(StoreError):
+                    await self.store.check_writable()
+
+    # -- 5. tickets -----------------------------------------------------------------------------
+
+    async def update_tickets(self, event: AgentEvent) -> None:
+        """Update a worker's tickets and interventions after a change of its findings or state, or its end."""
+        key = (event.agent_id, event.session_id)
+        if event.type is EventType.AGENT_RENAMED and "former_agent_id" not in event.data:
+            new = (event.data["agent_id"], event.data["session_id"])
+            await self.tickets.worker_renamed(key, new)
+            await self.remediation.interventions.rename(key, new)
+            return
+        health = self.monitor.get(*key)
+        if health is not None:
+            await self.tickets.observe(health)
+            await self.remediation.update(health)
+
+    # -- after a restart ------------------------------------------------------------------------
+
+    def resume(self, replay: Replay) -> None:
+        """Continue after a replay: publish findings and states that were not logged before a kill."""
+        self._replayed = replay.last_events
+        now = self.clock()
+        for health in self.monitor.workers():
+            logged = replay.logged_health.get(health.key) or LoggedHealth()
+            self.pending += missing_health_events(health, logged, now)
+        if self.pending:
+            self._has_pending.set()
+
+    async def close_ended_tickets(self) -> None:
+        """Close tickets of workers that ended just before a kill; move those of renamed ones."""
+        for ticket in self.tickets.open_tickets():
+            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            health, new = self.monitor.get(*key), self.monitor.current_key(key)
+            if health is not None and health.vitals.ended:
+                await self.tickets.observe(health)
+            elif health is None and new != key:
+                await self.tickets.worker_renamed(key, new)
+
+    async def settle(self) -> None:
+        """Wait until the spending brake has finished."""
+        await self.brake.wait_until_idle()
+
+    def close(self) -> None:
+        """Record when the service stopped."""
+        self.arrivals.write_alive(self.clock(), at_once=True)
+        self.arrivals.close()
+
+    # -- time -----------------------------------------------------------------------------------
+
+    async def advance(self, now: float, limit: int) -> None:
+        """Evaluate at most ``limit`` workers whose deadline has passed, and publish the results."""
+        self.arrivals.write_alive(now)
+        self.pending += self.monitor.advance(now, limit)
+        await self.publish_pending()
+
+    async def sweep(self, batch: int) -> int:
+        """
+        Evaluate every worker, ``batch`` at a time, and return how many were evaluated.
+
+        Args:
+            batch: How many workers are evaluated between two turns of the loop.
+        """
+        evaluated, is_done = 0, False
+        while not is_done:
+            part = self.monitor.sweep_part(self.clock(), batch)
+            evaluated, is_done = evaluated + part.checked, part.done
+            for fault in part.faults:
+                _log.error("%s", fault)
+            self.pending += part.events
+            await self.publish_pending()
+            await asyncio.sleep(0)
+        self._live &= set(self.monitor.keys())
+        return evaluated

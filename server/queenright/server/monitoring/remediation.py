@@ -1,0 +1,280 @@
+"""Remediation: everything that acts on workers, from circuit breakers to recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from queenright.health.audit_key import AuditKey
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.store import BreakerStore
+from queenright.health.findings import Finding, HealthState
+from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.approvals import Change as ApprovalChange
+from queenright.health.interventions.control import WorkerControl
+from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.permissions import Permissions
+from queenright.health.interventions.runtime_control import RuntimeControl
+from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery.respawner import Respawner
+from queenright.health.recovery.runtime_respawner import RuntimeRespawner
+from queenright.health.recovery.service import RecoveryService
+from queenright.health.shared_cause import shared_cause
+from queenright.health.store import Store, StoreError
+from queenright.instrumentation.identity import new_id
+from queenright.judge.queen_actions import WorkerActions
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.server.agents.control import EachRuntime
+from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
+from queenright.server.settings import Settings
+from queenright.server.webhooks.orchestrator import OrchestratorWebhook
+from queenright.server.webhooks.respawn import RespawnWebhook
+
+_log = logging.getLogger(__name__)
+
+TICKET_DECISIONS: Final = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_RESOLVED})
+"""Events after which ``Remediation.close_approvals`` has something to do."""
+
+_EXPIRE_SECONDS: Final = 30.0
+
+_BATCH: Final = 200
+"""Workers considered between two turns of the loop: about 5 ms."""
+
+
+class Remediation:
+    """
+    Acts on workers. Belongs to one event loop.
+
+    Args:
+        store: Where interventions, instructions, approvals and recoveries are kept.
+        settings: All settings.
+        monitor: The workers' health.
+        runtime: Runs judge and queen, and other graphs.
+        runtimes: The runtimes that are in the service at the time of an iteration.
+        breakers: The circuit breakers.
+        on_approval: Is called in the transaction of every change of an approval request.
+        publish: Is given events once they are durable (``EventBus.fan_out``).
+        clock: Seconds since the epoch.
+
+    Raises:
+        AuditKeyError, InvalidSecretError: A file with a key or a secret cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        monitor: HealthMonitor,
+        runtime: AgentRuntime,
+        runtimes: Iterable[AgentRuntime],
+        breakers: BreakerStore,
+        on_approval: ApprovalChange,
+        publish: Callable[..., None],
+        clock: Clock,
+    ) -> None:
+        health = settings.health_monitoring
+        termination = health.intervention.termination
+        self._settings = health
+        self._monitor = monitor
+        self._breakers = breakers
+        self._clock = clock
+        self._quiet_until = 0.0
+        self._orchestrator_webhook = _open_orchestrator_webhook(settings)
+        self._respawn_webhook = _open_respawn_webhook(settings, store, RuntimeRespawner(runtime))
+        self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
+        self.storm = StormWatch(health.intervention.storm, ids=new_id)
+        self.instructions = Instructions(store, clock=clock, withheld=self._reason_to_withhold)
+        self.recovery = RecoveryService(
+            store,
+            settings=health,
+            monitor=monitor,
+            respawners=EachRuntime[Respawner](
+                RuntimeRespawner, runtimes, () if self._respawn_webhook is None else (self._respawn_webhook,)
+            ),
+            breakers=breakers.registry,
+            clock=clock,
+            publish=publish,
+            held=self._stop_reason,
+        )
+        self.interventions = InterventionService(
+            store,
+            settings=health,
+            monitor=monitor,
+            controls=EachRuntime[WorkerControl](RuntimeControl, runtimes, (self.instructions,)),
+            recovery=self.recovery,
+            stop=self.stop_switch,
+            storm=self.storm,
+            clock=clock,
+            publish=publish,
+            sign=AuditKey.load_or_create(settings.storage).sign,
+            orchestrator=None if self._orchestrator_webhook is None else self._orchestrator_webhook.ask,
+        )
+        self.approvals = Approvals(
+            store,
+            monitor=monitor,
+            terminate=self.interventions.terminate,
+            stop_reason=self._stop_reason,
+            clock=clock,
+            publish=publish,
+            on_change=on_approval,
+        )
+        self.permissions = Permissions(
+            health.intervention.permission.wait_seconds,
+            answer=self.interventions.answer_permission,
+            clock=clock,
+        )
+        self.queen_actions = WorkerActions(
+            self.interventions, self.approvals, monitor=monitor, settings=termination
+        )
+        # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
+        self.instructions.subscribe(self.interventions.record_answer)
+        self.recovery.connect(stop=partial(self.interventions.stop_for_recovery, by="recovery"))
+
+    def _stop_reason(self) -> str | None:
+        return self.stop_switch.reason
+
+    def _reason_to_withhold(self, target: Target) -> str | None:
+        """Return why a worker must not get its instructions now; None if it may."""
+        if (reason := self.stop_switch.reason) is not None:
+            return reason
+        worker = self._monitor.get(*target.key)
+        return "it waits" if worker is not None and worker.vitals.may_be_idle else None
+
+    def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
+        """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
+        cause = shared_cause(worker, finding, self._monitor.workers, self._monitor.settings, self._clock())
+        return cause or self.storm.storm_of(worker.key)
+
+    # -- lifecycle ----------------------------------------------------------------------------------
+
+    async def load(self, seconds_away: float = 0.0) -> None:
+        """
+        Load interventions in progress before a restart; call it after the monitor knows its workers.
+
+        Args:
+            seconds_away: How long the service was not running; no wait counts this time.
+        """
+        await self._breakers.load()
+        self._apply_open_breakers()
+        await self.instructions.load()
+        await self.stop_switch.load()
+        self._hold(self._clock())
+        await self.recovery.load()
+        await self.interventions.load()
+        await self.interventions.exclude_outage(seconds_away)
+        await self.approvals.load()
+
+    def _apply_open_breakers(self) -> None:
+        """Let the monitor know of breakers that opened before the events that were replayed; log nothing."""
+        now = self._clock()
+        for breaker in self._breakers.registry.all():
+            if breaker.agent_id and breaker.state is not BreakerState.CLOSED:
+                self._monitor.apply(
+                    AgentEvent(
+                        type=EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+                        time=now,
+                        agent_id=breaker.agent_id,
+                        data={"name": breaker.name, "to": breaker.state.value},
+                    ),
+                    now,
+                )
+
+    async def close(self) -> None:
+        """Stop. Unfinished work resumes after the next start."""
+        await self.approvals.close()
+        await self.interventions.close()
+        await self.recovery.close()
+        await self._breakers.close()
+        for webhook in (self._orchestrator_webhook, self._respawn_webhook):
+            if webhook is not None:
+                await webhook.close()
+
+    async def run_breakers(self) -> None:
+        """Keep the circuit breakers in the store up to date until cancelled."""
+        await self._breakers.run()
+
+    async def run_expiry(self) -> None:
+        """Close instructions whose time is over, until cancelled."""
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            try:
+                await self.instructions.expire(self._clock())
+            except StoreError as error:
+                _log.error("cannot close expired instructions, retrying: %s", error)
+
+    # -- time and events ----------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has something to do; None if time alone brings nothing."""
+        quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
+        if self._clock() < self._quiet_until:
+            quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
+        deadlines = (self.interventions.next_deadline(), self.recovery.next_asked_for(), *quiet)
+        return min((at for at in deadlines if at is not None), default=None)
+
+    async def advance(self, now: float) -> None:
+        """Start due actions, without waiting for them."""
+        await self.recovery.advance(now, begin=now >= self._quiet_until)
+        await self.interventions.advance(now)
+        await self.approvals.advance(now, begin=now >= self._quiet_until)
+
+    def handle_clock_jump(self, now: float, by: float) -> None:
+        """Hold all actions for the quiet time and extend every wait: ages mean nothing after a jump."""
+        self._hold(now)
+        self.interventions.handle_clock_jump(now)
+        self.recovery.handle_clock_jump(by)
+
+    def _hold(self, now: float) -> None:
+        self._quiet_until = now + self._settings.intervention.quiet_seconds
+        self.interventions.hold_until(self._quiet_until)
+
+    async def check_all(self) -> None:
+        """Consider every worker that is stuck or failing, in case a change was missed."""
+        for number, key in enumerate(list(self._monitor.keys())):
+            worker = self._monitor.get(*key)
+            if worker is not None and worker.state.rank >= HealthState.STUCK.rank:
+                self.interventions.consider(worker)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+
+    async def update(self, worker: WorkerHealth) -> None:
+        """Let recovery, interventions and approvals follow a worker that has changed."""
+        await self.recovery.observe(worker)
+        self.interventions.consider(worker)
+        await self.approvals.observe(worker)
+
+    async def close_approvals(self, event: AgentEvent) -> None:
+        """Close the approval requests of a ticket that was dismissed or resolved."""
+        if event.type is EventType.TICKET_RESOLVED or event.data.get("decision") == "dismiss":
+            status = str(event.data.get("status", "dismissed")).replace("_", " ")
+            await self.approvals.void_for_closed_ticket(
+                str(event.data["ticket_id"]), f"its ticket is {status}"
+            )
+
+
+def _open_orchestrator_webhook(settings: Settings) -> OrchestratorWebhook | None:
+    escalation = settings.health_monitoring.intervention.escalation
+    if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
+        return None
+    secret = orchestrators_secret(settings.health_monitoring)
+    api = str(settings.alerting.console_url)
+    return OrchestratorWebhook(escalation.webhook_url, api=api, secret=secret)
+
+
+def _open_respawn_webhook(
+    settings: Settings, store: Store, own_respawner: RuntimeRespawner
+) -> RespawnWebhook | None:
+    health = settings.health_monitoring
+    if health.recovery.webhook_url is None:
+        return None
+    secret = respawners_secret(health)
+    return RespawnWebhook(health.recovery.webhook_url, store, local=own_respawner, secret=secret)

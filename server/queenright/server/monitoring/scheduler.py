@@ -1,0 +1,94 @@
+"""The scheduler: deadlines of workers, tickets and interventions, and a sweep over all as a safety net."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.ticket_service import TicketService
+from queenright.runtime.events import Clock
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.monitoring.pipeline import EventPipeline
+from queenright.server.monitoring.remediation import Remediation
+
+_log = logging.getLogger(__name__)
+
+_MAX_SLEEP_SECONDS: Final = 1.0
+_MIN_SLEEP_SECONDS: Final = 0.02
+
+_OVERSLEPT_SECONDS: Final = 30.0
+"""A sleep of a second that takes this long means that nothing was received meanwhile."""
+
+_JUMP_SECONDS: Final = 5.0
+"""Wall and monotonic clock that part by this much between two ticks: the clock jumped or the host slept."""
+
+_SWEEP_BATCH: Final = 500
+"""Workers evaluated between two turns of the loop in a sweep: about 5 ms."""
+
+_DUE_BATCH: Final = 200
+"""Workers past a deadline that are evaluated between two turns of the loop: about 20 ms."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Scheduler:
+    """Acts on deadlines. Belongs to one event loop."""
+
+    pipeline: EventPipeline
+    monitor: HealthMonitor
+    tickets: TicketService
+    remediation: Remediation
+    metrics: ServiceMetrics
+    clock: Clock
+
+    async def run_deadlines(self) -> None:
+        """Act on every deadline that has passed; wake at the next one, after a second at the latest."""
+        offset = self.clock() - time.monotonic()
+        while True:
+            slept_from = time.monotonic()
+            await asyncio.sleep(self._pause())
+            now, monotonic = self.clock(), time.monotonic()
+            jumped, slept = now - monotonic - offset, monotonic - slept_from
+            offset = now - monotonic
+            if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
+                # Only the sleep counts: a turn that takes long is a slow database, not a jump.
+                self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
+            try:
+                await self.pipeline.advance(now, _DUE_BATCH)
+                await self.tickets.settle(now)
+                await self.remediation.advance(now)
+            except Exception:
+                _log.exception("cannot act on a deadline, retrying at the next tick")
+
+    def handle_clock_jump(self, now: float, by: float) -> None:
+        """Correct every age for a jump of the clock by ``by`` seconds."""
+        self.monitor.handle_clock_jump(now)
+        self.remediation.handle_clock_jump(now, by)
+        self.pipeline.arrivals.record_clock_jump(now - by, now)
+
+    def _pause(self) -> float:
+        parts = (self.monitor, self.tickets, self.remediation)
+        deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
+        if not deadlines:
+            return _MAX_SLEEP_SECONDS
+        return min(max(min(deadlines) - self.clock(), _MIN_SLEEP_SECONDS), _MAX_SLEEP_SECONDS)
+
+    async def run_sweeps(self) -> None:
+        """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""
+        while True:
+            began = time.perf_counter()
+            try:
+                evaluated = await self.sweep()
+                self.metrics.swept(evaluated, time.perf_counter() - began)
+                await self.remediation.check_all()
+            except Exception:
+                _log.exception("sweep failed, retrying at the next interval")
+                self.metrics.swept(0, time.perf_counter() - began, failed=True)
+            await asyncio.sleep(self.monitor.settings.health_check.interval_seconds)
+
+    async def sweep(self) -> int:
+        """Evaluate every worker once; return how many were evaluated."""
+        return await self.pipeline.sweep(_SWEEP_BATCH)

@@ -1,0 +1,50 @@
+"""A run that its guard holds: no stall while judge and interventions have their time."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.deadlines import ladder_seconds
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+LIMIT = ladder_seconds(HealthSettings()) + HealthSettings().stall.idle_seconds
+
+
+@pytest.mark.parametrize("data", [{}, {"finding": "doom_loop"}])
+def test_hold_that_never_ends_stalls(data: dict[str, str]) -> None:
+    """Its process was killed, or it does not end holds by itself; it may have no other finding."""
+    script = WorkerScript().start()
+    script.event(EventType.WORKER_WAITING, {"reason": "held", **data})
+
+    script.silence(LIMIT - 1)
+    assert script.finding(FindingKind.STALL) is None
+    script.silence(1)
+
+    stall = script.finding(FindingKind.STALL)
+    assert stall is not None
+    assert stall.severity is Severity.CRITICAL
+    assert "held by its guard" in stall.evidence
+
+
+def test_released_hold_is_no_stall() -> None:
+    script = WorkerScript().start()
+    script.event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
+    script.silence(LIMIT)
+    script.event(EventType.WORKER_WAITING, {"reason": None})
+
+    assert script.finding(FindingKind.STALL) is None
+
+
+def test_hold_follows_a_rename() -> None:
+    script = WorkerScript().start()
+    script.event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
+    script.silence(LIMIT - 10)
+    script.event(EventType.AGENT_RENAMED, {"agent_id": "scout", "session_id": "c-1"}, after=0.0)
+    script.agent, script.session = "scout", "c-1"
+
+    script.silence(10)
+
+    assert script.finding(FindingKind.STALL) is not None

@@ -1,0 +1,48 @@
+"""
+Play the story, then keep everything running: ``python -m tools.story FOLDER``.
+
+One line of JSON says where things are once all has happened. It ends with the standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from tools.story.plot import play
+from tools.story.provider import Provider, warm
+from tools.story.stage import stage
+
+
+async def main(folder: Path) -> None:
+    """Play, say where, wait."""
+    provider = Provider()
+    listener = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
+    os.environ |= {
+        "OPENAI_API_KEY": "none",
+        "OPENAI_API_BASE": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    await warm()
+    async with listener, stage(folder) as on:
+        since = time.time()
+        await play(on)
+        where = {
+            "prometheus": f"{on.prometheus_url}/api/v1",
+            "alertmanager": on.alertmanager_url,
+            "service_url": on.running.url,
+            "since": since,
+            "until": time.time(),
+        }
+        sys.stdout.write(json.dumps(where) + "\n")
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.read)
+        await provider.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
