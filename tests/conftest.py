@@ -53,6 +53,8 @@ _WITH_LITELLM = {
     "judge/test_models.py",
     "runtime/test_agent_models.py",
     "runtime/test_litellm_provider.py",
+    "server/test_config_check.py",
+    "server/test_demo.py",
 }
 
 

@@ -2,8 +2,8 @@
 What `make test` leaves to `make test-slow`, with the seconds that each takes on two busy cores.
 
 Each has a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
-rules instead of a simulated day or week, some of the recorded clients and frameworks instead of all, SQLite
-instead of PostgreSQL where the store is only used.
+rules instead of a simulated day or week, the names in the queries of the dashboards instead of their data,
+some of the recorded clients and frameworks instead of all, SQLite instead of PostgreSQL except for the store.
 
 ``python -m tests.slow`` prints the table of CONTRIBUTING.md.
 """
@@ -72,6 +72,7 @@ POSTGRES: Final = frozenset(
 CLIENTS_SECONDS: Final = 59
 FRAMEWORKS_SECONDS: Final = 370
 POSTGRES_SECONDS: Final = 120
+STORY_SECONDS: Final = 70
 
 _CLIENTS: Final = "clients/test_matrix.py"
 _FRAMEWORKS: Final = "frameworks/test_frameworks.py"
@@ -82,6 +83,8 @@ def is_slow(file: str, item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     name = item.nodeid.removeprefix("tests/")
     if not SLOW.keys().isdisjoint({file, name.partition("[")[0], name}) or "newest" in parameters.values():
+        return True
+    if "story" in getattr(item, "fixturenames", ()):
         return True
     if parameters.get("database_url") == "postgresql":
         return file not in POSTGRES
@@ -99,6 +102,7 @@ def render_table() -> str:
         files[what] = files.get(what, 0) + seconds
     files[f"`{_FRAMEWORKS}`, all but {len(FRAMEWORKS)} frameworks"] = FRAMEWORKS_SECONDS
     files[f"`{_CLIENTS}`, all but {len(CLIENTS)} client"] = CLIENTS_SECONDS
+    files["`observed/`, all that a fleet with Prometheus is asked"] = STORY_SECONDS
     files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
     lines = [f"| {what} | {seconds} |" for what, seconds in sorted(files.items(), key=lambda row: -row[1])]
     return "\n".join(["| slow tests | seconds |", "| --- | --- |", *lines])

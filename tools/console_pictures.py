@@ -35,8 +35,8 @@ def main() -> int:
         return 1
     ticket = tickets[0]
     values = {
-        "agent": ticket["worker_agent_id"],
-        "session": ticket["worker_session_id"],
+        "agent": ticket["agent_id"],
+        "session": ticket["session_id"],
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

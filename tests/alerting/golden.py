@@ -68,7 +68,7 @@ def cases() -> list[Case]:
     critical = ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
     medium = ticket(severity=Severity.MEDIUM)
     low = [
-        ticket(severity=Severity.LOW, worker_agent_id=agent, ticket_id=f"ticket-{agent}")
+        ticket(severity=Severity.LOW, agent_id=agent, ticket_id=f"ticket-{agent}")
         for agent in ("drone", "forager", "nurse")
     ]
     over = critical.model_copy(
@@ -83,7 +83,7 @@ def cases() -> list[Case]:
         update={"reminders": 1, "notified_at": T0, "bumped_at": T0 + 3600},
     )
     hostile = ticket(
-        worker_agent_id="a<!here>&b",
+        agent_id="a<!here>&b",
         queen_model="some/<model>",
         judge_model="other/`model`",
         analysis=_HOSTILE * 3,
@@ -92,7 +92,7 @@ def cases() -> list[Case]:
     )
     storm = [
         ticket(
-            worker_agent_id=f"bee-{n:02}",
+            agent_id=f"bee-{n:02}",
             ticket_id=f"ticket-{n:02}",
             storm_id="storm-1",
             severity=Severity.MEDIUM if n % 3 == 2 else Severity.CRITICAL,

@@ -17,8 +17,8 @@ T0 = 1_800_000_000.0
 def ticket(**changes: Any) -> EscalationTicket:
     """A ticket that the queen has just approved."""
     values: dict[str, Any] = {
-        "worker_agent_id": "researcher",
-        "worker_session_id": "session-1",
+        "agent_id": "researcher",
+        "session_id": "session-1",
         "worker_node_id": "search",
         "worker_graph_id": "graph",
         "incarnation_id": "one",

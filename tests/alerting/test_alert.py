@@ -112,7 +112,7 @@ def test_links_are_filled_and_quoted() -> None:
         trace_url="https://t.example/{trace_id}",
         runbook_url="https://wiki.example/rb/",
     )
-    annotations = annotations_for(ticket(worker_agent_id="a b&c=d", trace_id="0af7"), settings)
+    annotations = annotations_for(ticket(agent_id="a b&c=d", trace_id="0af7"), settings)
     assert annotations["dashboard_url"] == "https://g.example/d/a?var-agent=a%20b%26c%3Dd"
     assert annotations["trace_url"] == "https://t.example/0af7"
     assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
@@ -127,7 +127,7 @@ def test_name_is_escaped_in_a_link(odd: str) -> None:
         trace_url="https://t.example/{session_id}/{trace_id}",
         runbook_url="https://wiki.example/rb",
     )
-    one = ticket(worker_agent_id=odd, worker_session_id=odd, ticket_id=odd, trace_id=odd)
+    one = ticket(agent_id=odd, session_id=odd, ticket_id=odd, trace_id=odd)
 
     links = annotations_for(one, settings)
 

@@ -143,7 +143,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path, store: Store) 
 
 
 def of(agent: str, **changes: object) -> EscalationTicket:
-    return ticket(worker_agent_id=agent, ticket_id=f"ticket-{agent}", **changes)
+    return ticket(agent_id=agent, ticket_id=f"ticket-{agent}", **changes)
 
 
 async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> None:

@@ -107,7 +107,7 @@ async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: Serve
 async def test_only_so_many_are_read(make_post: MakePost, store: Store, limit: int) -> None:
     post = make_post()
     for number in range(5):
-        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"agent-{number}"))
+        await post.say(ticket(ticket_id=f"t{number}", agent_id=f"agent-{number}"))
 
     found = await read(store, limit)
 

@@ -144,7 +144,7 @@ async def test_clock_set_back_after_a_rise_keeps_the_alert_ending(
 async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost, peer: ServedPeer) -> None:
     """B123: the earlier session has recovered, and its alert waits for no further session."""
     post = make_post(peer.url)
-    other = ticket(ticket_id="ticket-2", worker_session_id="two")
+    other = ticket(ticket_id="ticket-2", session_id="two")
     gone = other.model_copy(update={"status": TicketStatus.WORKER_GONE})
     await post.say(ticket())
     for given, hold in ((other, 0.0), (gone, 600.0)):
@@ -187,7 +187,7 @@ async def test_rise_of_one_ticket_of_an_incident_leaves_no_other_without_an_aler
     post = make_post(peer.url)
     tickets = {
         "ticket-1": ticket(severity=Severity.MEDIUM),
-        "ticket-2": ticket(ticket_id="ticket-2", worker_session_id="two", severity=Severity.MEDIUM),
+        "ticket-2": ticket(ticket_id="ticket-2", session_id="two", severity=Severity.MEDIUM),
     }
     [other] = tickets.keys() - {riser}
     await post.say(tickets["ticket-1"])
@@ -232,7 +232,7 @@ async def test_replaced_alert_held_by_another_ticket_is_not_resolved_again(
     """B122: regardless of what ended before."""
     post = make_post(peer.url)
     lesser = {"severity": Severity.MEDIUM}
-    other = ticket(ticket_id="t2", worker_session_id="s2", **lesser)
+    other = ticket(ticket_id="t2", session_id="s2", **lesser)
     await post.say(ticket(**lesser))
     await post.store.transact(
         lambda conn: enqueue(conn, other, post.settings, post.now, earlier_tickets=["ticket-1"])
@@ -288,12 +288,12 @@ async def test_page_is_not_delayed_by_a_peer_without_start_time(
     peer.peer.asked_for_status.clear()
     peer.peer.status_allowed.clear()
     post.now += 60
-    await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
+    await post.say(ticket(ticket_id="t2", agent_id="writer"))
     running = asyncio.create_task(post.outbox.run())
     try:
         await until(lambda: len(peer.peer.alerts) == 1, "the page is posted")
         await until(peer.peer.asked_for_status.is_set, "the peer is asked when it was started")
-        await post.say(ticket(ticket_id="t3", worker_agent_id="reviewer"))
+        await post.say(ticket(ticket_id="t3", agent_id="reviewer"))
         post.outbox.wake()
         await until(lambda: len(peer.peer.alerts) == 2, "the page decided meanwhile is posted")
     finally:
@@ -349,7 +349,7 @@ async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     """B123: a life that was killed keeps its ticket; those after it cost the outbox nothing for that."""
     post = make_post(peer.url)
     await post.say(ticket())
-    other = ticket(ticket_id="t2", worker_session_id="s2")
+    other = ticket(ticket_id="t2", session_id="s2")
     await post.store.transact(
         lambda conn: enqueue(conn, other, post.settings, post.now, earlier_tickets=["ticket-1"])
     )
@@ -392,7 +392,7 @@ async def test_clock_set_back_does_not_undo_a_resolve(
     await post.deliver(after=1)
 
     assert not firing(peer.peer.alerts[-1], post.now)
-    second = ticket(ticket_id="t2", worker_session_id="s2")
+    second = ticket(ticket_id="t2", session_id="s2")
     joined = await post.store.read(lambda conn: find_joined(conn, second, ["ticket-1"], post.now))
     assert joined is None
 
@@ -423,7 +423,7 @@ async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, p
     post = make_post(peer.url)
     peer.peer.status = 503
     for number in range(5):
-        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"agent-{number}"))
+        await post.say(ticket(ticket_id=f"t{number}", agent_id=f"agent-{number}"))
     for _ in range(40):
         await post.deliver(after=90)
 
@@ -641,8 +641,8 @@ async def test_refused_alert_is_dropped_and_does_not_block_others(
 ) -> None:
     post = make_post(peer.url)
     peer.peer.refuses = {"bad"}
-    await post.say(ticket(ticket_id="t1", worker_agent_id="bad"))
-    await post.say(ticket(ticket_id="t2", worker_agent_id="good"))
+    await post.say(ticket(ticket_id="t1", agent_id="bad"))
+    await post.say(ticket(ticket_id="t2", agent_id="good"))
     for _ in range(5):
         await post.deliver(after=10)
 
@@ -653,7 +653,7 @@ async def test_refused_alert_is_dropped_and_does_not_block_others(
     assert (refused["ticket_ids"], refused["error"]) == (["t1"], "400 a label is wrong")
     [failed] = [e for e in post.events if e.type is EventType.NOTIFICATION_FAILED]
     assert failed.data["final"] is True
-    await post.say(ticket(ticket_id="t1", worker_agent_id="bad", **RESOLVED))
+    await post.say(ticket(ticket_id="t1", agent_id="bad", **RESOLVED))
     await post.deliver()
     await post.deliver()
     assert post.outbox.status()["active"] == 1
@@ -664,7 +664,7 @@ async def test_rows_of_ended_incarnations_are_closed(make_post: MakePost, peer: 
     post = make_post(peer.url)
 
     async def say(number: int, **changes: Any) -> None:
-        one = ticket(ticket_id=f"t{number}", worker_session_id=f"s{number}", **changes)
+        one = ticket(ticket_id=f"t{number}", session_id=f"s{number}", **changes)
         earlier = [f"t{number - 1}"]
         await post.store.transact(
             lambda conn: enqueue(
@@ -718,8 +718,8 @@ async def test_two_sessions_of_an_earlier_version_are_one_alert_until_both_have_
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     post = make_post(peer.url)
-    first = {"ticket_id": "t1", "worker_session_id": "s1"}
-    second = {"ticket_id": "t2", "worker_session_id": "s2"}
+    first = {"ticket_id": "t1", "session_id": "s1"}
+    second = {"ticket_id": "t2", "session_id": "s2"}
     await post.say(ticket(**first))
     await post.say(ticket(**second))
     await post.store.transact(without_ticket_label)
@@ -763,7 +763,7 @@ async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: Se
     assert post.outbox.status()["pending"] == 0
     count = len(peer.peer.posts)
     await post.say(ticket(**RESOLVED))
-    await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
+    await post.say(ticket(ticket_id="t2", agent_id="writer"))
     await post.deliver(after=0.5)
 
     assert len(peer.peer.posts) == count
@@ -896,14 +896,14 @@ async def test_second_round_reads_only_changes(
     monkeypatch.setattr("queenright.alerting.outbox.read_changed", counting)
     post = make_post(peer.url)
     for number in range(20):
-        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"bee-{number}"))
+        await post.say(ticket(ticket_id=f"t{number}", agent_id=f"bee-{number}"))
     await post.deliver()
     await post.deliver(after=9)
     read.clear()
 
     await post.deliver(after=9)
-    await post.say(ticket(ticket_id="t20", worker_agent_id="bee-20"))
-    await post.say(ticket(ticket_id="t3", worker_agent_id="bee-3", **RESOLVED))
+    await post.say(ticket(ticket_id="t20", agent_id="bee-20"))
+    await post.say(ticket(ticket_id="t3", agent_id="bee-3", **RESOLVED))
     await post.deliver()
 
     assert read == [0, 2]

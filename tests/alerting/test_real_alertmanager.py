@@ -13,7 +13,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRejectedE
 from queenright.alerting.callbacks.alertmanager import parse_notification
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.webhook import parse_webhook
 from queenright.health.findings import Severity
@@ -40,7 +40,7 @@ def fleet(**labels: str) -> list[PostedAlert]:
 
 async def send(
     alertmanager: RealAlertmanager, alerts: list[PostedAlert], marker: str, *, least: int = 1
-) -> list[Message]:
+) -> list[RecordedMessage]:
     """
     Send alerts, then one of ``marker``; return what was received of the former once that has come.
 
@@ -54,14 +54,14 @@ async def send(
     await alertmanager.until(lambda: any(marker in m.title for m in received), marker)
     await client.aclose()
 
-    def others() -> list[Message]:
+    def others() -> list[RecordedMessage]:
         return [m for m in received if marker not in m.title]
 
     await alertmanager.until(lambda: len(others()) >= least, f"{least} messages")
     return others()
 
 
-def by(messages: object, channel: str, status: str) -> list[Message]:
+def by(messages: object, channel: str, status: str) -> list[RecordedMessage]:
     return [m for m in messages if (m.channel, m.status) == (channel, status)]  # type: ignore[attr-defined]  # a deque
 
 

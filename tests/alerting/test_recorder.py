@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 
 SLACK = {"attachments": [{"title": "a is in a loop.", "text": "why", "color": "danger"}]}
 PAGE = {
@@ -92,7 +92,7 @@ async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder:
 
 
 async def test_latest_messages_are_kept_and_reported() -> None:
-    lines: list[Message] = []
+    lines: list[RecordedMessage] = []
     recorder = Recorder(lines.append)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(recorder), base_url="http://r") as http:
         for number in range(205):

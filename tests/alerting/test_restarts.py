@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
@@ -60,7 +60,7 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
         async with people() as everybody:
             received = everybody.recorder.received
 
-            def of(channel: str) -> list[Message]:
+            def of(channel: str) -> list[RecordedMessage]:
                 return [m for m in received if m.channel == channel]
 
             slow = configure(tmp_path / "slow", everybody, group_interval="10m")
@@ -70,7 +70,7 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
                 await say(store, first, ticket_id="t1", status=status)
             assert len(received) == 2
             async with real_alertmanager(tmp_path, everybody, version, port=port) as second:
-                await say(store, second, ticket_id="t2", worker_session_id="session-2")
+                await say(store, second, ticket_id="t2", session_id="session-2")
                 await second.until(lambda: len(of("pagerduty")) == 3, "the first's end and the second ticket")
                 await second.until(
                     lambda: any(m.status == "firing" for m in of("slack")[1:]), "the second ticket in Slack"
@@ -132,7 +132,7 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
         "severity": Severity.MEDIUM,
         "status": TicketStatus.WORKER_GONE,
     }
-    joins: dict[str, Any] = {"ticket_id": "t2", "worker_session_id": "session-2", "earlier_tickets": ["t1"]}
+    joins: dict[str, Any] = {"ticket_id": "t2", "session_id": "session-2", "earlier_tickets": ["t1"]}
     start = time.time() - 7200
     reminded = joins | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
     with reserve_port() as port:

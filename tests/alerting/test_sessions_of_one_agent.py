@@ -17,7 +17,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.callbacks.alertmanager import dedup_key
 from queenright.alerting.notification import alert_key
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
@@ -40,7 +40,7 @@ class Line:
     deliver_at: Callable[[float], Awaitable[float]]
     """Deliver what is due at a time, in seconds since the epoch."""
 
-    def messages_on(self, channel: str, status: str) -> list[Message]:
+    def messages_on(self, channel: str, status: str) -> list[RecordedMessage]:
         return [m for m in self.alertmanager.recorder.received if (m.channel, m.status) == (channel, status)]
 
     async def flush(self, marker: str) -> None:
@@ -64,7 +64,7 @@ async def line(alertmanager: RealAlertmanager, store: Store) -> AsyncIterator[Li
 
     async def write(session: int, **changes: Any) -> None:
         more = {name: changes.pop(name) for name in ("earlier_tickets", "hold_seconds") if name in changes}
-        values = {"worker_session_id": f"session-{session}", "ticket_id": f"ticket-{session}", **changes}
+        values = {"session_id": f"session-{session}", "ticket_id": f"ticket-{session}", **changes}
         await store.transact(lambda conn: enqueue(conn, ticket(**values), settings, time.time(), **more))
         await outbox.deliver_due(time.time())
 
@@ -209,5 +209,5 @@ async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line:
 
 def _known(conn: Connection, sessions: Iterable[int]) -> None:
     for n in sessions:
-        one = ticket(ticket_id=f"ticket-{n}", worker_session_id=f"session-{n}", fingerprint=f"{n:032}")
+        one = ticket(ticket_id=f"ticket-{n}", session_id=f"session-{n}", fingerprint=f"{n:032}")
         insert_ticket(conn, one)

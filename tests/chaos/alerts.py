@@ -22,7 +22,7 @@ from typing import Any
 
 from queenright.alerting.config import render_alertmanager
 from queenright.alerting.files import templates_folder
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
@@ -176,7 +176,7 @@ async def under_fire(folder: Path, *, kills: int, seed: int, database: str | Non
     """
     program = find_program("alertmanager")
     assert program is not None, "this needs the alertmanager program: `make test` fetches it"
-    began, chance, messages = time.monotonic(), Random(seed), list[Message]()
+    began, chance, messages = time.monotonic(), Random(seed), list[RecordedMessage]()
     recorder = Recorder(messages.append)
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
     async with contextlib.AsyncExitStack() as stack:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from queenright.alerting.alertmanager import AlertmanagerClient, PostedAlert
 from queenright.alerting.notification import Notification, alert_key
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.health.event_log import read_events
 from queenright.health.store import Store
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
@@ -40,7 +40,7 @@ class Fire:
     settings: Settings
     ways: list[FaultyProxy]
     ports: list[int]
-    messages: list[Message]
+    messages: list[RecordedMessage]
     recorder: Recorder
     peer_timeout: float
     """How long the second Alertmanager waits for the first, in seconds."""
@@ -204,7 +204,7 @@ def _count_messages(kept: StoredAlerts, fire: Fire) -> Messages:
     return result
 
 
-def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:
+def _incidents(messages: list[RecordedMessage]) -> dict[str, list[tuple[str, str]]]:
     """Return what PagerDuty was told of each ticket: incident and status. All here is critical."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     tickets: dict[str, str] = {}
@@ -218,7 +218,7 @@ def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def is_allowed_repeat(fire: Fire, before: Message, message: Message, keys: set[str]) -> bool:
+def is_allowed_repeat(fire: Fire, before: RecordedMessage, message: RecordedMessage, keys: set[str]) -> bool:
     """
     Whether an Alertmanager said once more, for all it knew, what another had told people.
 
@@ -257,7 +257,7 @@ def _fires(taken: ForwardedPost) -> bool:
     return _ms(taken.alert["endsAt"]) > taken.at * 1000
 
 
-def _sender(message: Message, ports: list[int]) -> int:
+def _sender(message: RecordedMessage, ports: list[int]) -> int:
     """Return the port of the Alertmanager whose message it is: the link to its silences has it."""
     body = json.dumps(message.body)
     return next(port for port in ports if f":{port}/#/" in body)

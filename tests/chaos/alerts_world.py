@@ -27,7 +27,7 @@ _LONGEST = 300.0
 
 
 @dataclass
-class Bee:
+class SimulatedWorker:
     """A worker: it is well, or loops; it ends, and begins another session."""
 
     agent: str
@@ -40,7 +40,7 @@ class Bees:
     """The events of the workers. Events that a run did not acknowledge are sent to the next one again."""
 
     def __init__(self, chance: Random) -> None:
-        self.all = [Bee(f"bee{n}") for n in range(BEES)]
+        self.all = [SimulatedWorker(f"bee{n}") for n in range(BEES)]
         self.ago = HOUR
         """How far the clock of everybody is behind the real one, in seconds."""
         self.batch: dict[str, Any] | None = None
@@ -51,52 +51,60 @@ class Bees:
         """Return what is to be told next, as a line."""
         if self.batch is None:
             self._batches += 1
-            events = [event for bee in self.all for event in self._lives(bee)]
+            events = [event for worker in self.all for event in self._lives(worker)]
             self.batch = {"n": self._batches, "events": events}
         return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
 
     def turn(self) -> None:
         """Change one worker's situation."""
-        bee = self._chance.choice(self.all)
-        if bee.began and self._chance.random() < 0.15:
-            bee.number, bee.began, bee.loops = bee.number + 1, False, False
+        worker = self._chance.choice(self.all)
+        if worker.began and self._chance.random() < 0.15:
+            worker.number, worker.began, worker.loops = worker.number + 1, False, False
         else:
-            bee.loops = not bee.loops
+            worker.loops = not worker.loops
 
     def only(self, looping: Collection[int]) -> None:
         """Let these loop from now on, and the others be well."""
-        for place, bee in enumerate(self.all):
-            bee.loops = place in looping
+        for place, worker in enumerate(self.all):
+            worker.loops = place in looping
 
-    def _lives(self, bee: Bee) -> list[dict[str, Any]]:
+    def _lives(self, worker: SimulatedWorker) -> list[dict[str, Any]]:
         lines = []
-        if not bee.began:
-            bee.began = True
-            if bee.number > 1:
-                lines.append(self._event(bee, EventType.EXECUTION_COMPLETED, bee.number - 1))
-            lines.append(self._event(bee, EventType.EXECUTION_STARTED, framework="test", start_records=True))
-        verdict = "RETRY" if bee.loops else "ACCEPT"
-        calls = [self._call(bee) for _ in range(3)]
-        return [*lines, *calls, self._event(bee, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict)]
+        if not worker.began:
+            worker.began = True
+            if worker.number > 1:
+                lines.append(self._event(worker, EventType.EXECUTION_COMPLETED, worker.number - 1))
+            lines.append(
+                self._event(worker, EventType.EXECUTION_STARTED, framework="test", start_records=True)
+            )
+        verdict = "RETRY" if worker.loops else "ACCEPT"
+        calls = [self._call(worker) for _ in range(3)]
+        return [
+            *lines,
+            *calls,
+            self._event(worker, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict),
+        ]
 
-    def _call(self, bee: Bee) -> dict[str, Any]:
-        seen = "b" * 16 if bee.loops else f"{self._ids:016x}"
+    def _call(self, worker: SimulatedWorker) -> dict[str, Any]:
+        seen = "b" * 16 if worker.loops else f"{self._ids:016x}"
         call: dict[str, Any] = {
             "tool": "search",
             "turn": str(self._ids),
             "args_hash": "a" * 16,
             "result_hash": seen,
         }
-        return self._event(bee, EventType.TOOL_CALL_COMPLETED, outcome="ok", **call)
+        return self._event(worker, EventType.TOOL_CALL_COMPLETED, outcome="ok", **call)
 
-    def _event(self, bee: Bee, type_: EventType, number: int = 0, **data: Any) -> dict[str, Any]:
+    def _event(
+        self, worker: SimulatedWorker, type_: EventType, number: int = 0, **data: Any
+    ) -> dict[str, Any]:
         self._ids += 1
-        session = f"{bee.agent}-{number or bee.number}"
+        session = f"{worker.agent}-{number or worker.number}"
         return {
             "id": f"w{self._ids}",
             "type": type_.value,
             "time": time.time() - self.ago,
-            "agent_id": bee.agent,
+            "agent_id": worker.agent,
             "session_id": session,
             "incarnation_id": session,
             "node_id": "search",

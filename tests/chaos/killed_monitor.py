@@ -40,7 +40,7 @@ INTERVAL = 600.0
 
 
 @dataclass
-class Bee:
+class SimulatedWorker:
     """A worker: what it does next is in its mood."""
 
     agent: str
@@ -76,7 +76,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now = 1_700_000_000.0
-        self.bees = {f"bee{n}": Bee(f"bee{n}") for n in range(WORKERS)}
+        self.bees = {f"bee{n}": SimulatedWorker(f"bee{n}") for n in range(WORKERS)}
         self.heard = ActionLog()
         self.batch: dict[str, Any] | None = None
         self._ids = 0
@@ -86,60 +86,61 @@ class World:
         """Return what is to be told next: what was not acknowledged, else something new."""
         if self.batch is None:
             self.now += self.random.choice((1.0, 30.0, 240.0, 300.0, 600.0, 900.0))
-            events = [event for bee in self.bees.values() for event in self._lives(bee)]
+            events = [event for worker in self.bees.values() for event in self._lives(worker)]
             self._batches += 1
             self.batch = {"n": self._batches, "now": self.now, "events": events}
         return json.dumps(self.batch) + "\n"
 
-    def _lives(self, bee: Bee) -> list[dict[str, Any]]:
+    def _lives(self, worker: SimulatedWorker) -> list[dict[str, Any]]:
         dice = self.random.random()
-        if bee.mood in ("new", "finished"):
-            bee.number += 1
-            bee.incarnation = f"{bee.session}-first"
-            bee.mood, bee.nudged = "well", []
-            return [self._began(bee)]
-        if bee.mood == "reborn":
-            bee.mood = "well"
-            return [self._began(bee), *self._step(bee)]
-        if bee.mood == "well":
+        if worker.mood in ("new", "finished"):
+            worker.number += 1
+            worker.incarnation = f"{worker.session}-first"
+            worker.mood, worker.nudged = "well", []
+            return [self._began(worker)]
+        if worker.mood == "reborn":
+            worker.mood = "well"
+            return [self._began(worker), *self._step(worker)]
+        if worker.mood == "well":
             if dice < 0.25:
-                bee.mood = "hangs"
+                worker.mood = "hangs"
             elif dice < 0.35:
-                bee.mood = "loops"
+                worker.mood = "loops"
             elif dice < 0.42:
-                bee.mood = "gone"
-                return [self._event(bee, EventType.EXECUTION_FAILED, error_type="OSError")]
+                worker.mood = "gone"
+                return [self._event(worker, EventType.EXECUTION_FAILED, error_type="OSError")]
             elif dice < 0.47:
-                bee.mood = "finished"
-                return [self._event(bee, EventType.EXECUTION_COMPLETED)]
-            return self._step(bee)
-        if bee.mood == "loops":
+                worker.mood = "finished"
+                return [self._event(worker, EventType.EXECUTION_COMPLETED)]
+            return self._step(worker)
+        if worker.mood == "loops":
             call = {"tool": "t", "args_hash": "a", "result_hash": "b"}
             return [
-                self._event(bee, EventType.TOOL_CALL_COMPLETED, **call, turn=f"{self._ids}") for _ in range(3)
+                self._event(worker, EventType.TOOL_CALL_COMPLETED, **call, turn=f"{self._ids}")
+                for _ in range(3)
             ]
-        if bee.mood == "gone" and dice < 0.02:
-            bee.mood = "new"  # its people begin something else
+        if worker.mood == "gone" and dice < 0.02:
+            worker.mood = "new"  # its people begin something else
         return []
 
-    def _began(self, bee: Bee) -> dict[str, Any]:
+    def _began(self, worker: SimulatedWorker) -> dict[str, Any]:
         # Every other task may be begun again from its start; what fails of the rest is left to its people.
-        facts = {"start_records": True, "repeatable": bee.number % 2 == 0}
-        return self._event(bee, EventType.EXECUTION_STARTED, **facts)
+        facts = {"start_records": True, "repeatable": worker.number % 2 == 0}
+        return self._event(worker, EventType.EXECUTION_STARTED, **facts)
 
-    def _step(self, bee: Bee) -> list[dict[str, Any]]:
-        bee.nudged = []
-        return [self._event(bee, EventType.STEP_COMPLETED, verdict="ACCEPT")]
+    def _step(self, worker: SimulatedWorker) -> list[dict[str, Any]]:
+        worker.nudged = []
+        return [self._event(worker, EventType.STEP_COMPLETED, verdict="ACCEPT")]
 
-    def _event(self, bee: Bee, type_: EventType, **data: Any) -> dict[str, Any]:
+    def _event(self, worker: SimulatedWorker, type_: EventType, **data: Any) -> dict[str, Any]:
         self._ids += 1
         return {
             "id": f"w{self._ids}",
             "type": type_.value,
             "time": self.now,
-            "agent_id": bee.agent,
-            "session_id": bee.session,
-            "incarnation_id": bee.incarnation,
+            "agent_id": worker.agent,
+            "session_id": worker.session,
+            "incarnation_id": worker.incarnation,
             "node_id": "n",
             "data": data,
         }
@@ -175,39 +176,39 @@ class World:
         elif what and what[3] != "-":
             self.heard.recoveries.add(what[3])
 
-    def _is_it(self, bee: Bee, session: str, incarnation: str) -> bool:
-        return (bee.session, bee.incarnation) == (session, incarnation)
+    def _is_it(self, worker: SimulatedWorker, session: str, incarnation: str) -> bool:
+        return (worker.session, worker.incarnation) == (session, incarnation)
 
     def _nudged(self, nudge_id: str, agent: str, session: str, incarnation: str) -> None:
-        bee, log = self.bees[agent], self.heard
+        worker, log = self.bees[agent], self.heard
         log.nudges[nudge_id] += 1
-        if not self._is_it(bee, session, incarnation):
-            log.wrong.append(f"nudge {nudge_id} for {session}/{incarnation}, {agent} is {bee.incarnation}")
+        if not self._is_it(worker, session, incarnation):
+            log.wrong.append(f"nudge {nudge_id} for {session}/{incarnation}, {agent} is {worker.incarnation}")
             return
-        for other, at in bee.nudged:
+        for other, at in worker.nudged:
             if self.now - at < INTERVAL:
                 log.wrong.append(f"{agent} was nudged twice within an interval: {other}, {nudge_id}")
-        bee.nudged.append((nudge_id, self.now))
-        if bee.mood in ("hangs", "loops") and self.random.random() < 0.15:
-            bee.mood = "well"
+        worker.nudged.append((nudge_id, self.now))
+        if worker.mood in ("hangs", "loops") and self.random.random() < 0.15:
+            worker.mood = "well"
 
     def _terminated(self, intervention_id: str, agent: str, session: str, incarnation: str) -> None:
-        bee, log = self.bees[agent], self.heard
+        worker, log = self.bees[agent], self.heard
         log.ended[intervention_id] = (agent, session, incarnation)
-        if not self._is_it(bee, session, incarnation):
-            log.wrong.append(f"{session}/{incarnation} was terminated, {agent} is {bee.incarnation}")
+        if not self._is_it(worker, session, incarnation):
+            log.wrong.append(f"{session}/{incarnation} was terminated, {agent} is {worker.incarnation}")
             return
-        bee.mood = "gone"
+        worker.mood = "gone"
 
     def _respawned(
         self, attempt: str, agent: str, session: str, old: str, incarnation: str, checkpoint: str
     ) -> None:
-        bee, log = self.bees[agent], self.heard
-        if bee.session != session:
+        worker, log = self.bees[agent], self.heard
+        if worker.session != session:
             return  # its people have begun something else, and told nobody
-        if bee.mood == "finished" or checkpoint != "c1":
-            log.wrong.append(f"{session} was brought back from {checkpoint}, it is {bee.mood}")
-        bee.incarnation, bee.mood, bee.nudged = incarnation, "reborn", []
+        if worker.mood == "finished" or checkpoint != "c1":
+            log.wrong.append(f"{session} was brought back from {checkpoint}, it is {worker.mood}")
+        worker.incarnation, worker.mood, worker.nudged = incarnation, "reborn", []
 
 
 class Monitor:

@@ -31,7 +31,7 @@ from queenright.health import event_log
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.control import Delivery, Stopped
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
@@ -143,8 +143,12 @@ class MonitorRun:
     def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:
         enqueue(conn, ticket, AlertingSettings(), ticket.updated_at)
 
-    async def _orchestrate(self, question: Escalation) -> Answer | None:
-        return Answer(decision="terminate", reason="it hangs") if hash(question.escalation_id) % 2 else None
+    async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
+        return (
+            EscalationAnswer(decision="terminate", reason="it hangs")
+            if hash(question.escalation_id) % 2
+            else None
+        )
 
     async def load(self, now: float) -> None:
         """Know again what was, as the service does at its start."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from queenright.alerting.notification import alert_key
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.settings import Settings
 from tests.chaos.alerts_compared import Fire, is_allowed_repeat
 from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost
@@ -26,12 +26,14 @@ def forwarded_post(at: float, *, ended: bool = False, began: float = BEGAN) -> F
     )
 
 
-def message_at(port: int, at: float, status: str) -> Message:
+def message_at(port: int, at: float, status: str) -> RecordedMessage:
     body = {"attachments": [{"url": f"http://bee:{port}/#/silences/new"}]}
-    return Message(time=at, channel="slack", status=status, title="bee", text="", path="", body=body)
+    return RecordedMessage(time=at, channel="slack", status=status, title="bee", text="", path="", body=body)
 
 
-def excused(at_a: list[ForwardedPost], at_b: list[ForwardedPost], before: Message, message: Message) -> bool:
+def excused(
+    at_a: list[ForwardedPost], at_b: list[ForwardedPost], before: RecordedMessage, message: RecordedMessage
+) -> bool:
     ways = [FaultyProxy(1, A), FaultyProxy(2, B)]
     for way, posts in zip(ways, (at_a, at_b), strict=True):
         way.taken = posts

@@ -61,4 +61,4 @@ async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_left_to
     assert back - left, "those with a checkpoint are brought back, however many agents crash"
     assert dropped - back, "those without one, whose tasks are not repeatable, are not begun again"
     assert not (dropped & left)
-    assert {ticket.worker_session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= left
+    assert {ticket.session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= left

@@ -69,7 +69,7 @@ async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
 
 
 def ticket_of(running: Running, agent: str) -> str:
-    [found] = [t for t in running.service.tickets.open_tickets() if t.worker_agent_id == agent]
+    [found] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
     return found.ticket_id
 
 

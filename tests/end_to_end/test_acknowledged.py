@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets import EscalationTicket
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running
@@ -51,7 +51,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         yield found
 
 
-def messages(running: Running, channel: str, agent: str) -> list[Message]:
+def messages(running: Running, channel: str, agent: str) -> list[RecordedMessage]:
     recorder = running.service.recorder
     assert recorder is not None
     return [one for one in recorder.received if one.channel == channel and agent in one.title]
@@ -62,7 +62,7 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
     await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
         await until(lambda channel=channel: messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    [ticket] = [one for one in running.service.tickets.open_tickets() if one.worker_agent_id == agent]
+    [ticket] = [one for one in running.service.tickets.open_tickets() if one.agent_id == agent]
     [page] = messages(running, "pagerduty", agent)
     return ticket, page.body["dedup_key"]
 

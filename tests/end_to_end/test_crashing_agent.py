@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.notification import list_notifications
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets import EscalationTicket
 from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import Settings, load_settings
@@ -40,10 +40,10 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 
 def tickets(running: Running) -> dict[str, EscalationTicket]:
-    return {one.worker_session_id: one for one in running.service.tickets.open_tickets()}
+    return {one.session_id: one for one in running.service.tickets.open_tickets()}
 
 
-def pages(running: Running) -> list[Message]:
+def pages(running: Running) -> list[RecordedMessage]:
     assert running.service.recorder is not None
     return [one for one in running.service.recorder.received if one.channel == "pagerduty"]
 

@@ -54,7 +54,7 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
             seconds=180,
         )
         tickets = (await http.get(f"{running.url}/api/tickets?limit=100")).json()["tickets"]
-        agents = {one.worker_agent_id for one in service.tickets.open_tickets()}
+        agents = {one.agent_id for one in service.tickets.open_tickets()}
         channels = Counter(one.channel for one in recorder.received if one.status == "firing")
 
     assert len(agents) == CROWD

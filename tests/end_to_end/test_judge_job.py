@@ -176,8 +176,8 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
 
     assert {health.vitals.agent_id for health in first.workers} == {LOOPS, WAITS, IS_WELL}
     [ticket] = first.tickets
-    assert ticket.worker_agent_id == LOOPS
-    assert ticket.worker_session_id.startswith("workers/127.0.0.1:")
+    assert ticket.agent_id == LOOPS
+    assert ticket.session_id.startswith("workers/127.0.0.1:")
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.severity is Severity.CRITICAL
     assert ticket.status is TicketStatus.INTERVENING
@@ -291,7 +291,7 @@ async def test_unavailable_tempo_loses_evidence_and_no_ticket(steady: Stack, tmp
 
     seen = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
 
-    assert [ticket.worker_agent_id for ticket in seen.tickets] == [LOOPS]
+    assert [ticket.agent_id for ticket in seen.tickets] == [LOOPS]
 
 
 async def test_unreachable_prometheus_is_not_a_healthy_fleet(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     ran = (result, nobody, well, no_selector, no_model, away)
     assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
     [line] = result.stdout.splitlines()
-    assert json.loads(line)["worker_agent_id"] == LOOPS
+    assert json.loads(line)["agent_id"] == LOOPS
     assert "1 worker, 0 tickets" in well.stdout
     assert "no workers found" in nobody.stderr
     assert "--selector" in no_selector.stderr
@@ -359,7 +359,7 @@ def test_lost_targets_close_no_ticket(stack: Stack, tmp_path: Path) -> None:
     assert "1 without metrics" in ran[1].stderr
     assert other.exit_code == 1, "who is there, though not chosen, has not ended"
 
-    target = json.loads(ran[0].stdout)["worker_session_id"]
+    target = json.loads(ran[0].stdout)["session_id"]
     stack.lose_its_targets()
     gone = once(tmp_path, *at, "--gone", target)
     assert "0 tickets, 0 dismissed, 1 closed" in gone.stderr

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.judge import wording
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -27,7 +27,7 @@ def received(running: Running) -> Counter[tuple[str, str]]:
     return Counter((message.channel, message.status) for message in recorder.received)
 
 
-def message(recorder: Recorder | None, channel: str, status: str) -> Message:
+def message(recorder: Recorder | None, channel: str, status: str) -> RecordedMessage:
     assert recorder is not None
     [found] = [m for m in recorder.received if (m.channel, m.status) == (channel, status)]
     return found
@@ -54,13 +54,13 @@ def settings(settings: Settings, links: dict[str, str]) -> Settings:
     return settings.model_copy(update={"alerting": settings.alerting.model_copy(update=links)})
 
 
-def links_in_slack(message: Message) -> dict[str, str]:
+def links_in_slack(message: RecordedMessage) -> dict[str, str]:
     [attachment] = message.body["attachments"]
     buttons = {button["text"]: button["url"] for button in attachment["actions"]}
     return buttons | {word: url for url, word in re.findall(r"<([^|<>]+)\|(\w+)>", message.text)}
 
 
-def links_in_pagerduty(message: Message) -> dict[str, str]:
+def links_in_pagerduty(message: RecordedMessage) -> dict[str, str]:
     return {link["text"]: link["href"] for link in message.body["links"]}
 
 
@@ -97,13 +97,13 @@ async def test_looping_agent_is_one_page_and_one_resolve(
     assert recorder is not None
     assert list(recorder.refused) == []
     assert stderr == ""
-    assert ticket.worker_agent_id == agent
+    assert ticket.agent_id == agent
     assert ticket.kind.value == "doom_loop"
     assert agent in ticket.analysis
     assert re.fullmatch("[0-9a-f]{32}", ticket.trace_id)
     assert (ticket_page.status_code, runbook_page.status_code) == (200, 200)
     # It is over: the page says what was wrong, and no longer what to do about it.
-    advice = wording.advice(ticket.kind, agent, ticket.worker_session_id)
+    advice = wording.advice(ticket.kind, agent, ticket.session_id)
     assert ticket.analysis.endswith(advice)
     assert ticket.analysis.removesuffix(advice).strip() in html.unescape(ticket_page.text)
     assert "QueenrightIntervention" in runbook_page.text
@@ -127,7 +127,7 @@ async def test_looping_agent_is_one_page_and_one_resolve(
         assert agent in payload["summary"]
         details = {name: str(text).strip() for name, text in payload["custom_details"].items()}
         assert details["analysis"] in slack.text
-        assert details["suggested_action"] == wording.advice(ticket.kind, agent, ticket.worker_session_id)
+        assert details["suggested_action"] == wording.advice(ticket.kind, agent, ticket.session_id)
         assert details["ticket"] == ticket.ticket_id
         assert pagerduty.body["client_url"] == expected["Ticket"]
         assert links_in_pagerduty(pagerduty).keys() == expected.keys() | {"Silence"}

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.alerting.recorder import Message
+from queenright.alerting.recorder import RecordedMessage
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running
 from tests.end_to_end.conftest import serving_with_alertmanager
@@ -85,7 +85,7 @@ async def send(running: Running, kind: dict[str, str], **options: Any) -> None:
     assert answer.json() == {}
 
 
-def received(running: Running, *, about: str = "") -> list[Message]:
+def received(running: Running, *, about: str = "") -> list[RecordedMessage]:
     """Return the messages that people got about all of them, or those that name one agent in their title."""
     assert running.service.recorder is not None
     shared = " is failing: "
@@ -141,7 +141,7 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
         statuses = [one.status for one in received(running) if one.channel == channel]
         assert statuses[-1] == "resolved", statuses
         assert statuses.count("resolved") == 1, statuses
-    assert left.worker_agent_id == "looper"
+    assert left.agent_id == "looper"
     assert left.storm_id != cause
     assert {one.status for one in received(running, about="looper")} == {"firing"}
 

@@ -248,7 +248,7 @@ class _Measuring:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICKET_SECONDS):
                 while not any(  # noqa: ASYNC110  # there is no event for it
-                    one.kind in kinds and (one.worker_agent_id, one.worker_session_id) in keys
+                    one.kind in kinds and (one.agent_id, one.session_id) in keys
                     for one in self._service.tickets.open_tickets()
                 ):
                     await asyncio.sleep(0.02)

@@ -84,7 +84,7 @@ async def _seed(running: Running, folder: Path, words: str) -> None:
         await http.get("/api/agents/researcher/instructions", params=LIFE)
         await http.post("/api/agents/researcher/nudge", json={"message": "Try other words."})
     await service.agents.load(folder / "examples" / AGENT.name)
-    ticket = next(t for t in service.tickets.open_tickets() if t.worker_agent_id == "researcher")
+    ticket = next(t for t in service.tickets.open_tickets() if t.agent_id == "researcher")
     worker = service.monitor.get("researcher")
     if worker is not None:
         await service.approvals.request(worker, ticket_id=ticket.ticket_id, reason="It loops.", by="queen")

@@ -9,7 +9,7 @@ from typing import Any
 
 from queenright.health.findings import HealthState
 from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
@@ -88,7 +88,7 @@ class Acting:
         self.hands = FakeControl()
         self.recovery = FakeRecovery()
         self.questions: list[Escalation] = []
-        self.answer: Answer | None = None
+        self.answer: EscalationAnswer | None = None
         self._numbers = itertools.count(1)
         self._incarnations: dict[str, str] = {}
         self.monitor = HealthMonitor(given)
@@ -122,7 +122,7 @@ class Acting:
     def ids(self) -> str:
         return f"id{next(self._numbers):06d}"
 
-    async def _orchestrate(self, question: Escalation) -> Answer | None:
+    async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
         self.questions.append(question)
         return self.answer
 

@@ -17,14 +17,14 @@ async def main(url: str, where: str) -> None:
     async def dies() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    hive = Asking(Store.open(url))
-    await hive.get_stuck()
-    request = await hive.ask()
+    fleet = Asking(Store.open(url))
+    await fleet.get_stuck()
+    request = await fleet.ask()
     if where == "before":
-        hive.cut = dies
+        fleet.cut = dies
     else:
-        hive.hands.waits = dies
-    await hive.approvals.approve(request.approval_id, by="ada")
+        fleet.hands.waits = dies
+    await fleet.approvals.approve(request.approval_id, by="ada")
 
 
 if __name__ == "__main__":

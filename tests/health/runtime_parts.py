@@ -18,7 +18,7 @@ from tests.runtime.conftest import FakeTime
 from tests.runtime.node_parts import sets
 
 
-class Bee:
+class HeldModel:
     """Gathers at once; makes honey once it is let, and thinks until then. What it was shown is kept."""
 
     name = "bee"
@@ -43,7 +43,7 @@ class Bee:
         return "\n".join(message.content for message in self.shown[-1])
 
 
-def hive(*, repeatable: bool = False, **second: object) -> GraphSpec:
+def two_node_graph(*, repeatable: bool = False, **second: object) -> GraphSpec:
     more = {"output_keys": ("honey",), **second}
     return GraphSpec(
         id="hive",
@@ -62,7 +62,7 @@ class Colony:
 
     def __init__(self, path: Path, time: FakeTime, *, model: object | None = None, **second: object) -> None:
         self.path, self.time = path, time
-        self.bee = Bee()
+        self.held_model = HeldModel()
         self.events: list[AgentEvent] = []
         self.runtime = AgentRuntime(
             bus=EventBus(on_publish=self.events.extend),
@@ -72,13 +72,14 @@ class Colony:
             sleep=time.sleep,
             disk=time.disk,
         )
-        self.runtime.add_graph(hive(**second), model=model or self.bee, agent_id="bee", primary=True)  # type: ignore[arg-type]
+        graph, model = two_node_graph(**second), model or self.held_model  # type: ignore[arg-type]
+        self.runtime.add_graph(graph, model=model, agent_id="bee", primary=True)  # type: ignore[arg-type]
 
     async def begin(self) -> Target:
         """Begin a run, and return it when its second node thinks."""
         await self.runtime.start()
         run = await self.runtime.trigger("start", {"message": "Make honey."})
-        await self.bee.thinking.wait()
+        await self.held_model.thinking.wait()
         await self.time.settle()
         return self.target(run)
 

@@ -21,7 +21,7 @@ from queenright.health.settings import BreakerSettings, CircuitBreakerSettings, 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 
 
-class Hive:
+class Service:
     """A registry, its clock, and what it told."""
 
     def __init__(self, overrides: dict[str, Any] | None = None, **more: Any) -> None:
@@ -51,13 +51,13 @@ class Hive:
     ],
 )
 def test_breaker_name_has_kind_agent_and_target(words: tuple[str, ...], name: str) -> None:
-    hive = Hive()
+    service = Service()
 
-    breaker = hive.registry.get(*words)
+    breaker = service.registry.get(*words)
 
     assert breaker.name == name
-    assert hive.registry.get(*words) is breaker
-    status = hive.registry.status(name)
+    assert service.registry.get(*words) is breaker
+    status = service.registry.status(name)
     assert (status.kind, status.agent_id, status.target) == (*words, "", "")[:3]
 
 
@@ -71,11 +71,11 @@ def test_breaker_name_round_trips(agent: str, target: str) -> None:
 @pytest.mark.parametrize("kind", ["", "a:b"])
 def test_invalid_kind_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="kind must be a word without a colon"):
-        Hive().registry.get(kind)
+        Service().registry.get(kind)
 
 
 def test_the_most_special_settings_count() -> None:
-    hive = Hive(
+    service = Service(
         {
             "tool_execution": {"failure_threshold": 5},
             "tool_execution:bee": {"failure_threshold": 6},
@@ -85,7 +85,7 @@ def test_the_most_special_settings_count() -> None:
     )
 
     thresholds = [
-        hive.registry.get(*words).status.threshold
+        service.registry.get(*words).status.threshold
         for words in (
             ("tool_execution", "bee", "search"),
             ("tool_execution", "ant", "search"),
@@ -116,105 +116,105 @@ def test_breaker_settings_of_the_requirements_are_valid_as_written() -> None:
 
 
 def test_call_needs_permission_of_all_parents_and_reports_to_all() -> None:
-    hive = Hive()
+    service = Service()
     host = "external_api::api.example.com"
 
     def endpoint(name: str) -> Any:
-        return hive.registry.get("external_api", "bee", name, parents=[host])
+        return service.registry.get("external_api", "bee", name, parents=[host])
 
     for name in ("one", "two", "three"):
         endpoint(name).admit().record_failure("no route")
 
-    assert hive.registry.status(host).state is OPEN
-    assert [status.failures for status in hive.registry.all()] == [3, 1, 1, 1]
+    assert service.registry.status(host).state is OPEN
+    assert [status.failures for status in service.registry.all()] == [3, 1, 1, 1]
     with pytest.raises(CircuitOpenError, match=r"'external_api::api\.example\.com' is open"):
         endpoint("four").admit()
-    assert hive.registry.status("external_api:bee:four").failures == 0
+    assert service.registry.status("external_api:bee:four").failures == 0
 
 
 def test_refusal_by_a_parent_uses_no_probe_of_its_child() -> None:
-    hive = Hive({"external_api::host": {"recovery_timeout_seconds": 600}})
-    hive.trip("external_api", "bee", "one", parents=["external_api::host"])
-    hive.now += 60
+    service = Service({"external_api::host": {"recovery_timeout_seconds": 600}})
+    service.trip("external_api", "bee", "one", parents=["external_api::host"])
+    service.now += 60
 
     with pytest.raises(CircuitOpenError, match="host"):
-        hive.registry.get("external_api", "bee", "one", parents=["external_api::host"]).admit()
+        service.registry.get("external_api", "bee", "one", parents=["external_api::host"]).admit()
 
-    assert hive.registry.status("external_api:bee:one").state is OPEN
-    assert hive.registry.get("external_api", "bee", "one").parents  # given once, they stay
+    assert service.registry.status("external_api:bee:one").state is OPEN
+    assert service.registry.get("external_api", "bee", "one").parents  # given once, they stay
 
 
 def test_breaker_cannot_be_its_own_parent() -> None:
     with pytest.raises(ValueError, match="'recovery:bee' cannot be its own parent"):
-        Hive().registry.get("recovery", "bee", parents=["recovery:bee"])
+        Service().registry.get("recovery", "bee", parents=["recovery:bee"])
 
 
 def test_b73_reset_by_name_closes_and_unknown_name_gets_suggestions() -> None:
     """B73: an operator resets a breaker by its name."""
-    hive = Hive()
-    hive.trip("tool_execution", "bee", "search")
+    service = Service()
+    service.trip("tool_execution", "bee", "search")
 
     with pytest.raises(BreakerNotFoundError, match="did you mean 'tool_execution:bee:search'"):
-        hive.registry.reset("tool_execution:bee:serch", "anna")
-    status = hive.registry.reset("tool_execution:bee:search", "anna", "password=hunter2hunter2")
+        service.registry.reset("tool_execution:bee:serch", "anna")
+    status = service.registry.reset("tool_execution:bee:search", "anna", "password=hunter2hunter2")
 
     assert (status.state, status.failures) == (CLOSED, 0)
-    assert hive.changes[-1].status.reason.startswith("reset by anna: password=")
-    assert "hunter2" not in hive.changes[-1].status.reason
+    assert service.changes[-1].status.reason.startswith("reset by anna: password=")
+    assert "hunter2" not in service.changes[-1].status.reason
     with pytest.raises(BreakerNotFoundError, match="list them: queenright breakers"):
-        Hive().registry.status("what")
+        Service().registry.status("what")
 
 
 def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
     """B73: what follows from an open breaker ends when its time is over, whether anybody calls or not."""
-    hive = Hive({"recovery": {"recovery_timeout_seconds": 100}})
-    assert hive.registry.next_deadline() is None
-    hive.trip("recovery", "bee")
-    hive.trip("tool_execution", "bee", "search")
+    service = Service({"recovery": {"recovery_timeout_seconds": 100}})
+    assert service.registry.next_deadline() is None
+    service.trip("recovery", "bee")
+    service.trip("tool_execution", "bee", "search")
 
-    assert hive.registry.next_deadline() == 60
-    assert hive.registry.half_open_if_due() == 0
-    hive.now += 60
-    assert hive.registry.half_open_if_due() == 1
+    assert service.registry.next_deadline() == 60
+    assert service.registry.half_open_if_due() == 0
+    service.now += 60
+    assert service.registry.half_open_if_due() == 1
 
-    assert hive.registry.status("tool_execution:bee:search").state is HALF_OPEN
-    assert hive.registry.next_deadline() == 40
+    assert service.registry.status("tool_execution:bee:search").state is HALF_OPEN
+    assert service.registry.next_deadline() == 40
 
 
 def test_beyond_capacity_idle_closed_breakers_are_forgotten_first() -> None:
-    hive = Hive(capacity=4)
-    hive.trip("recovery", "open")
-    hive.registry.get("recovery", "counted").admit().record_failure("x")
-    hive.registry.get("recovery", "old")
-    hive.registry.get("recovery", "young")
-    hive.registry.get("recovery", "old")
+    service = Service(capacity=4)
+    service.trip("recovery", "open")
+    service.registry.get("recovery", "counted").admit().record_failure("x")
+    service.registry.get("recovery", "old")
+    service.registry.get("recovery", "young")
+    service.registry.get("recovery", "old")
 
-    hive.registry.get("recovery", "new")
+    service.registry.get("recovery", "new")
 
-    assert sorted(status.agent_id for status in hive.registry.all()) == ["counted", "new", "old", "open"]
+    assert sorted(status.agent_id for status in service.registry.all()) == ["counted", "new", "old", "open"]
 
 
 def test_open_breakers_are_bounded_and_forgotten_ones_published() -> None:
-    hive = Hive(capacity=10)
+    service = Service(capacity=10)
 
     for n in range(30):
-        hive.trip("recovery", f"bee{n}")
+        service.trip("recovery", f"bee{n}")
 
-    assert len(hive.registry.all()) == 10
-    assert hive.registry.status("recovery:bee29").state is OPEN
-    gone = [change for change in hive.changes if change.status.state is CLOSED]
+    assert len(service.registry.all()) == 10
+    assert service.registry.status("recovery:bee29").state is OPEN
+    gone = [change for change in service.changes if change.status.state is CLOSED]
     assert [change.status.agent_id for change in gone] == [f"bee{n}" for n in range(20)]
     assert "10 " in gone[0].status.reason
-    hive.now += 60
-    assert hive.registry.half_open_if_due() == 10
+    service.now += 60
+    assert service.registry.half_open_if_due() == 10
 
 
 def test_breakers_that_are_not_closed_are_listed_first() -> None:
-    hive = Hive()
-    hive.registry.get("recovery", "ant")
-    hive.trip("recovery", "wasp")
+    service = Service()
+    service.registry.get("recovery", "ant")
+    service.trip("recovery", "wasp")
 
-    assert [status.name for status in hive.registry.all()] == ["recovery:wasp", "recovery:ant"]
+    assert [status.name for status in service.registry.all()] == ["recovery:wasp", "recovery:ant"]
 
 
 @given(
@@ -226,25 +226,25 @@ def test_breakers_that_are_not_closed_are_listed_first() -> None:
 def test_paged_breaker_lists_of_agents_equal_the_whole_list(
     asked: list[tuple[str, str, bool]], size: int
 ) -> None:
-    hive = Hive(capacity=5)
+    service = Service(capacity=5)
     pages = []
     for agent, target, trips in asked:
-        pages.append(hive.registry.get("tool_execution", agent, target))
+        pages.append(service.registry.get("tool_execution", agent, target))
         if trips:
-            hive.trip("tool_execution", agent, target)
+            service.trip("tool_execution", agent, target)
     for breaker in pages:  # forgotten ones come back when they change
         if breaker.state is CLOSED:
             while breaker.state is CLOSED:
                 breaker.admit().record_failure("x")
             break
-    known = {status.name: status for status in hive.registry.all()}
+    known = {status.name: status for status in service.registry.all()}
 
     for agent in ("bee", "wasp", "", "ant", "nobody"):
-        mine = {status.name: status for status in hive.registry.of_agent(agent)}
+        mine = {status.name: status for status in service.registry.of_agent(agent)}
         assert mine == {name: one for name, one in known.items() if one.agent_id == agent}
     for only_open in (False, True):
         paged, after = [], ""
-        while page := hive.registry.page(size, after=after, only_open=only_open):
+        while page := service.registry.page(size, after=after, only_open=only_open):
             assert len(page) <= size
             paged += page
             after = page[-1].name

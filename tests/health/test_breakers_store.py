@@ -27,7 +27,7 @@ SEARCH = ("tool_execution", "bee", "search")
 NAME = "tool_execution:bee:search"
 
 
-class Hive:
+class Service:
     """A service with breakers on a database; it can be started again, after any time."""
 
     def __init__(self, url: str, time: FakeTime) -> None:
@@ -73,20 +73,20 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(database_url: str) -> AsyncIterator[Hive]:
-    hive = Hive(database_url, FakeTime())
-    await hive.start()
-    yield hive
-    await hive.stop()
+async def service(database_url: str) -> AsyncIterator[Service]:
+    service = Service(database_url, FakeTime())
+    await service.start()
+    yield service
+    await service.stop()
 
 
-async def test_change_is_published_once_row_and_event_are_durable(hive: Hive) -> None:
-    await hive.trip()
+async def test_change_is_published_once_row_and_event_are_durable(service: Service) -> None:
+    await service.trip()
 
-    assert await hive.rows() == {NAME: "open"}
-    [event] = await hive.logged()
-    assert hive.published == [event]
-    assert (event.agent_id, event.session_id, event.time) == ("bee", "", hive.time.now)
+    assert await service.rows() == {NAME: "open"}
+    [event] = await service.logged()
+    assert service.published == [event]
+    assert (event.agent_id, event.session_id, event.time) == ("bee", "", service.time.now)
     assert event.data == {
         "name": NAME,
         "kind": "tool_execution",
@@ -95,97 +95,97 @@ async def test_change_is_published_once_row_and_event_are_durable(hive: Hive) ->
         "reason": "3 failures in a row, the last: OSError: no route",
         "failures": 3,
     }
-    assert (await hive.store.read(verify)).ok
+    assert (await service.store.read(verify)).ok
 
 
-async def test_a_breaker_that_closes_leaves_no_row(hive: Hive) -> None:
-    await hive.trip()
-    await hive.time.advance(60)
+async def test_a_breaker_that_closes_leaves_no_row(service: Service) -> None:
+    await service.trip()
+    await service.time.advance(60)
 
-    hive.registry.get(*SEARCH).admit().record_success()
-    await hive.settled()
+    service.registry.get(*SEARCH).admit().record_success()
+    await service.settled()
 
-    assert await hive.rows() == {}
-    assert [event.data["to"] for event in await hive.logged()] == ["open", "half_open", "closed"]
+    assert await service.rows() == {}
+    assert [event.data["to"] for event in await service.logged()] == ["open", "half_open", "closed"]
 
 
 @pytest.mark.parametrize(("jump", "left"), [(0.0, 40.0), (-1e6, 60.0), (1e6, 0.0)])
 async def test_open_breaker_keeps_its_remaining_timeout_after_a_restart(
-    hive: Hive, jump: float, left: float
+    service: Service, jump: float, left: float
 ) -> None:
     """However the wall clock is set meanwhile: never for longer than one time-out."""
-    await hive.trip()
-    await hive.stop()
-    await hive.time.advance(20)
-    hive.wall_jump = jump
+    await service.trip()
+    await service.stop()
+    await service.time.advance(20)
+    service.wall_jump = jump
 
-    await hive.start()
+    await service.start()
 
-    status = hive.registry.status(NAME)
+    status = service.registry.status(NAME)
     assert (status.state, status.failures, status.agent_id, status.target) == (OPEN, 3, "bee", "search")
-    assert status.half_open_at == pytest.approx(hive.time.now + jump + left)
-    assert hive.registry.next_deadline() == pytest.approx(left)
+    assert status.half_open_at == pytest.approx(service.time.now + jump + left)
+    assert service.registry.next_deadline() == pytest.approx(left)
     if left:
         with pytest.raises(CircuitOpenError, match="no route"):
-            hive.registry.get(*SEARCH).admit()
-        await hive.time.advance(left)
-    hive.registry.get(*SEARCH).admit().record_success()
-    await hive.settled()
-    assert await hive.rows() == {}
+            service.registry.get(*SEARCH).admit()
+        await service.time.advance(left)
+    service.registry.get(*SEARCH).admit().record_success()
+    await service.settled()
+    assert await service.rows() == {}
 
 
-async def test_half_open_breaker_admits_a_probe_after_a_restart(hive: Hive) -> None:
-    await hive.trip()
-    await hive.time.advance(60)
-    hive.registry.get(*SEARCH).admit()  # nobody will hear of it
-    await hive.settled()
-    await hive.stop()
+async def test_half_open_breaker_admits_a_probe_after_a_restart(service: Service) -> None:
+    await service.trip()
+    await service.time.advance(60)
+    service.registry.get(*SEARCH).admit()  # nobody will hear of it
+    await service.settled()
+    await service.stop()
 
-    await hive.start()
+    await service.start()
 
-    assert hive.registry.status(NAME).state is HALF_OPEN
-    hive.registry.get(*SEARCH).admit()
+    assert service.registry.status(NAME).state is HALF_OPEN
+    service.registry.get(*SEARCH).admit()
     with pytest.raises(CircuitOpenError):
-        hive.registry.get(*SEARCH).admit()
+        service.registry.get(*SEARCH).admit()
 
 
-async def test_changes_made_in_threads_are_written_too(hive: Hive) -> None:
+async def test_changes_made_in_threads_are_written_too(service: Service) -> None:
     def work(n: int) -> None:
         for _ in range(3):
-            hive.registry.get("recovery", f"bee{n}").admit().record_failure("x")
+            service.registry.get("recovery", f"bee{n}").admit().record_failure("x")
 
     await asyncio.gather(*(asyncio.to_thread(work, n) for n in range(20)))
-    await hive.settled()
+    await service.settled()
 
-    assert await hive.rows() == {f"recovery:bee{n}": "open" for n in range(20)}
-    assert len(hive.published) == 20
+    assert await service.rows() == {f"recovery:bee{n}": "open" for n in range(20)}
+    assert len(service.published) == 20
 
 
-async def test_b73_an_operator_s_reset_is_durable(hive: Hive) -> None:
+async def test_b73_an_operator_s_reset_is_durable(service: Service) -> None:
     """B73: a breaker that was reset by hand is closed after a restart too, and the log says by whom."""
-    await hive.trip()
+    await service.trip()
 
-    hive.registry.reset(NAME, "anna")
-    await hive.settled()
-    await hive.stop()
-    await hive.start()
+    service.registry.reset(NAME, "anna")
+    await service.settled()
+    await service.stop()
+    await service.start()
 
-    assert hive.registry.all() == []
-    assert (await hive.logged())[-1].data["reason"] == "reset by anna"
+    assert service.registry.all() == []
+    assert (await service.logged())[-1].data["reason"] == "reset by anna"
 
 
-async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
+async def test_b73_open_breaker_finding_ends_without_calls(service: Service) -> None:
     """B73: failing while it is open, degraded after its timeout, and healthy with progress."""
     monitor = HealthMonitor(HealthSettings())
-    waking = asyncio.create_task(hive.breakers.run())
+    waking = asyncio.create_task(service.breakers.run())
 
     def state(type_: EventType | None = None, **data: Any) -> HealthState:
-        published, hive.published = hive.published, []
+        published, service.published = service.published, []
         if type_ is not None:
             published.append(
                 AgentEvent(
                     type=type_,
-                    time=hive.time.now,
+                    time=service.time.now,
                     agent_id="bee",
                     session_id="s",
                     incarnation_id="i",
@@ -193,20 +193,20 @@ async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
                 )
             )
         for event in published:
-            monitor.apply(event, hive.time.now)
+            monitor.apply(event, service.time.now)
         worker = monitor.get("bee", "s")
         assert worker is not None
         return worker.state
 
     assert state(EventType.EXECUTION_STARTED, start_records=True) is HealthState.HEALTHY
-    await hive.trip()
-    await hive.time.advance(59)
-    assert hive.registry.status(NAME).state is OPEN
+    await service.trip()
+    await service.time.advance(59)
+    assert service.registry.status(NAME).state is OPEN
     assert state() is HealthState.FAILING
-    await hive.time.advance(2)
-    await hive.settled()
+    await service.time.advance(2)
+    await service.settled()
 
-    assert await hive.rows() == {NAME: "half_open"}
+    assert await service.rows() == {NAME: "half_open"}
     assert state() is HealthState.DEGRADED
     assert state(EventType.STEP_COMPLETED, verdict="ACCEPT") is HealthState.HEALTHY
     waking.cancel()
@@ -214,50 +214,50 @@ async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
 
 
 async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_afterwards(
-    hive: Hive, caplog: pytest.LogCaptureFixture
+    service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B76: a store that is away for an hour holds up no call, and loses no change."""
-    change(hive.url, "ALTER TABLE breakers RENAME TO away")
+    change(service.url, "ALTER TABLE breakers RENAME TO away")
     for n in range(5):
         for _ in range(3):
-            hive.registry.get("recovery", f"bee{n}").admit().record_failure("x")
+            service.registry.get("recovery", f"bee{n}").admit().record_failure("x")
     for _ in range(120):
-        await hive.time.advance(30)
-        while hive.store.depth:
+        await service.time.advance(30)
+        while service.store.depth:
             await asyncio.to_thread(lambda: None)
-    assert hive.published == []
+    assert service.published == []
     assert caplog.text.count("changes of circuit breakers wait to be written") == 1
 
-    change(hive.url, "ALTER TABLE away RENAME TO breakers")
-    await hive.time.advance(30)
-    await hive.settled()
+    change(service.url, "ALTER TABLE away RENAME TO breakers")
+    await service.time.advance(30)
+    await service.settled()
 
-    assert await hive.rows() == {f"recovery:bee{n}": "open" for n in range(5)}
-    assert [event.agent_id for event in hive.published] == [f"bee{n}" for n in range(5)]
+    assert await service.rows() == {f"recovery:bee{n}": "open" for n in range(5)}
+    assert [event.agent_id for event in service.published] == [f"bee{n}" for n in range(5)]
 
 
-async def test_close_writes_waiting_changes(hive: Hive) -> None:
+async def test_close_writes_waiting_changes(service: Service) -> None:
     for _ in range(3):
-        hive.registry.get(*SEARCH).admit().record_failure("x")
+        service.registry.get(*SEARCH).admit().record_failure("x")
 
-    await hive.breakers.close()
+    await service.breakers.close()
 
-    assert await hive.rows() == {NAME: "open"}
-    assert len(hive.published) == 1
+    assert await service.rows() == {NAME: "open"}
+    assert len(service.published) == 1
 
 
-async def test_unreadable_row_is_skipped(hive: Hive, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_row_is_skipped(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     bodies = ["nonsense", "{}", "[]", json.dumps({"name": "x", "state": "ajar"})]
 
     def work(conn: Connection) -> None:
         for n, body in enumerate(bodies):
             conn.execute(insert(BREAKERS).values(name=f"b{n}", state="open", updated_at=1.0, body=body))
 
-    await hive.store.transact(work)
-    await hive.trip()
-    await hive.stop()
+    await service.store.transact(work)
+    await service.trip()
+    await service.stop()
 
-    await hive.start()
+    await service.start()
 
-    assert [status.name for status in hive.registry.all()] == [NAME]
+    assert [status.name for status in service.registry.all()] == [NAME]
     assert caplog.text.count("cannot be read and starts closed") == 4

@@ -22,7 +22,7 @@ DAY = 86_400.0
 STARTED, HEARTBEAT = EventType.EXECUTION_STARTED, EventType.AGENT_HEARTBEAT
 
 
-class Hive:
+class Service:
     """A monitor and the tickets of its workers, on a clock of their own."""
 
     def __init__(self, url: str) -> None:
@@ -85,69 +85,71 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(database_url: str) -> AsyncIterator[Hive]:
-    hive = Hive(database_url)
-    yield hive
-    await hive.store.close()
+async def service(database_url: str) -> AsyncIterator[Service]:
+    service = Service(database_url)
+    yield service
+    await service.store.close()
 
 
 @pytest.mark.parametrize("about", [{"heartbeat_interval": 300.0}, {}], ids=["beats", "no-heartbeats"])
-async def test_ticket_of_a_dead_worker_is_resolved_by_a_person(hive: Hive, about: dict[str, Any]) -> None:
-    ticket = await hive.killed(**about)
+async def test_ticket_of_a_dead_worker_is_resolved_by_a_person(
+    service: Service, about: dict[str, Any]
+) -> None:
+    ticket = await service.killed(**about)
     assert ticket.severity == "critical"
 
-    resolved = await hive.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
+    resolved = await service.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
 
     assert (resolved.status, resolved.closed_reason) == (TicketStatus.RESOLVED, "ada: killed on purpose")
-    assert hive.told[-1].status is TicketStatus.RESOLVED, "the page ends"
-    assert hive.worker.vitals.status is SessionStatus.UNKNOWN
-    assert hive.worker.findings == ()
-    assert not hive.worker.state.in_trouble
+    assert service.told[-1].status is TicketStatus.RESOLVED, "the page ends"
+    assert service.worker.vitals.status is SessionStatus.UNKNOWN
+    assert service.worker.findings == ()
+    assert not service.worker.state.in_trouble
 
 
-async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(hive: Hive) -> None:
-    ticket = await hive.killed(heartbeat_interval=300.0)
+async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(service: Service) -> None:
+    ticket = await service.killed(heartbeat_interval=300.0)
     dead_since = 1_000_000.0 + 600.0
 
-    await hive.passes(dead_since + DAY - 1 - hive.now)
-    assert hive.tickets.get(ticket.ticket_id) in hive.tickets.open_tickets()
-    await hive.passes(1)
+    await service.passes(dead_since + DAY - 1 - service.now)
+    assert service.tickets.get(ticket.ticket_id) in service.tickets.open_tickets()
+    await service.passes(1)
 
-    closed = hive.tickets.get(ticket.ticket_id)
+    closed = service.tickets.get(ticket.ticket_id)
     assert closed is not None
     assert closed.status == TicketStatus.WORKER_GONE
-    assert (hive.worker.vitals.status, hive.worker.vitals.ended_at) == (
+    assert (service.worker.vitals.status, service.worker.vitals.ended_at) == (
         SessionStatus.UNKNOWN,
         dead_since + DAY,
     )
 
 
-async def test_ticket_of_a_live_worker_cannot_be_resolved(hive: Hive) -> None:
+async def test_ticket_of_a_live_worker_cannot_be_resolved(service: Service) -> None:
     """It hangs, and its heartbeats come: stopping it is the way out."""
-    hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
-    hive.tell(EventType.STEP_STARTED)
-    await hive.passes(300)
-    hive.tell(HEARTBEAT)
-    await hive.passes(300)
-    hive.tell(HEARTBEAT)
-    ticket = await hive.raised()
+    service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
+    service.tell(EventType.STEP_STARTED)
+    await service.passes(300)
+    service.tell(HEARTBEAT)
+    await service.passes(300)
+    service.tell(HEARTBEAT)
+    ticket = await service.raised()
 
     with pytest.raises(TicketStatusError, match="queenright terminate bee"):
-        await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ada")
-    assert hive.worker.vitals.ended_at is None
+        await service.tickets.resolve(ticket.ticket_id, "tired of it", by="ada")
+    assert service.worker.vitals.ended_at is None
 
 
 @pytest.mark.parametrize("close", ["resolve", "dismiss"])
-async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(hive: Hive, close: str) -> None:
+async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: Service, close: str) -> None:
     """B125: it hangs, people are told, and it is killed: until its heartbeats are missed nobody knows."""
-    hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
-    hive.tell(EventType.STEP_STARTED)
-    await hive.passes(300)
-    hive.tell(HEARTBEAT)
-    await hive.passes(5)
-    ticket = await hive.raised()
-    await hive.tickets.intervene(ticket.ticket_id, "it hangs", "now")
-    ask = hive.tickets.resolve if close == "resolve" else hive.tickets.dismiss
+    service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
+    service.tell(EventType.STEP_STARTED)
+    await service.passes(300)
+    service.tell(HEARTBEAT)
+    await service.passes(5)
+    ticket = await service.raised()
+    await service.tickets.intervene(ticket.ticket_id, "it hangs", "now")
+    ask = service.tickets.resolve if close == "resolve" else service.tickets.dismiss
 
     with pytest.raises(TicketStatusError) as refused:
         await ask(ticket.ticket_id, "killed on purpose", by="ada")
@@ -155,62 +157,64 @@ async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(hive: Hiv
     assert "1970-01-12 14:01:40 UTC" in str(refused.value)
     for wrong in ("its worker lives", "an operator has it"):
         assert wrong not in str(refused.value)
-    await hive.passes(1_000_000 + 300 + 600 - hive.now)
-    resolved = await hive.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
+    await service.passes(1_000_000 + 300 + 600 - service.now)
+    resolved = await service.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
     assert resolved.status is TicketStatus.RESOLVED
 
 
 @pytest.mark.parametrize("word", [HEARTBEAT, EventType.STEP_STARTED])
-async def test_worker_presumed_dead_is_watched_again_after_an_event(hive: Hive, word: EventType) -> None:
+async def test_worker_presumed_dead_is_watched_again_after_an_event(
+    service: Service, word: EventType
+) -> None:
     """It was cut off; what comes then is seen, and its next stall has a ticket of its own."""
-    first = await hive.killed(heartbeat_interval=300.0)
-    await hive.tickets.resolve(first.ticket_id, "it is gone", by="ada")
-    hive.now += 5
-    hive.tell(word)
-    assert hive.worker.vitals.ended_at is None
+    first = await service.killed(heartbeat_interval=300.0)
+    await service.tickets.resolve(first.ticket_id, "it is gone", by="ada")
+    service.now += 5
+    service.tell(word)
+    assert service.worker.vitals.ended_at is None
 
-    second = await hive.paged()
+    second = await service.paged()
 
     assert second.ticket_id != first.ticket_id
     assert second.live
 
 
 @pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
-async def test_next_life_of_a_dead_worker_has_tickets_of_its_own(hive: Hive, settled: str) -> None:
+async def test_next_life_of_a_dead_worker_has_tickets_of_its_own(service: Service, settled: str) -> None:
     """In the same session, with the same trouble in the same place: what was settled covers none of it."""
     if settled == "dismissed":  # while it was not bad: a process that is silent, and waited for nobody
-        hive.tell(STARTED, heartbeat_interval=30.0)
-        await hive.passes(150)
-        ticket = await hive.raised()
-        await hive.tickets.dismiss(ticket.ticket_id, "a laptop that sleeps", by="ada")
+        service.tell(STARTED, heartbeat_interval=30.0)
+        await service.passes(150)
+        ticket = await service.raised()
+        await service.tickets.dismiss(ticket.ticket_id, "a laptop that sleeps", by="ada")
     else:
-        ticket = await hive.killed(heartbeat_interval=300.0)
+        ticket = await service.killed(heartbeat_interval=300.0)
     if settled == "resolved":
-        await hive.tickets.resolve(ticket.ticket_id, "seen to", by="ada")
+        await service.tickets.resolve(ticket.ticket_id, "seen to", by="ada")
     elif settled == "by itself":
-        await hive.passes(DAY)
-    hive.now += 5
-    hive.tell(STARTED, "i2", start_records=True, heartbeat_interval=300.0)
-    hive.tell(EventType.STEP_STARTED, "i2")
-    await hive.tickets.observe(hive.worker)
+        await service.passes(DAY)
+    service.now += 5
+    service.tell(STARTED, "i2", start_records=True, heartbeat_interval=300.0)
+    service.tell(EventType.STEP_STARTED, "i2")
+    await service.tickets.observe(service.worker)
 
-    again = await hive.paged()
+    again = await service.paged()
 
     assert again.ticket_id != ticket.ticket_id
     assert again.status is TicketStatus.INTERVENING
     assert again.incarnation_id == "i2"
-    before = hive.tickets.get(ticket.ticket_id)
+    before = service.tickets.get(ticket.ticket_id)
     assert before is not None
     assert not before.live
 
 
-async def test_settled_death_holds_over_a_restart(hive: Hive) -> None:
+async def test_settled_death_holds_over_a_restart(service: Service) -> None:
     """The event says so: a monitor that reads the log again does not find the worker stalled."""
-    ticket = await hive.killed(heartbeat_interval=300.0)
-    await hive.tickets.resolve(ticket.ticket_id, "it is gone", by="ada")
-    logged = await hive.store.history(types={EventType.TICKET_RESOLVED})
+    ticket = await service.killed(heartbeat_interval=300.0)
+    await service.tickets.resolve(ticket.ticket_id, "it is gone", by="ada")
+    logged = await service.store.history(types={EventType.TICKET_RESOLVED})
 
-    monitor = HealthMonitor(hive.settings)
+    monitor = HealthMonitor(service.settings)
     start = AgentEvent(
         type=STARTED,
         time=1_000_000.0,
@@ -221,8 +225,8 @@ async def test_settled_death_holds_over_a_restart(hive: Hive) -> None:
     )
     monitor.apply(start, 1_000_000.0)
     for event in logged:
-        monitor.apply(event, hive.now)
-    monitor.advance(hive.now + 1800)
+        monitor.apply(event, service.now)
+    monitor.advance(service.now + 1800)
 
     worker = monitor.get("bee", "s1")
     assert worker is not None

@@ -103,8 +103,7 @@ def test_single_agent_is_not_an_incident_but_a_storm_is() -> None:
 def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs() -> None:
     """B104: six sessions at once are; runs that fail one after the other are not."""
     runs = [
-        ticket(n, 10, worker_agent_id="bee", worker_session_id=f"s{n}", kind=FindingKind.PROVIDER_FAILURE)
-        for n in range(6)
+        ticket(n, 10, agent_id="bee", session_id=f"s{n}", kind=FindingKind.PROVIDER_FAILURE) for n in range(6)
     ]
     failed = [one.model_copy(update={"kind": FindingKind.RUNS_FAILED}) for one in runs]
 

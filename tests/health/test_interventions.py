@@ -16,7 +16,7 @@ from queenright.health.interventions.control import Delivery
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Answer, EscalationStatus, Outcome
+from queenright.health.interventions.record import EscalationAnswer, EscalationStatus, Outcome
 from queenright.health.interventions.service import (
     AgentNotFoundError,
     EscalationClosedError,
@@ -462,7 +462,7 @@ async def test_new_incarnation_starts_a_new_ladder(acting: Acting) -> None:
 @pytest.mark.parametrize("decision", ["more_time", "hand_off", "terminate"])
 async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
     """002 §11: the escalation reaches the orchestrator with full context, and its decision is carried out."""
-    acting.answer = Answer.model_validate(
+    acting.answer = EscalationAnswer.model_validate(
         {"decision": decision, "reason": "because", "more_time_seconds": 3600}
     )
     await acting.start()
@@ -492,7 +492,7 @@ async def test_open_escalation_is_sent_again_after_a_restart(acting: Acting) -> 
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     [pending_requests] = acting.questions
-    acting.answer = Answer(decision="terminate", reason="enough")
+    acting.answer = EscalationAnswer(decision="terminate", reason="enough")
 
     await acting.restart()
     await acting.settle()

@@ -43,8 +43,8 @@ class Unspread(Random):
 class Nursery:
     """Raises workers: each is a new incarnation of its session, which says that it has begun."""
 
-    def __init__(self, hive: Hive) -> None:
-        self.hive = hive
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
         self.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
         self.raised: list[tuple[str, CheckpointRef | None, int, str]] = []
         self.refuses: RespawnRefusedError | None = None
@@ -79,11 +79,11 @@ class Nursery:
         if self.refuses is not None:
             raise self.refuses
         life = f"{target.session_id}-{len(self.raised) + 1}"
-        self.hive.tell(EventType.EXECUTION_STARTED, target.session_id, life)
+        self.fleet.tell(EventType.EXECUTION_STARTED, target.session_id, life)
         return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
 
 
-class Hive:
+class Fleet:
     """A service, its store, its clock, its workers, and what it told."""
 
     def __init__(self, url: str) -> None:
@@ -170,646 +170,646 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(database_url: str) -> AsyncIterator[Hive]:
-    hive = Hive(database_url)
-    yield hive
-    await hive.service.close()
-    await hive.store.close()
+async def fleet(database_url: str) -> AsyncIterator[Fleet]:
+    fleet = Fleet(database_url)
+    yield fleet
+    await fleet.service.close()
+    await fleet.store.close()
 
 
-async def test_lost_worker_is_recovered_from_its_checkpoint(hive: Hive) -> None:
+async def test_lost_worker_is_recovered_from_its_checkpoint(fleet: Fleet) -> None:
     """002 §11: at once the first time, told what happened, and linked to its task."""
-    result = await hive.ask()
-    assert (result.accepted, result.attempt, result.not_before) == (True, 1, hive.now)
-    assert hive.service.next_deadline() == hive.now
-    await hive.go()
+    result = await fleet.ask()
+    assert (result.accepted, result.attempt, result.not_before) == (True, 1, fleet.now)
+    assert fleet.service.next_deadline() == fleet.now
+    await fleet.go()
 
-    [(task, checkpoint, attempt, note)] = hive.nursery.raised
+    [(task, checkpoint, attempt, note)] = fleet.nursery.raised
     assert (task, attempt) == ("s1", 1)
     assert checkpoint is not None
     assert checkpoint.checkpoint_id == "c1"
     assert "it was stuck" in note
-    assert hive.types() == [INITIATED, COMPLETED]
-    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
-    assert hive.data(COMPLETED)[0]["new_incarnation_id"] == "s1-2"
-    assert (await hive.active()).state is RecoveryState.WATCHING
-    logged = await hive.store.read(read_events)
-    assert [event.type for _, event in logged] == hive.types()
+    assert fleet.types() == [INITIATED, COMPLETED]
+    assert fleet.data(INITIATED)[0]["from_checkpoint"] == "c1"
+    assert fleet.data(COMPLETED)[0]["new_incarnation_id"] == "s1-2"
+    assert (await fleet.active()).state is RecoveryState.WATCHING
+    logged = await fleet.store.read(read_events)
+    assert [event.type for _, event in logged] == fleet.types()
 
 
-async def test_repeated_recovery_request_changes_nothing(hive: Hive) -> None:
-    target = hive.loses()
-    first, second = await asyncio.gather(hive.ask(target), hive.ask(target))
-    await hive.go()
-    third = await hive.ask(target)
+async def test_repeated_recovery_request_changes_nothing(fleet: Fleet) -> None:
+    target = fleet.loses()
+    first, second = await asyncio.gather(fleet.ask(target), fleet.ask(target))
+    await fleet.go()
+    third = await fleet.ask(target)
 
     assert first.recovery_id == second.recovery_id == third.recovery_id
-    assert len(hive.nursery.raised) == 1
+    assert len(fleet.nursery.raised) == 1
 
 
-async def test_three_attempts_at_a_task_and_then_a_human(hive: Hive) -> None:
+async def test_three_attempts_at_a_task_and_then_a_human(fleet: Fleet) -> None:
     """B72: a minute after the first has failed, two after the second, and never a fourth."""
-    await hive.ask()
-    await hive.go()
+    await fleet.ask()
+    await fleet.go()
     for wait in (60, 120):
-        await hive.fail()
-        assert (await hive.active()).not_before == hive.now + wait
-        await hive.go(wait - 1)
-        assert (await hive.active()).state is RecoveryState.WAITING
-        await hive.go(1)
-        assert (await hive.active()).state is RecoveryState.WATCHING
-    await hive.fail()
-    await hive.go(100_000)
+        await fleet.fail()
+        assert (await fleet.active()).not_before == fleet.now + wait
+        await fleet.go(wait - 1)
+        assert (await fleet.active()).state is RecoveryState.WAITING
+        await fleet.go(1)
+        assert (await fleet.active()).state is RecoveryState.WATCHING
+    await fleet.fail()
+    await fleet.go(100_000)
 
-    assert [attempt for _, _, attempt, _ in hive.nursery.raised] == [1, 2, 3]
-    assert [row["exhausted"] for row in hive.data(FAILED)] == [False, False, True]
-    assert hive.data(FAILED)[-1]["attempts"] == 3
-    status = await hive.service.status("s1")
+    assert [attempt for _, _, attempt, _ in fleet.nursery.raised] == [1, 2, 3]
+    assert [row["exhausted"] for row in fleet.data(FAILED)] == [False, False, True]
+    assert fleet.data(FAILED)[-1]["attempts"] == 3
+    status = await fleet.service.status("s1")
     assert (status.active, status.attempts, status.attempts_left) == (None, 3, 0)
-    assert hive.service.next_deadline() is None
+    assert fleet.service.next_deadline() is None
 
 
-async def test_the_limits_hold_across_restarts(hive: Hive) -> None:
+async def test_the_limits_hold_across_restarts(fleet: Fleet) -> None:
     """B72: with a restart after every step."""
-    await hive.ask()
+    await fleet.ask()
     for wait in (0, 60, 120):
-        await hive.restart()
-        await hive.go(wait)
-        await hive.restart()
-        await hive.fail()
-    await hive.restart()
-    again = await hive.ask()
+        await fleet.restart()
+        await fleet.go(wait)
+        await fleet.restart()
+        await fleet.fail()
+    await fleet.restart()
+    again = await fleet.ask()
 
-    assert len(hive.nursery.raised) == 3
+    assert len(fleet.nursery.raised) == 3
     assert not again.accepted
     assert "limit for one task" in again.reason
 
 
-async def test_refusal_at_the_limit_is_published_once(hive: Hive) -> None:
-    await test_three_attempts_at_a_task_and_then_a_human(hive)
-    before = len(hive.data(FAILED))
-    target = hive.loses()
+async def test_refusal_at_the_limit_is_published_once(fleet: Fleet) -> None:
+    await test_three_attempts_at_a_task_and_then_a_human(fleet)
+    before = len(fleet.data(FAILED))
+    target = fleet.loses()
     for _ in range(5):
-        assert not (await hive.ask(target)).accepted
+        assert not (await fleet.ask(target)).accepted
 
-    assert len(hive.data(FAILED)) <= before + 1
+    assert len(fleet.data(FAILED)) <= before + 1
 
 
-async def test_review_allows_exceeding_the_task_limit(hive: Hive) -> None:
+async def test_review_allows_exceeding_the_task_limit(fleet: Fleet) -> None:
     """B72: once; who it was, and that they had looked, is in the row and in the audit trail."""
-    await test_three_attempts_at_a_task_and_then_a_human(hive)
-    hive.loses()
-    assert not (await hive.service.request_task("s1", by="ada")).accepted
+    await test_three_attempts_at_a_task_and_then_a_human(fleet)
+    fleet.loses()
+    assert not (await fleet.service.request_task("s1", by="ada")).accepted
 
-    assert (await hive.service.request_task("s1", by="ada", reviewed=True)).accepted
-    await hive.go(240)
-    row = await hive.active()
+    assert (await fleet.service.request_task("s1", by="ada", reviewed=True)).accepted
+    await fleet.go(240)
+    row = await fleet.active()
     assert (row.by, row.reviewed, row.attempt) == ("ada", True, 4)
-    events = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
+    events = [(data["by"], data["reviewed"]) for data in fleet.data(INITIATED)]
     assert events == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
-    await hive.restart()
-    await hive.fail()
-    assert hive.service.active() == []
-    assert hive.data(FAILED)[-1]["exhausted"]
+    await fleet.restart()
+    await fleet.fail()
+    assert fleet.service.active() == []
+    assert fleet.data(FAILED)[-1]["exhausted"]
 
 
-async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(hive: Hive) -> None:
+async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(fleet: Fleet) -> None:
     """B72: the sixth is a human's, and an hour after the first there is room again."""
     for n in range(5):
-        assert (await hive.ask(hive.loses(f"s{n}"))).accepted
-    await hive.go()
-    await hive.restart()
-    sixth = await hive.ask(hive.loses("s6"))
+        assert (await fleet.ask(fleet.loses(f"s{n}"))).accepted
+    await fleet.go()
+    await fleet.restart()
+    sixth = await fleet.ask(fleet.loses("s6"))
 
     assert not sixth.accepted
     assert "within the hour" in sixth.reason
-    assert hive.data(FAILED)[-1]["exhausted"]
-    assert (await hive.service.status("s6")).left_this_hour == 0
-    hive.now += 3600
-    assert (await hive.ask(hive.loses("s6"))).accepted
+    assert fleet.data(FAILED)[-1]["exhausted"]
+    assert (await fleet.service.status("s6")).left_this_hour == 0
+    fleet.now += 3600
+    assert (await fleet.ask(fleet.loses("s6"))).accepted
 
 
 async def test_long_held_recovery_precedes_later_requests(
-    hive: Hive,
+    fleet: Fleet,
 ) -> None:
     """B72: five that waited through the emergency stop, and five new ones: five begin."""
     for n in range(5):
-        await hive.ask(hive.loses(f"s{n}"))
-    hive.frozen = "drill"
-    await hive.go(3700)
-    hive.frozen = None
-    later = [(await hive.ask(hive.loses(f"t{n}"))).accepted for n in range(5)]
-    await hive.go()
-    await hive.go()
+        await fleet.ask(fleet.loses(f"s{n}"))
+    fleet.frozen = "drill"
+    await fleet.go(3700)
+    fleet.frozen = None
+    later = [(await fleet.ask(fleet.loses(f"t{n}"))).accepted for n in range(5)]
+    await fleet.go()
+    await fleet.go()
 
     assert not any(later)
-    assert sorted(task for task, *_ in hive.nursery.raised) == [f"s{n}" for n in range(5)]
+    assert sorted(task for task, *_ in fleet.nursery.raised) == [f"s{n}" for n in range(5)]
 
 
-async def test_attempts_beyond_the_hourly_limit_are_deferred(hive: Hive) -> None:
+async def test_attempts_beyond_the_hourly_limit_are_deferred(fleet: Fleet) -> None:
     """B72: asked at the same moment, for fewer places than there were when they were accepted."""
     for n in range(5):
-        await hive.ask(hive.loses(f"s{n}"))
-    hive.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=2))
-    await hive.restart()
-    began = hive.now
-    await hive.go()
-    assert len(hive.nursery.raised) == 2
-    assert FAILED not in hive.types()
-    waiting = [each for each in hive.service.active() if each.state is RecoveryState.WAITING]
+        await fleet.ask(fleet.loses(f"s{n}"))
+    fleet.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=2))
+    await fleet.restart()
+    began = fleet.now
+    await fleet.go()
+    assert len(fleet.nursery.raised) == 2
+    assert FAILED not in fleet.types()
+    waiting = [each for each in fleet.service.active() if each.state is RecoveryState.WAITING]
     assert [each.not_before for each in waiting] == [began + 3600] * 3
     assert "within the hour" in waiting[0].outcome
-    await hive.restart()
-    await hive.go(3599)
-    assert len(hive.nursery.raised) == 2
-    await hive.go(1)
-    assert len(hive.nursery.raised) == 4
-    await hive.go(3600)
+    await fleet.restart()
+    await fleet.go(3599)
+    assert len(fleet.nursery.raised) == 2
+    await fleet.go(1)
+    assert len(fleet.nursery.raised) == 4
+    await fleet.go(3600)
 
-    assert len(hive.nursery.raised) == 5
-    assert not any(row["exhausted"] for row in hive.data(FAILED))
-    assert not any(each.outcome for each in hive.service.active())
+    assert len(fleet.nursery.raised) == 5
+    assert not any(row["exhausted"] for row in fleet.data(FAILED))
+    assert not any(each.outcome for each in fleet.service.active())
 
 
-async def test_unused_hourly_slot_is_free_again(hive: Hive) -> None:
+async def test_unused_hourly_slot_is_free_again(fleet: Fleet) -> None:
     """B72: what turned out to be finished when its time had come, was no try."""
-    hive.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=1))
-    await hive.restart()
-    await hive.ask()
-    hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
-    await hive.go()
-    assert (await hive.service.recent())[0].state is RecoveryState.DROPPED
-    assert (await hive.ask(hive.loses("s2"))).accepted
-    await hive.go()
+    fleet.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=1))
+    await fleet.restart()
+    await fleet.ask()
+    fleet.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
+    await fleet.go()
+    assert (await fleet.service.recent())[0].state is RecoveryState.DROPPED
+    assert (await fleet.ask(fleet.loses("s2"))).accepted
+    await fleet.go()
 
-    assert len(hive.nursery.raised) == 1
-    assert (await hive.service.status("s2")).left_this_hour == 0
+    assert len(fleet.nursery.raised) == 1
+    assert (await fleet.service.status("s2")).left_this_hour == 0
 
 
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
-async def test_finished_or_cancelled_work_is_never_restarted(hive: Hive, end: EventType) -> None:
+async def test_finished_or_cancelled_work_is_never_restarted(fleet: Fleet, end: EventType) -> None:
     """B70: neither when asked for, nor when it finished while its recovery waited."""
-    hive.tell(EventType.EXECUTION_STARTED)
+    fleet.tell(EventType.EXECUTION_STARTED)
     target = Target(agent_id="bee", session_id="s1", incarnation_id="s1-1")
-    waits = await hive.ask(target, not_before=hive.now + 60)
-    hive.now += 1
-    hive.tell(end, error_type="cancelled")
-    refused = await hive.service.request(target, "again", by="ladder", task_id="other")
-    await hive.go(60)
+    waits = await fleet.ask(target, not_before=fleet.now + 60)
+    fleet.now += 1
+    fleet.tell(end, error_type="cancelled")
+    refused = await fleet.service.request(target, "again", by="ladder", task_id="other")
+    await fleet.go(60)
 
     assert waits.accepted
     assert not refused.accepted
-    assert hive.nursery.raised == []
-    [row] = (await hive.service.status("s1")).history
+    assert fleet.nursery.raised == []
+    [row] = (await fleet.service.status("s1")).history
     assert row.state is RecoveryState.DROPPED
-    assert FAILED not in hive.types()
+    assert FAILED not in fleet.types()
 
 
-async def test_finished_session_on_disk_is_dropped_silently(hive: Hive) -> None:
+async def test_finished_session_on_disk_is_dropped_silently(fleet: Fleet) -> None:
     """B70"""
-    hive.nursery.refuses = RespawnRefusedError("session 's1' is completed", final=True, over=True)
-    await hive.ask()
-    await hive.go()
+    fleet.nursery.refuses = RespawnRefusedError("session 's1' is completed", final=True, over=True)
+    await fleet.ask()
+    await fleet.go()
 
-    assert (await hive.service.recent())[0].state is RecoveryState.DROPPED
-    assert not any(row["exhausted"] for row in hive.data(FAILED))
+    assert (await fleet.service.recent())[0].state is RecoveryState.DROPPED
+    assert not any(row["exhausted"] for row in fleet.data(FAILED))
 
 
-async def test_worker_restarted_by_others_is_not_recovered(hive: Hive) -> None:
+async def test_worker_restarted_by_others_is_not_recovered(fleet: Fleet) -> None:
     """B67"""
-    await hive.ask(not_before=hive.now + 60)
-    hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
-    await hive.go(60)
+    await fleet.ask(not_before=fleet.now + 60)
+    fleet.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
+    await fleet.go(60)
 
-    assert hive.nursery.raised == []
+    assert fleet.nursery.raised == []
 
 
-async def test_broken_checkpoints_are_skipped_and_named(hive: Hive) -> None:
+async def test_broken_checkpoints_are_skipped_and_named(fleet: Fleet) -> None:
     """B74"""
-    hive.nursery.links = [
+    fleet.nursery.links = [
         CheckpointRef(checkpoint_id="c3", created_at=0.0, valid=False, reason="torn"),
         CheckpointRef(checkpoint_id="c2", created_at=0.0, valid=False, reason="torn"),
         CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True),
     ]
-    await hive.ask()
-    await hive.go()
+    await fleet.ask()
+    await fleet.go()
 
-    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
-    assert hive.data(INITIATED)[0]["skipped"] == ["c3", "c2"]
+    assert fleet.data(INITIATED)[0]["from_checkpoint"] == "c1"
+    assert fleet.data(INITIATED)[0]["skipped"] == ["c3", "c2"]
 
 
 TORN = CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")
 
 
-async def test_repeatable_task_without_a_checkpoint_starts_over(hive: Hive) -> None:
+async def test_repeatable_task_without_a_checkpoint_starts_over(fleet: Fleet) -> None:
     """B74, B100"""
-    hive.nursery.links = [TORN]
-    await hive.ask(hive.loses(repeatable=True))
-    await hive.go()
+    fleet.nursery.links = [TORN]
+    await fleet.ask(fleet.loses(repeatable=True))
+    await fleet.go()
 
-    assert hive.nursery.raised[0][1] is None
-    assert hive.data(INITIATED)[0]["from_checkpoint"] is None
-    assert "(c1 invalid); it starts over" in hive.data(INITIATED)[0]["reason"]
-    assert (await hive.active()).from_start
-    assert hive.types() == [INITIATED, COMPLETED]
+    assert fleet.nursery.raised[0][1] is None
+    assert fleet.data(INITIATED)[0]["from_checkpoint"] is None
+    assert "(c1 invalid); it starts over" in fleet.data(INITIATED)[0]["reason"]
+    assert (await fleet.active()).from_start
+    assert fleet.types() == [INITIATED, COMPLETED]
 
 
 @pytest.mark.parametrize("links", [[], [TORN]], ids=["none", "torn"])
 async def test_unrepeatable_task_is_left_to_a_person_with_a_command(
-    hive: Hive, links: list[CheckpointRef]
+    fleet: Fleet, links: list[CheckpointRef]
 ) -> None:
     """B74, B100: nothing is repeated by itself; the finding names the command that begins it again."""
-    hive.nursery.links = links
-    await hive.ask()
-    await hive.go()
+    fleet.nursery.links = links
+    await fleet.ask()
+    await fleet.go()
 
-    assert hive.nursery.raised == []
-    assert hive.types() == [FAILED]
-    [failed] = hive.data(FAILED)
+    assert fleet.nursery.raised == []
+    assert fleet.types() == [FAILED]
+    [failed] = fleet.data(FAILED)
     assert failed["exhausted"]
     assert "queenright recover s1 --from-start" in failed["reason"]
-    worker = hive.monitor.get("bee", "s1")
+    worker = fleet.monitor.get("bee", "s1")
     assert worker is not None
     assert [finding.kind for finding in worker.findings if finding.ticket] == ["recovery_failed"]
 
 
-async def test_work_left_to_a_person_does_not_open_the_agents_breaker(hive: Hive) -> None:
+async def test_work_left_to_a_person_does_not_open_the_agents_breaker(fleet: Fleet) -> None:
     """B74: nobody tried to start it, so nothing failed: the agent's next task is brought back at once."""
-    hive.breakers = BreakerRegistry(
-        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    fleet.breakers = BreakerRegistry(
+        fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
-    await hive.restart()
-    hive.nursery.links = []
+    await fleet.restart()
+    fleet.nursery.links = []
     for number in range(5):
-        await hive.ask(hive.loses(f"t{number}"))
-        await hive.go()
-    assert hive.nursery.raised == []
+        await fleet.ask(fleet.loses(f"t{number}"))
+        await fleet.go()
+    assert fleet.nursery.raised == []
 
-    hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
-    await hive.ask(hive.loses("next"))
-    await hive.go()
-    assert [task for task, *_ in hive.nursery.raised] == ["next"]
+    fleet.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
+    await fleet.ask(fleet.loses("next"))
+    await fleet.go()
+    assert [task for task, *_ in fleet.nursery.raised] == ["next"]
 
 
-async def test_unresumable_work_does_not_open_the_agents_breaker(hive: Hive) -> None:
+async def test_unresumable_work_does_not_open_the_agents_breaker(fleet: Fleet) -> None:
     """Whoever keeps the checkpoints says that there is nothing to take up: nobody tried to start it."""
-    hive.breakers = BreakerRegistry(
-        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    fleet.breakers = BreakerRegistry(
+        fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
-    await hive.restart()
-    hive.nursery.has_no_chain = RespawnRefusedError("the session was deleted", final=True)
+    await fleet.restart()
+    fleet.nursery.has_no_chain = RespawnRefusedError("the session was deleted", final=True)
     for number in range(5):
-        await hive.ask(hive.loses(f"t{number}"))
-        await hive.go()
-    assert {failed["exhausted"] for failed in hive.data(FAILED)} == {True}
+        await fleet.ask(fleet.loses(f"t{number}"))
+        await fleet.go()
+    assert {failed["exhausted"] for failed in fleet.data(FAILED)} == {True}
 
-    hive.nursery.has_no_chain = None
-    await hive.ask(hive.loses("next"))
-    await hive.go()
-    assert [task for task, *_ in hive.nursery.raised] == ["next"]
+    fleet.nursery.has_no_chain = None
+    await fleet.ask(fleet.loses("next"))
+    await fleet.go()
+    assert [task for task, *_ in fleet.nursery.raised] == ["next"]
 
 
-async def run_fails(hive: Hive, session: str) -> Target:
-    hive.tell(EventType.EXECUTION_STARTED, session, f"{session}-1")
-    hive.now += 1
-    hive.tell(EventType.EXECUTION_FAILED, session, f"{session}-1", error_type="Boom")
+async def run_fails(fleet: Fleet, session: str) -> Target:
+    fleet.tell(EventType.EXECUTION_STARTED, session, f"{session}-1")
+    fleet.now += 1
+    fleet.tell(EventType.EXECUTION_FAILED, session, f"{session}-1", error_type="Boom")
     return Target(agent_id="bee", session_id=session, incarnation_id=f"{session}-1")
 
 
 async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
-    hive: Hive,
+    fleet: Fleet,
 ) -> None:
     """B100: without a checkpoint nothing is started; that is in the list of recoveries, with the command."""
-    hive.nursery.links = []
+    fleet.nursery.links = []
     for number in range(3):
-        await hive.ask(await run_fails(hive, f"s{number}"))
-        await hive.go()
-    assert hive.types() == []
-    rows = await hive.service.recent()
+        await fleet.ask(await run_fails(fleet, f"s{number}"))
+        await fleet.go()
+    assert fleet.types() == []
+    rows = await fleet.service.recent()
     assert {row.state for row in rows} == {RecoveryState.DROPPED}
     assert "queenright recover s2 --from-start" in rows[0].outcome
-    assert not any(worker.findings for worker in hive.monitor.workers())
+    assert not any(worker.findings for worker in fleet.monitor.workers())
 
-    await hive.ask(await run_fails(hive, "s3"))
-    await hive.go()
-    assert hive.nursery.raised == []
-    assert hive.types() == []
-    tickets = {f.kind for worker in hive.monitor.workers() for f in worker.findings if f.ticket}
+    await fleet.ask(await run_fails(fleet, "s3"))
+    await fleet.go()
+    assert fleet.nursery.raised == []
+    assert fleet.types() == []
+    tickets = {f.kind for worker in fleet.monitor.workers() for f in worker.findings if f.ticket}
     assert tickets == {"runs_failed"}
 
 
-async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(hive: Hive) -> None:
+async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(fleet: Fleet) -> None:
     """B100: more at once than may be recovered in an hour; none is tried, so none is given up."""
-    hive.nursery.links = []
+    fleet.nursery.links = []
     for number in range(8):
-        await hive.ask(await run_fails(hive, f"s{number}"))
-    await hive.go()
+        await fleet.ask(await run_fails(fleet, f"s{number}"))
+    await fleet.go()
 
-    assert hive.types() == []
-    rows = await hive.service.recent()
+    assert fleet.types() == []
+    rows = await fleet.service.recent()
     assert [row.state for row in rows] == [RecoveryState.DROPPED] * 8
     assert all(f"queenright recover {row.task_id} --from-start" in row.outcome for row in rows)
 
 
-async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(hive: Hive) -> None:
+async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(fleet: Fleet) -> None:
     """B107: it was stopped on purpose, and nobody is told of a recovery that failed."""
-    await hive.ask(not_before=hive.now + 60)
-    await hive.service.drop_waiting("other", "its agent was unloaded")
-    assert len(hive.service.active()) == 1
-    await hive.service.drop_waiting("bee", "its agent was unloaded")
-    hive.nursery.absent = True
-    await hive.go(60)
+    await fleet.ask(not_before=fleet.now + 60)
+    await fleet.service.drop_waiting("other", "its agent was unloaded")
+    assert len(fleet.service.active()) == 1
+    await fleet.service.drop_waiting("bee", "its agent was unloaded")
+    fleet.nursery.absent = True
+    await fleet.go(60)
 
-    [row] = await hive.service.recent()
+    [row] = await fleet.service.recent()
     assert row.state == RecoveryState.DROPPED
-    assert hive.types() == []
+    assert fleet.types() == []
 
 
-async def test_failed_run_with_only_broken_checkpoints_is_published(hive: Hive) -> None:
+async def test_failed_run_with_only_broken_checkpoints_is_published(fleet: Fleet) -> None:
     """B74: what was saved is lost, which is more than a failed run."""
-    hive.nursery.links = [TORN]
-    await hive.ask(await run_fails(hive, "s1"))
-    await hive.go()
+    fleet.nursery.links = [TORN]
+    await fleet.ask(await run_fails(fleet, "s1"))
+    await fleet.go()
 
-    assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
+    assert [row["exhausted"] for row in fleet.data(FAILED)] == [True]
 
 
-async def test_failed_run_with_a_valid_checkpoint_is_recovered(hive: Hive) -> None:
+async def test_failed_run_with_a_valid_checkpoint_is_recovered(fleet: Fleet) -> None:
     """002 FR-005: a crash is recovered, though it is not failing."""
-    await hive.ask(await run_fails(hive, "s1"))
-    await hive.go()
+    await fleet.ask(await run_fails(fleet, "s1"))
+    await fleet.go()
 
-    assert hive.types() == [INITIATED, COMPLETED]
-    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
+    assert fleet.types() == [INITIATED, COMPLETED]
+    assert fleet.data(INITIATED)[0]["from_checkpoint"] == "c1"
 
 
-async def test_starting_over_needs_an_explicit_request(hive: Hive) -> None:
+async def test_starting_over_needs_an_explicit_request(fleet: Fleet) -> None:
     """B100: ``recover`` alone is refused at once, with the way out; what was allowed is in the record."""
-    hive.nursery.links = []
-    hive.loses()
+    fleet.nursery.links = []
+    fleet.loses()
 
-    refused = await hive.service.request_task("s1", by="ada")
+    refused = await fleet.service.request_task("s1", by="ada")
     assert not refused.accepted
     assert "--from-start" in refused.reason
-    assert hive.types() == []
-    assert (await hive.service.request_task("s1", by="ada", from_start=True)).accepted
-    await hive.go()
+    assert fleet.types() == []
+    assert (await fleet.service.request_task("s1", by="ada", from_start=True)).accepted
+    await fleet.go()
 
-    assert len(hive.nursery.raised) == 1
-    assert hive.data(INITIATED)[0]["may_start_over"] is True
-    assert (await hive.active()).may_start_over
-    await hive.fail()
-    assert hive.data(FAILED)[-1]["exhausted"] is False
-    await hive.go(60)
-    assert len(hive.nursery.raised) == 1, "what a person allowed once is not repeated by itself"
-    assert hive.data(FAILED)[-1]["exhausted"]
+    assert len(fleet.nursery.raised) == 1
+    assert fleet.data(INITIATED)[0]["may_start_over"] is True
+    assert (await fleet.active()).may_start_over
+    await fleet.fail()
+    assert fleet.data(FAILED)[-1]["exhausted"] is False
+    await fleet.go(60)
+    assert len(fleet.nursery.raised) == 1, "what a person allowed once is not repeated by itself"
+    assert fleet.data(FAILED)[-1]["exhausted"]
 
 
-async def test_task_completed_by_another_session_is_not_recovered(hive: Hive) -> None:
+async def test_task_completed_by_another_session_is_not_recovered(fleet: Fleet) -> None:
     """B70: the dead worker's work was done by hand since."""
-    target = hive.loses(task_id="report")
-    hive.tell(EventType.EXECUTION_STARTED, "s2", "s2-1", task_id="report")
-    hive.tell(EventType.EXECUTION_COMPLETED, "s2", "s2-1")
+    target = fleet.loses(task_id="report")
+    fleet.tell(EventType.EXECUTION_STARTED, "s2", "s2-1", task_id="report")
+    fleet.tell(EventType.EXECUTION_COMPLETED, "s2", "s2-1")
 
-    result = await hive.ask(target)
+    result = await fleet.ask(target)
 
     assert not result.accepted
     assert "'s2'" in result.reason
 
 
-async def test_forgotten_completed_task_is_not_recovered(hive: Hive) -> None:
+async def test_forgotten_completed_task_is_not_recovered(fleet: Fleet) -> None:
     """B70: the log has the end of the recovered worker."""
-    await hive.ask()
-    await hive.go()
+    await fleet.ask()
+    await fleet.go()
     for kind in (EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED):
-        event = AgentEvent(type=kind, time=hive.now, agent_id="bee", session_id="s1", incarnation_id="s1-2")
-        await hive.store.transact(partial(append_events, events=[event]))
-        hive.monitor.apply(event, hive.now)
-    await hive.go(900)
-    hive.monitor.forget(("bee", "s1"))
+        event = AgentEvent(type=kind, time=fleet.now, agent_id="bee", session_id="s1", incarnation_id="s1-2")
+        await fleet.store.transact(partial(append_events, events=[event]))
+        fleet.monitor.apply(event, fleet.now)
+    await fleet.go(900)
+    fleet.monitor.forget(("bee", "s1"))
 
-    result = await hive.service.request_task("s1", by="ada")
+    result = await fleet.service.request_task("s1", by="ada")
 
     assert not result.accepted
     assert "and needs no recovery" in result.reason
-    assert len(hive.nursery.raised) == 1
+    assert len(fleet.nursery.raised) == 1
 
 
-async def test_recoveries_of_agents_are_limited_separately(hive: Hive) -> None:
+async def test_recoveries_of_agents_are_limited_separately(fleet: Fleet) -> None:
     """B101: the hour is the agent's, over restarts too."""
     for n in range(5):
-        assert (await hive.ask(hive.loses(f"s{n}"))).accepted
-    await hive.go()
-    await hive.restart()
+        assert (await fleet.ask(fleet.loses(f"s{n}"))).accepted
+    await fleet.go()
+    await fleet.restart()
     other = Target(agent_id="wasp", session_id="w1", incarnation_id="w1-1")
 
-    assert not (await hive.ask(hive.loses("s6"))).accepted
-    assert (await hive.ask(other)).accepted
-    assert (await hive.service.status("w1")).left_this_hour == 5
+    assert not (await fleet.ask(fleet.loses("s6"))).accepted
+    assert (await fleet.ask(other)).accepted
+    assert (await fleet.service.status("w1")).left_this_hour == 5
 
 
-async def test_progress_through_the_watch_is_success(hive: Hive) -> None:
-    await hive.ask()
-    await hive.go()
-    hive.now += 10
-    hive.tell(EventType.CHECKPOINT_SAVED, "s1", "s1-2")
-    await hive.go(889)
-    assert (await hive.active()).state is RecoveryState.WATCHING
-    assert hive.service.next_deadline() == hive.now + 1
-    await hive.go(1)
+async def test_progress_through_the_watch_is_success(fleet: Fleet) -> None:
+    await fleet.ask()
+    await fleet.go()
+    fleet.now += 10
+    fleet.tell(EventType.CHECKPOINT_SAVED, "s1", "s1-2")
+    await fleet.go(889)
+    assert (await fleet.active()).state is RecoveryState.WATCHING
+    assert fleet.service.next_deadline() == fleet.now + 1
+    await fleet.go(1)
 
-    [row] = (await hive.service.status("s1")).history
+    [row] = (await fleet.service.status("s1")).history
     assert row.state is RecoveryState.SUCCEEDED
 
 
-async def test_worker_in_a_long_tool_at_the_end_of_its_watch_has_recovered(hive: Hive) -> None:
+async def test_worker_in_a_long_tool_at_the_end_of_its_watch_has_recovered(fleet: Fleet) -> None:
     """It is within the time that its tool has declared: nothing is wrong with it."""
-    await hive.ask()
-    await hive.go()
-    hive.now += 10
-    hive.tell(EventType.TOOL_CALL_STARTED, "s1", "s1-2", tool="train", call_id="c", timeout=2400.0)
-    hive.now += 889
-    hive.monitor.advance(hive.now)
-    await hive.go(1)
+    await fleet.ask()
+    await fleet.go()
+    fleet.now += 10
+    fleet.tell(EventType.TOOL_CALL_STARTED, "s1", "s1-2", tool="train", call_id="c", timeout=2400.0)
+    fleet.now += 889
+    fleet.monitor.advance(fleet.now)
+    await fleet.go(1)
 
-    [row] = (await hive.service.status("s1")).history
+    [row] = (await fleet.service.status("s1")).history
     assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is working")
-    assert FAILED not in hive.types()
+    assert FAILED not in fleet.types()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_host_sleep_does_not_count_in_the_recovery_watch(hive: Hive, restarts: bool) -> None:
+async def test_host_sleep_does_not_count_in_the_recovery_watch(fleet: Fleet, restarts: bool) -> None:
     """Nor of a wait; after a restart the watch ends early, and by how the worker is."""
-    await hive.ask()
-    waits = await hive.ask(hive.loses("s2"), not_before=hive.now + 60)
-    await hive.go()
-    hive.now += 10
-    hive.tell(EventType.LLM_CALL_STARTED, "s1", "s1-2")
-    hive.now += 8 * 3600
-    hive.monitor.handle_clock_jump(hive.now)
-    hive.service.handle_clock_jump(8 * 3600)
+    await fleet.ask()
+    waits = await fleet.ask(fleet.loses("s2"), not_before=fleet.now + 60)
+    await fleet.go()
+    fleet.now += 10
+    fleet.tell(EventType.LLM_CALL_STARTED, "s1", "s1-2")
+    fleet.now += 8 * 3600
+    fleet.monitor.handle_clock_jump(fleet.now)
+    fleet.service.handle_clock_jump(8 * 3600)
     assert waits.not_before is not None
     if restarts:
-        await hive.restart()
+        await fleet.restart()
     else:
-        assert hive.service.next_deadline() == waits.not_before + 8 * 3600
-    await hive.go()
+        assert fleet.service.next_deadline() == waits.not_before + 8 * 3600
+    await fleet.go()
 
-    [row] = (await hive.service.status("s1")).history
+    [row] = (await fleet.service.status("s1")).history
     assert row.state is (RecoveryState.SUCCEEDED if restarts else RecoveryState.WATCHING)
-    assert len(hive.nursery.raised) == (2 if restarts else 1)
-    assert FAILED not in hive.types()
-    await hive.go(890)
-    assert (await hive.service.status("s1")).history[0].state is RecoveryState.SUCCEEDED
-    assert len(hive.nursery.raised) == 2
+    assert len(fleet.nursery.raised) == (2 if restarts else 1)
+    assert FAILED not in fleet.types()
+    await fleet.go(890)
+    assert (await fleet.service.status("s1")).history[0].state is RecoveryState.SUCCEEDED
+    assert len(fleet.nursery.raised) == 2
 
 
-async def test_clock_set_back_does_not_extend_a_recovery_watch(hive: Hive) -> None:
-    await hive.ask()
-    await hive.go()
-    hive.now += 10 - 3600
-    hive.monitor.handle_clock_jump(hive.now)
-    hive.service.handle_clock_jump(-3600)
-    assert hive.service.next_deadline() == hive.now + 890
-    hive.now += 900
-    hive.monitor.advance(hive.now)
-    worker = hive.monitor.get("bee", "s1")
+async def test_clock_set_back_does_not_extend_a_recovery_watch(fleet: Fleet) -> None:
+    await fleet.ask()
+    await fleet.go()
+    fleet.now += 10 - 3600
+    fleet.monitor.handle_clock_jump(fleet.now)
+    fleet.service.handle_clock_jump(-3600)
+    assert fleet.service.next_deadline() == fleet.now + 890
+    fleet.now += 900
+    fleet.monitor.advance(fleet.now)
+    worker = fleet.monitor.get("bee", "s1")
     assert worker is not None
     assert worker.state is HealthState.STUCK
-    await hive.service.observe(worker)
+    await fleet.service.observe(worker)
 
-    assert (await hive.active()).attempt == 2
+    assert (await fleet.active()).attempt == 2
 
 
-async def test_unheard_worker_has_not_recovered(hive: Hive) -> None:
-    await hive.ask()
-    await hive.go()
-    hive.monitor.forget(("bee", "s1"))
-    await hive.go(900)
+async def test_unheard_worker_has_not_recovered(fleet: Fleet) -> None:
+    await fleet.ask()
+    await fleet.go()
+    fleet.monitor.forget(("bee", "s1"))
+    await fleet.go(900)
 
-    assert hive.data(FAILED)[0]["reason"]
-    assert (await hive.active()).attempt == 2
+    assert fleet.data(FAILED)[0]["reason"]
+    assert (await fleet.active()).attempt == 2
 
 
 async def test_second_termination_is_the_next_attempt(
-    hive: Hive,
+    fleet: Fleet,
 ) -> None:
     """The ladder requests a recovery of the recovered incarnation."""
-    await hive.ask()
-    await hive.go()
-    result = await hive.ask(hive.loses())
+    await fleet.ask()
+    await fleet.go()
+    result = await fleet.ask(fleet.loses())
 
     assert (result.accepted, result.attempt) == (True, 2)
-    assert len(hive.data(FAILED)) == 1
+    assert len(fleet.data(FAILED)) == 1
 
 
-async def test_nothing_begins_while_the_emergency_stop_is_on(hive: Hive) -> None:
+async def test_nothing_begins_while_the_emergency_stop_is_on(fleet: Fleet) -> None:
     """B71: what is due then waits, and begins when it is released."""
-    await hive.ask()
-    hive.frozen = "drill"
-    await hive.go(1000)
-    assert hive.nursery.raised == []
-    assert hive.service.next_deadline() is None
-    assert (await hive.service.status("s1")).held == "drill"
+    await fleet.ask()
+    fleet.frozen = "drill"
+    await fleet.go(1000)
+    assert fleet.nursery.raised == []
+    assert fleet.service.next_deadline() is None
+    assert (await fleet.service.status("s1")).held == "drill"
     with pytest.raises(ActionRefusedError, match="drill"):
-        await hive.service.request_task("s1", by="operator")
-    hive.frozen = None
-    await hive.go()
+        await fleet.service.request_task("s1", by="operator")
+    fleet.frozen = None
+    await fleet.go()
 
-    assert len(hive.nursery.raised) == 1
+    assert len(fleet.nursery.raised) == 1
 
 
-async def test_requested_recovery_begins_in_the_quiet_time(hive: Hive) -> None:
+async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None:
     """002 §11: after a start nothing begins by itself for a while; a person's word need not wait."""
-    await hive.ask(hive.loses("s1"))
-    hive.loses("s2")
-    assert hive.service.next_asked_for() is None
-    assert (await hive.service.request_task("s2", by="ada")).accepted
-    assert hive.service.next_asked_for() == hive.now
+    await fleet.ask(fleet.loses("s1"))
+    fleet.loses("s2")
+    assert fleet.service.next_asked_for() is None
+    assert (await fleet.service.request_task("s2", by="ada")).accepted
+    assert fleet.service.next_asked_for() == fleet.now
 
-    await hive.service.advance(hive.now, begin=False)
-    await hive.service.wait_until_idle()
-    assert [task for task, *_ in hive.nursery.raised] == ["s2"]
+    await fleet.service.advance(fleet.now, begin=False)
+    await fleet.service.wait_until_idle()
+    assert [task for task, *_ in fleet.nursery.raised] == ["s2"]
 
     # Asked for again by its name, what was held back begins, too.
-    assert (await hive.service.request_task("s1", by="ada")).accepted
-    await hive.service.advance(hive.now, begin=False)
-    await hive.service.wait_until_idle()
-    assert [task for task, *_ in hive.nursery.raised] == ["s2", "s1"]
-    assert hive.service.next_asked_for() is None
+    assert (await fleet.service.request_task("s1", by="ada")).accepted
+    await fleet.service.advance(fleet.now, begin=False)
+    await fleet.service.wait_until_idle()
+    assert [task for task, *_ in fleet.nursery.raised] == ["s2", "s1"]
+    assert fleet.service.next_asked_for() is None
 
 
-async def test_waiting_worker_is_not_recovered(hive: Hive) -> None:
-    hive.tell(EventType.EXECUTION_STARTED)
-    hive.tell(EventType.WORKER_WAITING, reason="user_input")
+async def test_waiting_worker_is_not_recovered(fleet: Fleet) -> None:
+    fleet.tell(EventType.EXECUTION_STARTED)
+    fleet.tell(EventType.WORKER_WAITING, reason="user_input")
 
     with pytest.raises(ActionRefusedError, match="resume it if its process was killed"):
-        await hive.service.request_task("s1", by="ada")
+        await fleet.service.request_task("s1", by="ada")
 
 
-async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive: Hive) -> None:
-    hive.nursery.refuses = RespawnRefusedError("the disk is full")
-    await hive.ask()
-    await hive.go()
+async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(fleet: Fleet) -> None:
+    fleet.nursery.refuses = RespawnRefusedError("the disk is full")
+    await fleet.ask()
+    await fleet.go()
 
-    assert hive.data(FAILED)[0]["reason"] == "the disk is full"
-    hive.nursery.refuses = None
-    await hive.go(60)
-    assert (await hive.active()).state is RecoveryState.WATCHING
-    assert (await hive.active()).attempt == 2
+    assert fleet.data(FAILED)[0]["reason"] == "the disk is full"
+    fleet.nursery.refuses = None
+    await fleet.go(60)
+    assert (await fleet.active()).state is RecoveryState.WATCHING
+    assert (await fleet.active()).attempt == 2
 
 
-async def test_final_refusal_goes_to_a_person_at_once(hive: Hive) -> None:
-    hive.nursery.refuses = RespawnRefusedError("the session was deleted", final=True)
-    await hive.ask()
-    await hive.go()
+async def test_final_refusal_goes_to_a_person_at_once(fleet: Fleet) -> None:
+    fleet.nursery.refuses = RespawnRefusedError("the session was deleted", final=True)
+    await fleet.ask()
+    await fleet.go()
 
-    assert hive.data(FAILED)[0]["exhausted"]
-    assert hive.service.active() == []
+    assert fleet.data(FAILED)[0]["exhausted"]
+    assert fleet.service.active() == []
 
 
 async def test_given_up_task_that_progressed_is_given_up_again(
-    hive: Hive,
+    fleet: Fleet,
 ) -> None:
     """Its ticket has closed since: somebody must hear of it again, and once."""
-    hive.nursery.absent = True
-    target = hive.loses()
-    assert not (await hive.ask(target)).accepted
-    assert not (await hive.ask(target)).accepted
-    assert len(hive.data(FAILED)) == 1
+    fleet.nursery.absent = True
+    target = fleet.loses()
+    assert not (await fleet.ask(target)).accepted
+    assert not (await fleet.ask(target)).accepted
+    assert len(fleet.data(FAILED)) == 1
 
-    hive.now += 60
-    hive.tell(EventType.EXECUTION_STARTED)
-    hive.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
-    target = hive.loses()
-    assert not next(iter(hive.monitor.workers())).vitals.has_failed_recovery
-    hive.now += 1
-    assert not (await hive.ask(target)).accepted
-    assert not (await hive.ask(target)).accepted
-    assert [row["exhausted"] for row in hive.data(FAILED)] == [True, True]
-    assert next(iter(hive.monitor.workers())).vitals.has_failed_recovery
+    fleet.now += 60
+    fleet.tell(EventType.EXECUTION_STARTED)
+    fleet.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
+    target = fleet.loses()
+    assert not next(iter(fleet.monitor.workers())).vitals.has_failed_recovery
+    fleet.now += 1
+    assert not (await fleet.ask(target)).accepted
+    assert not (await fleet.ask(target)).accepted
+    assert [row["exhausted"] for row in fleet.data(FAILED)] == [True, True]
+    assert next(iter(fleet.monitor.workers())).vitals.has_failed_recovery
 
 
-async def test_unreachable_worker_goes_to_a_person_at_once(hive: Hive) -> None:
-    hive.nursery.absent = True
-    result = await hive.ask()
+async def test_unreachable_worker_goes_to_a_person_at_once(fleet: Fleet) -> None:
+    fleet.nursery.absent = True
+    result = await fleet.ask()
 
     assert not result.accepted
     assert "nothing here can start" in result.reason
-    assert hive.data(FAILED)[0]["exhausted"]
-    [finding] = next(iter(hive.monitor.workers())).findings
+    assert fleet.data(FAILED)[0]["exhausted"]
+    [finding] = next(iter(fleet.monitor.workers())).findings
     assert finding.evidence.endswith(result.reason)
     assert finding.evidence.endswith("health_monitoring.recovery.webhook_url")
 
 
-async def test_a_start_that_takes_too_long_has_failed(hive: Hive) -> None:
-    hive.nursery.hangs = True
-    hive.sleep = _at_once  # type: ignore[method-assign]
-    hive.service._starter._sleep = _at_once
-    await hive.ask()
-    await hive.go()
+async def test_a_start_that_takes_too_long_has_failed(fleet: Fleet) -> None:
+    fleet.nursery.hangs = True
+    fleet.sleep = _at_once  # type: ignore[method-assign]
+    fleet.service._starter._sleep = _at_once
+    await fleet.ask()
+    await fleet.go()
 
-    assert "no answer within" in hive.data(FAILED)[0]["reason"]
+    assert "no answer within" in fleet.data(FAILED)[0]["reason"]
 
 
 async def _at_once(seconds: float) -> None:
@@ -818,100 +818,100 @@ async def _at_once(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("lives", [True, False])
-async def test_start_interrupted_by_a_crash_is_not_repeated(hive: Hive, lives: bool) -> None:
+async def test_start_interrupted_by_a_crash_is_not_repeated(fleet: Fleet, lives: bool) -> None:
     """Whether the worker came to be is seen from what it tells."""
-    hive.nursery.hangs = True
-    await hive.ask()
-    await hive.service.advance(hive.now)
-    await hive.nursery.asked.wait()
+    fleet.nursery.hangs = True
+    await fleet.ask()
+    await fleet.service.advance(fleet.now)
+    await fleet.nursery.asked.wait()
     if lives:
-        hive.tell(EventType.EXECUTION_STARTED, "s1", "s1-2")
-    await hive.restart()
+        fleet.tell(EventType.EXECUTION_STARTED, "s1", "s1-2")
+    await fleet.restart()
 
-    active = await hive.active()
-    assert len(hive.nursery.raised) == 1
+    active = await fleet.active()
+    assert len(fleet.nursery.raised) == 1
     if lives:
         assert (active.state, active.new_incarnation_id) == (RecoveryState.WATCHING, "s1-2")
-        assert hive.types() == [INITIATED, COMPLETED]
+        assert fleet.types() == [INITIATED, COMPLETED]
     else:
-        assert (active.state, active.attempt, active.not_before) == (RecoveryState.WAITING, 2, hive.now + 60)
-        assert hive.types() == [INITIATED, FAILED]
+        assert (active.state, active.attempt, active.not_before) == (RecoveryState.WAITING, 2, fleet.now + 60)
+        assert fleet.types() == [INITIATED, FAILED]
 
 
-async def test_waiting_attempt_keeps_waiting_after_a_restart(hive: Hive) -> None:
-    result = await hive.ask(not_before=hive.now + 60)
-    [again] = await hive.restart()
+async def test_waiting_attempt_keeps_waiting_after_a_restart(fleet: Fleet) -> None:
+    result = await fleet.ask(not_before=fleet.now + 60)
+    [again] = await fleet.restart()
 
     assert again.recovery_id == result.recovery_id
-    assert hive.service.next_deadline() == result.not_before
-    await hive.go(60)
-    assert len(hive.nursery.raised) == 1
+    assert fleet.service.next_deadline() == result.not_before
+    await fleet.go(60)
+    assert len(fleet.nursery.raised) == 1
 
 
-async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(hive: Hive) -> None:
-    hive.settings = HealthSettings(recovery=Limits(automatic=False))
-    await hive.restart()
-    await hive.ask()
-    await hive.go()
-    await hive.fail()
+async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(fleet: Fleet) -> None:
+    fleet.settings = HealthSettings(recovery=Limits(automatic=False))
+    await fleet.restart()
+    await fleet.ask()
+    await fleet.go()
+    await fleet.fail()
 
-    assert hive.data(FAILED)[0]["exhausted"]
-    assert hive.service.active() == []
+    assert fleet.data(FAILED)[0]["exhausted"]
+    assert fleet.service.active() == []
 
 
-async def test_an_open_breaker_puts_an_attempt_off(hive: Hive) -> None:
+async def test_an_open_breaker_puts_an_attempt_off(fleet: Fleet) -> None:
     """It is no attempt, and no failure is notified."""
-    hive.breakers = BreakerRegistry(
-        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    fleet.breakers = BreakerRegistry(
+        fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
-    await hive.restart()
-    breaker = hive.breakers.get(BreakerKind.RECOVERY, "bee")
+    await fleet.restart()
+    breaker = fleet.breakers.get(BreakerKind.RECOVERY, "bee")
     for _ in range(3):
         breaker.admit().record_failure("it fails")
-    await hive.ask()
-    await hive.go()
-    assert hive.nursery.raised == []
-    assert (await hive.active()).state is RecoveryState.WAITING
-    assert FAILED not in hive.types()
-    await hive.go(61)
+    await fleet.ask()
+    await fleet.go()
+    assert fleet.nursery.raised == []
+    assert (await fleet.active()).state is RecoveryState.WAITING
+    assert FAILED not in fleet.types()
+    await fleet.go(61)
 
-    assert len(hive.nursery.raised) == 1
+    assert len(fleet.nursery.raised) == 1
 
 
-async def test_a_task_is_recovered_by_its_name(hive: Hive) -> None:
-    hive.loses()
-    result = await hive.service.request_task("s1", by="ada")
+async def test_a_task_is_recovered_by_its_name(fleet: Fleet) -> None:
+    fleet.loses()
+    result = await fleet.service.request_task("s1", by="ada")
 
     assert result.accepted
-    assert (await hive.active()).by == "ada"
+    assert (await fleet.active()).by == "ada"
 
 
-async def test_task_is_recovered_by_the_session_of_its_worker(hive: Hive) -> None:
+async def test_task_is_recovered_by_the_session_of_its_worker(fleet: Fleet) -> None:
     """B102: a ticket knows the session, and its command is meant for the task."""
-    hive.loses(task_id="report")
-    result = await hive.service.request_task("s1", by="ada")
+    fleet.loses(task_id="report")
+    result = await fleet.service.request_task("s1", by="ada")
 
     assert result.accepted
-    assert (await hive.active()).task_id == "report"
-    assert (await hive.service.status("s1")).task_id == "report"
+    assert (await fleet.active()).task_id == "report"
+    assert (await fleet.service.status("s1")).task_id == "report"
 
 
-async def test_unknown_task_is_an_error(hive: Hive) -> None:
+async def test_unknown_task_is_an_error(fleet: Fleet) -> None:
     calls: list[Callable[[], Awaitable[object]]] = [
-        lambda: hive.service.status("nothing"),
-        lambda: hive.service.request_task("nothing", by="ada"),
+        lambda: fleet.service.status("nothing"),
+        lambda: fleet.service.request_task("nothing", by="ada"),
     ]
     for call in calls:
         with pytest.raises(TaskNotFoundError, match="queenright list"):
             await call()
 
 
-async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
-    await hive.ask()
-    await hive.go()
+async def test_a_worker_that_runs_must_be_terminated_first(fleet: Fleet) -> None:
+    await fleet.ask()
+    await fleet.go()
 
     with pytest.raises(ActionRefusedError, match=r"terminate bee --session s1 --reason \"\.\.\.\"$"):
-        await hive.service.request_task("s1", by="ada")
+        await fleet.service.request_task("s1", by="ada")
 
 
 @pytest.mark.parametrize(
@@ -921,10 +921,10 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
         (False, "start it where it ran: it sends no heartbeats"),
     ],
 )
-async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, expected: str) -> None:
-    hive.tell(EventType.EXECUTION_STARTED)
+async def test_unconfirmed_stop_error_says_what_to_do(fleet: Fleet, beats: bool, expected: str) -> None:
+    fleet.tell(EventType.EXECUTION_STARTED)
     if beats:
-        hive.tell(EventType.AGENT_HEARTBEAT, interval=20)
+        fleet.tell(EventType.AGENT_HEARTBEAT, interval=20)
     result = Intervention(
         intervention_id="i1",
         agent_id="bee",
@@ -934,22 +934,22 @@ async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, e
         outcome=Done.UNCONFIRMED,
         by="ada",
         reason="it loops",
-        created_at=hive.now,
+        created_at=fleet.now,
     )
-    await hive.store.transact(lambda conn: write_intervention(conn, result))
+    await fleet.store.transact(lambda conn: write_intervention(conn, result))
 
     with pytest.raises(ActionRefusedError, match=expected):
-        await hive.service.request_task("s1", by="ada")
+        await fleet.service.request_task("s1", by="ada")
 
 
-async def test_a_secret_in_a_reason_is_masked(hive: Hive) -> None:
-    await hive.service.request(hive.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
+async def test_a_secret_in_a_reason_is_masked(fleet: Fleet) -> None:
+    await fleet.service.request(fleet.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
 
-    assert "abcdefghij" not in (await hive.service.recent())[0].reason
+    assert "abcdefghij" not in (await fleet.service.recent())[0].reason
 
 
 async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_next_attempt(
-    hive: Hive,
+    fleet: Fleet,
 ) -> None:
     """B69: recovery stops nobody by itself."""
     taken_down: list[tuple[Target, str]] = []
@@ -957,36 +957,36 @@ async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_n
     async def stop(target: Target, reason: str) -> None:
         taken_down.append((target, reason))
 
-    hive.service._starter._stop = stop
-    await hive.ask()
-    await hive.go()
-    hive.now += 900
-    for event in hive.monitor.advance(hive.now):
+    fleet.service._starter._stop = stop
+    await fleet.ask()
+    await fleet.go()
+    fleet.now += 900
+    for event in fleet.monitor.advance(fleet.now):
         assert event.agent_id == "bee"
-    worker = hive.monitor.get("bee", "s1")
+    worker = fleet.monitor.get("bee", "s1")
     assert worker is not None
     assert worker.state is HealthState.STUCK
-    await hive.service.observe(worker)
-    await hive.go(60)
+    await fleet.service.observe(worker)
+    await fleet.go(60)
 
     [(target, reason)] = taken_down
     assert target.incarnation_id == "s1-2"
     assert "stuck" in reason
-    assert [attempt for _, _, attempt, _ in hive.nursery.raised] == [1, 2]
+    assert [attempt for _, _, attempt, _ in fleet.nursery.raised] == [1, 2]
 
 
-async def test_store_failure_defers_the_start(hive: Hive) -> None:
+async def test_store_failure_defers_the_start(fleet: Fleet) -> None:
     """B76: what is not written down is not done."""
-    await hive.ask()
-    healthy, hive.service._ledger._store = hive.service._ledger._store, _Refusing(hive.store)
-    await hive.go()
-    assert hive.nursery.raised == []
-    assert hive.service.next_deadline() == hive.now + 5
-    hive.service._ledger._store = healthy
-    await hive.go(5)
+    await fleet.ask()
+    healthy, fleet.service._ledger._store = fleet.service._ledger._store, _Refusing(fleet.store)
+    await fleet.go()
+    assert fleet.nursery.raised == []
+    assert fleet.service.next_deadline() == fleet.now + 5
+    fleet.service._ledger._store = healthy
+    await fleet.go(5)
 
-    assert len(hive.nursery.raised) == 1
-    assert hive.types() == [INITIATED, COMPLETED]
+    assert len(fleet.nursery.raised) == 1
+    assert fleet.types() == [INITIATED, COMPLETED]
 
 
 class _Refusing(Store):
@@ -1003,19 +1003,19 @@ class _Refusing(Store):
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_recovery_is_dropped_if_the_worker_still_runs(hive: Hive, ends: bool) -> None:
+async def test_recovery_is_dropped_if_the_worker_still_runs(fleet: Fleet, ends: bool) -> None:
     """Its recovery waited meanwhile; once it has really ended, it is brought back."""
-    hive.tell(EventType.EXECUTION_STARTED)
-    hive.now += 1
-    hive.tell(EventType.AGENT_TERMINATED)
-    hive.frozen = "drill"
-    await hive.ask(Target(agent_id="bee", session_id="s1", incarnation_id="s1-1"))
-    await hive.go()
-    hive.now += 300
-    hive.tell(EventType.TOOL_CALL_STARTED, tool="search")
+    fleet.tell(EventType.EXECUTION_STARTED)
+    fleet.now += 1
+    fleet.tell(EventType.AGENT_TERMINATED)
+    fleet.frozen = "drill"
+    await fleet.ask(Target(agent_id="bee", session_id="s1", incarnation_id="s1-1"))
+    await fleet.go()
+    fleet.now += 300
+    fleet.tell(EventType.TOOL_CALL_STARTED, tool="search")
     if ends:
-        hive.tell(EventType.EXECUTION_COMPLETED)
-    hive.frozen = None
-    await hive.go(1)
+        fleet.tell(EventType.EXECUTION_COMPLETED)
+    fleet.frozen = None
+    await fleet.go(1)
 
-    assert len(hive.nursery.raised) == int(ends)
+    assert len(fleet.nursery.raised) == int(ends)

@@ -23,7 +23,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.session_state import SessionStatus
-from tests.health.runtime_parts import Bee, Colony
+from tests.health.runtime_parts import Colony, HeldModel
 from tests.runtime.conftest import FakeTime
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +49,8 @@ class Ward:
         )
 
     @property
-    def bee(self) -> Bee:
-        return self.colony.bee
+    def held_model(self) -> HeldModel:
+        return self.colony.held_model
 
     def publish(self, *events: AgentEvent) -> None:
         self.published.extend(events)
@@ -80,7 +80,7 @@ class Ward:
     async def finish(self) -> str:
         """Let the worker that came back get to its end; return the id of its run."""
         [execution] = self.colony.runtime.get_stream("start").executions
-        self.bee.may.set()
+        self.held_model.may.set()
         result = await self.colony.runtime.wait(execution.id)
         assert result.succeeded
         self.see()
@@ -90,7 +90,7 @@ class Ward:
         return [dict(event.data) for event in self.published if event.type is type_]
 
     async def close(self) -> None:
-        self.bee.may.set()
+        self.held_model.may.set()
         await self.service.close()
         await self.colony.runtime.stop()
         await self.store.close()
@@ -120,7 +120,7 @@ async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) 
     before = ward.colony.state(target.session_id)
     [newest, *_] = chain(ward, target)
     await ward.recover(target)
-    await ward.bee.thinking.wait()
+    await ward.held_model.thinking.wait()
     now = ward.colony.target()
 
     assert now.session_id == target.session_id
@@ -128,9 +128,9 @@ async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) 
     assert ward.data(EventType.RECOVERY_INITIATED)[0]["from_checkpoint"] == newest.stem
     assert ward.data(EventType.RECOVERY_COMPLETED)[0]["new_incarnation_id"] == now.incarnation_id
     assert await ward.finish() == before.execution_id
-    assert "Recovery, attempt 1" in ward.bee.words()
-    assert newest.stem in ward.bee.words()
-    assert [request[0].content for request in ward.bee.shown].count("Gather.") == 1
+    assert "Recovery, attempt 1" in ward.held_model.words()
+    assert newest.stem in ward.held_model.words()
+    assert [request[0].content for request in ward.held_model.shown].count("Gather.") == 1
     assert ward.colony.memory(target.session_id)["honey"] == "gold"
 
 
@@ -186,7 +186,7 @@ async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> 
 
     assert run != before.execution_id
     assert ward.colony.state(target.session_id).input == {"message": "Make honey."}
-    gathers = [request for request in ward.bee.shown if request[0].content == "Gather."]
+    gathers = [request for request in ward.held_model.shown if request[0].content == "Gather."]
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
     assert any("start the task over" in m.content for m in gathers[1])
@@ -197,10 +197,10 @@ async def test_unrepeatable_graph_without_a_checkpoint_is_left_to_a_person(ward:
     target = await ward.lost()
     for path in chain(ward, target):
         damage(path)
-    requests = len(ward.bee.shown)
+    requests = len(ward.held_model.shown)
     await ward.recover(target)
 
-    assert len(ward.bee.shown) == requests
+    assert len(ward.held_model.shown) == requests
     [failed] = ward.data(EventType.RECOVERY_FAILED)
     assert failed["exhausted"]
     assert f"queenright recover {target.session_id} --from-start" in str(failed["reason"])
@@ -242,10 +242,10 @@ async def test_checkpoints_of_earlier_runs_in_the_session_are_not_of_the_chain(w
     """B70: the run before is finished."""
     target = await ward.colony.begin()
     await ward.finish()
-    ward.bee.may.clear()
-    ward.bee.thinking.clear()
+    ward.held_model.may.clear()
+    ward.held_model.thinking.clear()
     await ward.colony.runtime.trigger("start", {"message": "More."}, session_id=target.session_id)
-    await ward.bee.thinking.wait()
+    await ward.held_model.thinking.wait()
     control = RuntimeControl(ward.colony.runtime, sleep=ward.time.sleep)
     await control.terminate(ward.colony.target(), "stuck", instruction_id="t2", within=30)
     links = await RuntimeRespawner(ward.colony.runtime).chain(target)
@@ -297,5 +297,5 @@ async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_pat
     state = ward.colony.state(target.session_id)
     assert state.status is SessionStatus.COMPLETED
     assert state.incarnation_id != target.incarnation_id
-    assert [request[0].content for request in ward.bee.shown] == ["Make."]
-    assert "Recovery, attempt 1" in ward.bee.words()
+    assert [request[0].content for request in ward.held_model.shown] == ["Make."]
+    assert "Recovery, attempt 1" in ward.held_model.words()

@@ -32,7 +32,7 @@ from tests.runtime.node_parts import reply, sets
 async def colony(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Colony]:
     colony = Colony(tmp_path, fake_time)
     yield colony
-    colony.bee.may.set()
+    colony.held_model.may.set()
     await colony.runtime.stop()
 
 
@@ -131,10 +131,10 @@ async def test_nudge_is_not_read_by_the_next_incarnation(tmp_path: Path, fake_ti
     second = Colony(tmp_path, fake_time)
     await second.runtime.start()
     run = await second.runtime.resume(target.session_id)
-    second.bee.may.set()
+    second.held_model.may.set()
 
     assert (await second.runtime.wait(run)).succeeded
-    assert "Get on." not in second.bee.words()
+    assert "Get on." not in second.held_model.words()
     assert inbox(tmp_path) == []
     await second.runtime.stop()
 

@@ -17,20 +17,20 @@ from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
-from tests.health.test_ticket_service import Hive, finding, hive
+from tests.health.test_ticket_service import TicketDesk, desk, finding
 from tests.health.worker_script import START, WorkerScript
 
-__all__ = ["hive"]
+__all__ = ["desk"]
 
 SETTINGS = HealthSettings()
 PROVIDER, STREAK = FindingKind.PROVIDER_FAILURE, FindingKind.ERROR_STREAK
 
 
 @pytest.fixture
-def groups(hive: Hive) -> Hive:
+def groups(desk: TicketDesk) -> TicketDesk:
     """The service of tickets, where what is shared is known."""
-    hive.group = lambda health, found: shared_cause(health, found, lambda: [health], SETTINGS, hive.now)
-    return hive
+    desk.group = lambda health, found: shared_cause(health, found, lambda: [health], SETTINGS, desk.now)
+    return desk
 
 
 _sessions = itertools.count()
@@ -267,7 +267,7 @@ def test_loop_of_calls_that_succeed_is_not_shared() -> None:
     assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
-async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: Hive) -> None:
+async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: TicketDesk) -> None:
     """B104: from the first on, however slowly they come; and a loop of one's own is outside of it."""
     shared = []
     for n in range(40):
@@ -281,7 +281,7 @@ async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: H
     assert (await groups.raise_(own)).ticket.storm_id == ""
 
 
-async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: Hive) -> None:
+async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: TicketDesk) -> None:
     """While it fails, what may come of that is taken to be of that."""
     both = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     both.vitals.provider = "anthropic"
@@ -300,7 +300,7 @@ async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: Hiv
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["from the start", "later"])
 async def test_individual_condition_is_a_separate_ticket_while_the_provider_fails(
-    groups: Hive, is_first: bool
+    groups: TicketDesk, is_first: bool
 ) -> None:
     """B104: no provider makes a loop, however much worse its own failure is."""
     down, loop = finding(PROVIDER, Severity.CRITICAL), finding(FindingKind.DOOM_LOOP, Severity.HIGH)
@@ -320,54 +320,54 @@ async def test_individual_condition_is_a_separate_ticket_while_the_provider_fail
     assert await groups.tickets.settle(groups.now) == []
 
 
-async def failing_workers(hive: Hive, count: int) -> list[EscalationTicket]:
+async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket]:
     """Report workers whose calls of one tool fail, one after the other, and return their tickets."""
-    hive.group = lambda health, found: shared_cause(health, found, hive.workers.values, SETTINGS, hive.now)
+    desk.group = lambda health, found: shared_cause(health, found, desk.workers.values, SETTINGS, desk.now)
     ids = []
     for n in range(count):
-        script = WorkerScript(agent=f"bee-{n}", at=hive.now, settings=NO_GRACE).start()
+        script = WorkerScript(agent=f"bee-{n}", at=desk.now, settings=NO_GRACE).start()
         for call in range(6):
             script.call("search", args=f"{call}", outcome="error", error_type="gone")
-        hive.workers[script.health.key] = script.health
-        hive.now = script.now
-        ids.append((await hive.raise_(script.health)).ticket.ticket_id)
-    return [ticket for one in ids if (ticket := hive.tickets.get(one)) is not None]
+        desk.workers[script.health.key] = script.health
+        desk.now = script.now
+        ids.append((await desk.raise_(script.health)).ticket.ticket_id)
+    return [ticket for one in ids if (ticket := desk.tickets.get(one)) is not None]
 
 
-async def test_incident_adopts_the_tickets_that_were_opened_before_it(hive: Hive) -> None:
+async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: TicketDesk) -> None:
     """B104: of the third worker the cause is known, and the tickets of the first two share it."""
-    first = await failing_workers(hive, 2)
+    first = await failing_workers(desk, 2)
     assert [one.storm_id for one in first] == ["", ""]
 
-    tickets = await failing_workers(hive, 3)
+    tickets = await failing_workers(desk, 3)
 
     assert {one.storm_id for one in tickets} == {"tool:search"}
-    [incident] = incidents_of(tickets, now=hive.now, window=600)
+    [incident] = incidents_of(tickets, now=desk.now, window=600)
     assert (incident.cause, incident.workers) == ("tool:search", 3)
-    await hive.restart()
-    assert {one.storm_id for one in hive.tickets.open_tickets()} == {"tool:search"}
+    await desk.restart()
+    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"tool:search"}
 
 
-async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(hive: Hive) -> None:
+async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(desk: TicketDesk) -> None:
     """A fleet with many tickets of its own does not slow an incident down."""
     compared: list[str] = []
 
     def group(health: WorkerHealth, found: Finding) -> str:
         compared.append(health.vitals.agent_id)
-        return shared_cause(health, found, hive.workers.values, SETTINGS, hive.now)
+        return shared_cause(health, found, desk.workers.values, SETTINGS, desk.now)
 
-    hive.group = group
+    desk.group = group
     for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
-        script = WorkerScript(agent=name, at=hive.now, settings=NO_GRACE).start()
+        script = WorkerScript(agent=name, at=desk.now, settings=NO_GRACE).start()
         for call in range(6):
             tool = "search" if name.startswith("bee") else f"tool-{name}"
             script.call(tool, args=f"{call}", outcome="error", error_type="gone")
-        hive.workers[script.health.key] = script.health
-        hive.now = script.now
+        desk.workers[script.health.key] = script.health
+        desk.now = script.now
         compared.clear()
-        await hive.raise_(script.health)
+        await desk.raise_(script.health)
 
-    assert {one.storm_id for one in hive.tickets.open_tickets()} == {"", "tool:search"}
+    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"", "tool:search"}
     assert set(compared) == {"bee-0", "bee-1", "bee-2"}
 
 
@@ -381,71 +381,71 @@ def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
     assert list(fleet) == [last]
 
 
-async def ended_in_incident(hive: Hive) -> None:
+async def ended_in_incident(desk: TicketDesk) -> None:
     """Let the sessions of an incident end while calls still fail."""
-    hive.group = lambda health, found: "provider:anthropic"
+    desk.group = lambda health, found: "provider:anthropic"
     for n in range(2):
-        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
         gone = service.worker(agent=f"bee-{n}")
-        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, hive.now
-        await hive.tickets.observe(gone)
-        await hive.tickets.settle(hive.now)
+        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, desk.now
+        await desk.tickets.observe(gone)
+        await desk.tickets.settle(desk.now)
 
 
-def closings(hive: Hive) -> list[tuple[str, object]]:
-    found = [one.data for one in hive.published if one.type is EventType.INCIDENT_CLOSED]
+def closings(desk: TicketDesk) -> list[tuple[str, object]]:
+    found = [one.data for one in desk.published if one.type is EventType.INCIDENT_CLOSED]
     return [(str(one["cause"]), one["closed_at"]) for one in found]
 
 
 @pytest.mark.parametrize("restarts", [(), (300.0,), (900.0,), (300.0, 900.0, 901.0)])
 async def test_incident_that_closes_by_the_clock_is_reported_once(
-    hive: Hive, restarts: tuple[float, ...]
+    desk: TicketDesk, restarts: tuple[float, ...]
 ) -> None:
     """B104: whether the service runs then, is restarted before, or starts later."""
-    await ended_in_incident(hive)
-    began = hive.now
+    await ended_in_incident(desk)
+    began = desk.now
 
     for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
-        hive.now = began + after
+        desk.now = began + after
         if after in restarts:
-            before = {one.ticket_id for one in hive.tickets.recent_tickets()}
-            await hive.restart()
-            assert {one.ticket_id for one in hive.tickets.recent_tickets()} == before
-        await hive.tickets.settle(hive.now)
-        assert closings(hive) == ([] if after < 600 else [("provider:anthropic", began + 600)])
+            before = {one.ticket_id for one in desk.tickets.recent_tickets()}
+            await desk.restart()
+            assert {one.ticket_id for one in desk.tickets.recent_tickets()} == before
+        await desk.tickets.settle(desk.now)
+        assert closings(desk) == ([] if after < 600 else [("provider:anthropic", began + 600)])
 
-    assert [one for one in await hive.logged() if one.type is EventType.INCIDENT_CLOSED] == [
-        one for one in hive.published if one.type is EventType.INCIDENT_CLOSED
+    assert [one for one in await desk.logged() if one.type is EventType.INCIDENT_CLOSED] == [
+        one for one in desk.published if one.type is EventType.INCIDENT_CLOSED
     ]
 
 
-async def test_incident_that_closes_with_its_last_ticket_is_reported(hive: Hive) -> None:
-    hive.group = lambda health, found: "provider:anthropic"
+async def test_incident_that_closes_with_its_last_ticket_is_reported(desk: TicketDesk) -> None:
+    desk.group = lambda health, found: "provider:anthropic"
     for n in range(2):
-        await hive.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
-        await hive.tickets.settle(hive.now)
+        await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
+        await desk.tickets.settle(desk.now)
     for n in range(2):
-        hive.now += 10
-        await hive.tickets.observe(service.worker(agent=f"bee-{n}"))
-    hive.now += service.HOLD
-    await hive.tickets.settle(hive.now)
+        desk.now += 10
+        await desk.tickets.observe(service.worker(agent=f"bee-{n}"))
+    desk.now += service.HOLD
+    await desk.tickets.settle(desk.now)
 
-    assert closings(hive) == [("provider:anthropic", hive.now)]
+    assert closings(desk) == [("provider:anthropic", desk.now)]
 
 
-async def test_incident_adopts_no_ticket_about_something_else(hive: Hive) -> None:
+async def test_incident_adopts_no_ticket_about_something_else(desk: TicketDesk) -> None:
     """B104"""
     other = service.worker(finding(FindingKind.DOOM_LOOP), agent="other")
-    hive.workers[other.key] = other
-    own = (await hive.raise_(other)).ticket
-    await failing_workers(hive, 3)
+    desk.workers[other.key] = other
+    own = (await desk.raise_(other)).ticket
+    await failing_workers(desk, 3)
 
-    left = hive.tickets.get(own.ticket_id)
+    left = desk.tickets.get(own.ticket_id)
     assert left is not None
     assert left.storm_id == ""
 
 
-async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:
+async def test_a_lesser_loop_counts_to_the_provider(groups: TicketDesk) -> None:
     health = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP, Severity.MEDIUM))
     health.vitals.provider = "anthropic"
     ticket = (await groups.raise_(health)).ticket
@@ -453,7 +453,7 @@ async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:
     assert (ticket.kind, ticket.storm_id) == (PROVIDER, "provider:anthropic")
 
 
-async def test_worse_individual_condition_is_notified_when_the_provider_recovers(groups: Hive) -> None:
+async def test_worse_individual_condition_is_notified_when_the_provider_recovers(groups: TicketDesk) -> None:
     failed = service.worker(finding(PROVIDER))
     failed.vitals.provider = "anthropic"
     shared = (await groups.raise_(failed)).ticket
@@ -468,7 +468,7 @@ async def test_worse_individual_condition_is_notified_when_the_provider_recovers
     assert over.status is TicketStatus.RESOLVED
 
 
-async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: Hive) -> None:
+async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: TicketDesk) -> None:
     failed = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     failed.vitals.provider = "anthropic"
     ticket = (await groups.raise_(failed)).ticket

@@ -63,7 +63,7 @@ def draft(severity: Severity = LOW, **fields: Any) -> TicketDraft:
     return TicketDraft(severity=severity, **{**texts, **fields})
 
 
-class Hive:
+class TicketDesk:
     """A ticket service, its store, its clock, and what it published."""
 
     def __init__(self, url: str) -> None:
@@ -115,17 +115,17 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(database_url: str) -> AsyncIterator[Hive]:
-    hive = Hive(database_url)
-    yield hive
-    await hive.store.close()
+async def desk(database_url: str) -> AsyncIterator[TicketDesk]:
+    desk = TicketDesk(database_url)
+    yield desk
+    await desk.store.close()
 
 
 # -- opening and counting -------------------------------------------------------------------------
 
 
-async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
-    raised = await hive.tickets.raise_ticket(
+async def test_first_report_opens_a_complete_ticket(desk: TicketDesk) -> None:
+    raised = await desk.tickets.raise_ticket(
         worker(finding(), finding(STORM, MEDIUM)), draft(), trace_id="t", span_id="s"
     )
 
@@ -137,11 +137,11 @@ async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
         LOOP,
         (STORM,),
     )
-    assert (ticket.worker_agent_id, ticket.worker_session_id, ticket.incarnation_id) == ("bee", "s1", "i1")
+    assert (ticket.agent_id, ticket.session_id, ticket.incarnation_id) == ("bee", "s1", "i1")
     assert (ticket.total_steps_checked, ticket.steps_since_last_accept) == (20, 17)
     assert (ticket.trace_id, ticket.span_id, ticket.worker_trace_id) == ("t", "s", "a" * 32)
     assert (ticket.created_at, ticket.first_seen) == ("1970-01-01T00:16:40.000+00:00", 1000.0)
-    [event] = hive.published
+    [event] = desk.published
     assert event.type is EventType.WORKER_ESCALATION_TICKET
     assert event.data == {"ticket": ticket.model_dump(mode="json"), "change": "opened"}
     assert (event.agent_id, event.session_id, event.graph_id, event.node_id) == (
@@ -150,33 +150,33 @@ async def test_first_report_opens_a_complete_ticket(hive: Hive) -> None:
         "g",
         "researcher",
     )
-    assert await hive.logged() == [event]
-    assert hive.told == []
+    assert await desk.logged() == [event]
+    assert desk.told == []
 
 
-async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(hive: Hive) -> None:
+async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(desk: TicketDesk) -> None:
     """B37: one condition on 30 ticks: one ticket, ``occurrences`` 30, one notification."""
-    raised = await hive.raise_()
-    await hive.tickets.intervene(raised.ticket.ticket_id, "it loops", "high")
+    raised = await desk.raise_()
+    await desk.tickets.intervene(raised.ticket.ticket_id, "it loops", "high")
     for _ in range(29):
-        hive.now += 120.0
-        raised = await hive.raise_()
+        desk.now += 120.0
+        raised = await desk.raise_()
 
     assert raised.change == "counted"
-    [ticket] = await hive.tickets.history()
-    assert (ticket.occurrences, ticket.last_seen) == (30, hive.now)
-    assert hive.types().count(EventType.WORKER_ESCALATION_TICKET) == 1
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    [ticket] = await desk.tickets.history()
+    assert (ticket.occurrences, ticket.last_seen) == (30, desk.now)
+    assert desk.types().count(EventType.WORKER_ESCALATION_TICKET) == 1
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
 
 
 @pytest.mark.parametrize(
     ("expected", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
 )
 async def test_model_can_raise_but_not_lower_the_rules_severity(
-    hive: Hive, expected: Severity, floor: Severity, severity: Severity
+    desk: TicketDesk, expected: Severity, floor: Severity, severity: Severity
 ) -> None:
     """B52: the rules set the floor."""
-    raised = await hive.raise_(worker(finding(severity=floor)), expected)
+    raised = await desk.raise_(worker(finding(severity=floor)), expected)
 
     assert raised.ticket.severity is severity
 
@@ -196,116 +196,118 @@ async def test_model_can_raise_but_not_lower_the_rules_severity(
         ),
     ],
 )
-async def test_model_cannot_open_a_ticket_about_a_healthy_worker(hive: Hive, change: Any, error: str) -> None:
+async def test_model_cannot_open_a_ticket_about_a_healthy_worker(
+    desk: TicketDesk, change: Any, error: str
+) -> None:
     """B1, B36, B52: recovered, in its grace, ended or waiting: refused, whatever the model says."""
     health = worker(finding())
     change(health)
 
     with pytest.raises(TicketRejectedError, match=error):
-        await hive.raise_(health, CRITICAL)
+        await desk.raise_(health, CRITICAL)
 
-    assert await hive.tickets.history() == []
-    assert hive.published == []
+    assert await desk.tickets.history() == []
+    assert desk.published == []
 
 
-async def test_draft_about_a_different_worker_is_refused(hive: Hive) -> None:
+async def test_draft_about_a_different_worker_is_refused(desk: TicketDesk) -> None:
     """B36: identity is the service's."""
     with pytest.raises(TicketRejectedError, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
-        await hive.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
+        await desk.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
 
-    assert await hive.logged() == []
+    assert await desk.logged() == []
 
 
-async def test_secrets_a_model_quotes_do_not_stay(hive: Hive) -> None:
+async def test_secrets_a_model_quotes_do_not_stay(desk: TicketDesk) -> None:
     secret = "password=hunter2hunter2"
     result = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
 
-    raised = await hive.tickets.raise_ticket(worker(finding()), result)
-    await hive.tickets.intervene(raised.ticket.ticket_id, secret, "high")
+    raised = await desk.tickets.raise_ticket(worker(finding()), result)
+    await desk.tickets.intervene(raised.ticket.ticket_id, secret, "high")
 
-    assert "hunter2" not in str([event.data for event in await hive.logged()])
-    assert "hunter2" not in str(await hive.tickets.history())
+    assert "hunter2" not in str([event.data for event in await desk.logged()])
+    assert "hunter2" not in str(await desk.tickets.history())
 
 
-async def test_draft_without_evidence_gets_the_rules_evidence(hive: Hive) -> None:
-    raised = await hive.tickets.raise_ticket(worker(finding()), draft(evidence_snippet=""))
+async def test_draft_without_evidence_gets_the_rules_evidence(desk: TicketDesk) -> None:
+    raised = await desk.tickets.raise_ticket(worker(finding()), draft(evidence_snippet=""))
 
     assert raised.ticket.evidence_snippet == "doom_loop seen"
 
 
-async def test_second_cause_is_merged_into_the_open_ticket(hive: Hive) -> None:
-    first = await hive.raise_()
-    second = await hive.raise_(worker(finding(STALL, CRITICAL), finding(), node="writer"))
+async def test_second_cause_is_merged_into_the_open_ticket(desk: TicketDesk) -> None:
+    first = await desk.raise_()
+    second = await desk.raise_(worker(finding(STALL, CRITICAL), finding(), node="writer"))
 
     assert (second.ticket.ticket_id, second.change) == (first.ticket.ticket_id, "rose")
     assert (second.ticket.kind, second.ticket.related_kinds) == (LOOP, (STALL,))
     assert second.ticket.worker_node_id == "researcher"
 
 
-async def test_two_sessions_and_two_workers_have_tickets_of_their_own(hive: Hive) -> None:
+async def test_two_sessions_and_two_workers_have_tickets_of_their_own(desk: TicketDesk) -> None:
     for health in (worker(finding()), worker(finding(), session="s2"), worker(finding(), agent="wasp")):
-        assert (await hive.raise_(health)).change == "opened"
+        assert (await desk.raise_(health)).change == "opened"
 
-    assert len(hive.tickets.open_tickets()) == 3
-    assert hive.tickets.open_counts() == {(HIGH, TicketStatus.OPEN): 3}
+    assert len(desk.tickets.open_tickets()) == 3
+    assert desk.tickets.open_counts() == {(HIGH, TicketStatus.OPEN): 3}
 
 
-async def test_two_monitors_on_one_worker_make_one_ticket(hive: Hive) -> None:
+async def test_two_monitors_on_one_worker_make_one_ticket(desk: TicketDesk) -> None:
     """B42: two at the same moment, and two services on one store."""
-    other = hive.another()
+    other = desk.another()
 
     raised = await asyncio.gather(
-        *(service.raise_ticket(worker(finding()), draft()) for service in (hive.tickets, other) * 5)
+        *(service.raise_ticket(worker(finding()), draft()) for service in (desk.tickets, other) * 5)
     )
 
     assert sorted(r.change for r in raised) == ["counted"] * 9 + ["opened"]
-    [ticket] = await hive.tickets.history()
+    [ticket] = await desk.tickets.history()
     assert ticket.occurrences == 10
 
 
 # -- severity and the outside ---------------------------------------------------------------------
 
 
-async def test_rise_is_notified_once_and_a_fall_never(hive: Hive) -> None:
+async def test_rise_is_notified_once_and_a_fall_never(desk: TicketDesk) -> None:
     """B38: a rise in severity: one update. A fall: none."""
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
-    hive.told.clear()
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "a", "high")
+    desk.told.clear()
 
     for severity in (CRITICAL, CRITICAL, MEDIUM, HIGH):
-        await hive.raise_(worker(finding(severity=severity)))
+        await desk.raise_(worker(finding(severity=severity)))
 
-    assert hive.told == [(TicketStatus.INTERVENING, CRITICAL)]
-    assert hive.types().count(EventType.WORKER_ESCALATION_TICKET) == 2
-
-
-async def test_rise_before_triage_is_not_notified(hive: Hive) -> None:
-    await hive.raise_()
-    await hive.raise_(worker(finding(severity=CRITICAL)))
-
-    assert hive.told == []
-    assert [event.data["change"] for event in hive.published] == ["opened", "rose"]
+    assert desk.told == [(TicketStatus.INTERVENING, CRITICAL)]
+    assert desk.types().count(EventType.WORKER_ESCALATION_TICKET) == 2
 
 
-async def test_the_rules_raise_an_open_ticket_without_the_judge(hive: Hive) -> None:
-    ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "a", "medium")
+async def test_rise_before_triage_is_not_notified(desk: TicketDesk) -> None:
+    await desk.raise_()
+    await desk.raise_(worker(finding(severity=CRITICAL)))
 
-    await hive.tickets.observe(worker(finding(severity=CRITICAL)))
+    assert desk.told == []
+    assert [event.data["change"] for event in desk.published] == ["opened", "rose"]
 
-    [risen] = hive.tickets.open_tickets()
+
+async def test_the_rules_raise_an_open_ticket_without_the_judge(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "a", "medium")
+
+    await desk.tickets.observe(worker(finding(severity=CRITICAL)))
+
+    [risen] = desk.tickets.open_tickets()
     assert (risen.severity, risen.occurrences) == (CRITICAL, 2)
-    assert hive.told[-1] == (TicketStatus.INTERVENING, CRITICAL)
+    assert desk.told[-1] == (TicketStatus.INTERVENING, CRITICAL)
 
 
-async def test_only_findings_that_are_new_worse_or_back_count_as_reports(hive: Hive) -> None:
-    await hive.raise_(worker(finding(), finding(STORM, MEDIUM)))
+async def test_only_findings_that_are_new_worse_or_back_count_as_reports(desk: TicketDesk) -> None:
+    await desk.raise_(worker(finding(), finding(STORM, MEDIUM)))
 
-    await hive.tickets.observe(worker(finding(), finding(STORM, MEDIUM)))
-    await hive.tickets.observe(worker(finding()))
-    await hive.tickets.observe(worker(finding(), finding(STALL, LOW)))
+    await desk.tickets.observe(worker(finding(), finding(STORM, MEDIUM)))
+    await desk.tickets.observe(worker(finding()))
+    await desk.tickets.observe(worker(finding(), finding(STALL, LOW)))
 
-    [ticket] = hive.tickets.open_tickets()
+    [ticket] = desk.tickets.open_tickets()
     assert ticket.occurrences == 2
     assert ticket.active_kinds == (LOOP, STALL)
 
@@ -313,143 +315,143 @@ async def test_only_findings_that_are_new_worse_or_back_count_as_reports(hive: H
 # -- recovery -------------------------------------------------------------------------------------
 
 
-async def test_held_recovery_resolves_and_notifies(hive: Hive) -> None:
+async def test_held_recovery_resolves_and_notifies(desk: TicketDesk) -> None:
     """B39: recovered and held: resolved, and the operator is notified."""
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "a", "high")
 
-    await hive.tickets.observe(worker())
-    assert hive.tickets.next_deadline() == 1000.0 + HOLD
-    assert await hive.tickets.settle(1119.9) == []
-    [resolved] = await hive.tickets.settle(1120.0)
+    await desk.tickets.observe(worker())
+    assert desk.tickets.next_deadline() == 1000.0 + HOLD
+    assert await desk.tickets.settle(1119.9) == []
+    [resolved] = await desk.tickets.settle(1120.0)
 
     assert (resolved.status, resolved.closed_at) == (TicketStatus.RESOLVED, 1120.0)
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH), (TicketStatus.RESOLVED, HIGH)]
-    assert hive.published[-1].type is EventType.TICKET_RESOLVED
-    assert hive.published[-1].data["status"] == "resolved"
-    assert hive.tickets.next_deadline() is None
-    assert await hive.tickets.settle(2000.0) == []
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH), (TicketStatus.RESOLVED, HIGH)]
+    assert desk.published[-1].type is EventType.TICKET_RESOLVED
+    assert desk.published[-1].data["status"] == "resolved"
+    assert desk.tickets.next_deadline() is None
+    assert await desk.tickets.settle(2000.0) == []
 
 
-async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(hive: Hive) -> None:
+async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(desk: TicketDesk) -> None:
     """B39: relapse within the hold: the same ticket again."""
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
-    await hive.tickets.observe(worker())
-    hive.now += HOLD - 1
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "a", "high")
+    await desk.tickets.observe(worker())
+    desk.now += HOLD - 1
 
-    await hive.tickets.observe(worker(finding()))
+    await desk.tickets.observe(worker(finding()))
 
-    assert await hive.tickets.settle(hive.now + HOLD * 3) == []
-    again = hive.tickets.get(ticket.ticket_id)
+    assert await desk.tickets.settle(desk.now + HOLD * 3) == []
+    again = desk.tickets.get(ticket.ticket_id)
     assert again is not None
     assert (again.status, again.occurrences) == (TicketStatus.INTERVENING, 2)
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
-    assert hive.published[-1].data["change"] == "reopened"
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert desk.published[-1].data["change"] == "reopened"
 
 
-async def test_a_relapse_after_the_hold_is_a_new_ticket(hive: Hive) -> None:
-    first = (await hive.raise_()).ticket
-    await hive.tickets.observe(worker())
-    await hive.tickets.settle(hive.now + HOLD)
+async def test_a_relapse_after_the_hold_is_a_new_ticket(desk: TicketDesk) -> None:
+    first = (await desk.raise_()).ticket
+    await desk.tickets.observe(worker())
+    await desk.tickets.settle(desk.now + HOLD)
 
-    second = await hive.raise_()
+    second = await desk.raise_()
 
     assert second.change == "opened"
     assert second.ticket.ticket_id != first.ticket_id
 
 
-async def test_end_of_an_unnotified_ticket_is_not_notified(hive: Hive) -> None:
-    await hive.raise_()
-    await hive.tickets.observe(worker())
-    await hive.tickets.settle(hive.now + HOLD)
+async def test_end_of_an_unnotified_ticket_is_not_notified(desk: TicketDesk) -> None:
+    await desk.raise_()
+    await desk.tickets.observe(worker())
+    await desk.tickets.settle(desk.now + HOLD)
 
-    assert hive.types()[-1] is EventType.TICKET_RESOLVED
-    assert hive.told == []
+    assert desk.types()[-1] is EventType.TICKET_RESOLVED
+    assert desk.told == []
 
 
 @pytest.mark.parametrize("paged", [True, False])
-async def test_ending_worker_closes_its_ticket(hive: Hive, *, paged: bool) -> None:
+async def test_ending_worker_closes_its_ticket(desk: TicketDesk, *, paged: bool) -> None:
     """B40: the worker ends with an open ticket: ``worker_gone``, no more alerts."""
-    ticket = (await hive.raise_()).ticket
+    ticket = (await desk.raise_()).ticket
     if paged:
-        await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+        await desk.tickets.intervene(ticket.ticket_id, "a", "high")
     ended = worker(finding())
     ended.vitals.ended_at = 1001.0
 
-    await hive.tickets.observe(ended)
-    await hive.tickets.observe(ended)
+    await desk.tickets.observe(ended)
+    await desk.tickets.observe(ended)
 
-    gone = hive.tickets.get(ticket.ticket_id)
+    gone = desk.tickets.get(ticket.ticket_id)
     assert gone is not None
     assert gone.status is TicketStatus.WORKER_GONE
-    assert hive.told[int(paged) :] == ([(TicketStatus.WORKER_GONE, HIGH)] if paged else [])
-    assert hive.types().count(EventType.TICKET_RESOLVED) == 1
-    assert hive.published[-1].data["status"] == "worker_gone"
+    assert desk.told[int(paged) :] == ([(TicketStatus.WORKER_GONE, HIGH)] if paged else [])
+    assert desk.types().count(EventType.TICKET_RESOLVED) == 1
+    assert desk.published[-1].data["status"] == "worker_gone"
 
 
-async def test_workers_without_tickets_cost_no_transaction(hive: Hive) -> None:
-    await hive.store.close()
+async def test_workers_without_tickets_cost_no_transaction(desk: TicketDesk) -> None:
+    await desk.store.close()
 
-    await hive.tickets.observe(worker(finding()))
-    assert await hive.tickets.settle(1e9) == []
+    await desk.tickets.observe(worker(finding()))
+    assert await desk.tickets.settle(1e9) == []
 
 
 # -- triage ---------------------------------------------------------------------------------------
 
 
-async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(hive: Hive) -> None:
+async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(desk: TicketDesk) -> None:
     """B48: a dismissal is kept, queryable and counted; the same condition waits until it worsens."""
-    ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
-    await hive.tickets.dismiss(ticket.ticket_id, "it gets on")
-    hive.published.clear()
+    ticket = (await desk.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await desk.tickets.dismiss(ticket.ticket_id, "it gets on")
+    desk.published.clear()
 
-    same = await hive.raise_(worker(finding(severity=MEDIUM)))
-    await hive.tickets.observe(worker(finding(severity=MEDIUM)))
+    same = await desk.raise_(worker(finding(severity=MEDIUM)))
+    await desk.tickets.observe(worker(finding(severity=MEDIUM)))
     assert (same.change, same.ticket.ticket_id, same.ticket.occurrences) == ("counted", ticket.ticket_id, 2)
-    assert hive.published == []
-    [tickets] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
+    assert desk.published == []
+    [tickets] = await desk.tickets.history(statuses=[TicketStatus.DISMISSED])
     assert (tickets.triage_decision, tickets.triage_reason, tickets.triaged_by) == (
         "dismiss",
         "it gets on",
         "queen",
     )
 
-    worse = await hive.raise_(worker(finding(severity=HIGH)))
+    worse = await desk.raise_(worker(finding(severity=HIGH)))
     assert (worse.change, worse.ticket.ticket_id) == ("rose", ticket.ticket_id)
     assert worse.ticket.status is TicketStatus.OPEN
 
 
-async def test_new_condition_after_a_dismissal_is_triaged(hive: Hive) -> None:
-    dismissed = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
-    await hive.tickets.dismiss(dismissed.ticket_id, "it gets on")
+async def test_new_condition_after_a_dismissal_is_triaged(desk: TicketDesk) -> None:
+    dismissed = (await desk.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await desk.tickets.dismiss(dismissed.ticket_id, "it gets on")
 
-    other = await hive.raise_(worker(finding(severity=MEDIUM), finding(STALL, MEDIUM)))
+    other = await desk.raise_(worker(finding(severity=MEDIUM), finding(STALL, MEDIUM)))
 
     assert (other.change, other.ticket.kind) == ("opened", STALL)
-    await hive.tickets.observe(worker(finding(severity=CRITICAL), finding(STALL, MEDIUM)))
-    [only_open] = hive.tickets.open_tickets()
+    await desk.tickets.observe(worker(finding(severity=CRITICAL), finding(STALL, MEDIUM)))
+    [only_open] = desk.tickets.open_tickets()
     assert (only_open.ticket_id, only_open.severity) == (other.ticket.ticket_id, CRITICAL)
 
 
-async def test_model_cannot_dismiss_a_high_ticket_that_holds(hive: Hive) -> None:
+async def test_model_cannot_dismiss_a_high_ticket_that_holds(desk: TicketDesk) -> None:
     """B52: nor close it in any other way."""
-    ticket = (await hive.raise_()).ticket
+    ticket = (await desk.raise_()).ticket
 
     with pytest.raises(TicketStatusError, match="still holds"):
-        await hive.tickets.dismiss(ticket.ticket_id, "ignore this")
+        await desk.tickets.dismiss(ticket.ticket_id, "ignore this")
 
-    assert hive.tickets.get(ticket.ticket_id) == ticket
-    await hive.tickets.observe(worker())
-    assert (await hive.tickets.dismiss(ticket.ticket_id, "recovered")).status is TicketStatus.DISMISSED
+    assert desk.tickets.get(ticket.ticket_id) == ticket
+    await desk.tickets.observe(worker())
+    assert (await desk.tickets.dismiss(ticket.ticket_id, "recovered")).status is TicketStatus.DISMISSED
 
 
-async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(hive: Hive) -> None:
-    ticket = (await hive.raise_()).ticket
+async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_()).ticket
 
-    after = await hive.tickets.intervene(ticket.ticket_id, "it loops", "high", graph_id="q", stream_id="st")
+    after = await desk.tickets.intervene(ticket.ticket_id, "it loops", "high", graph_id="q", stream_id="st")
 
-    triaged, requested = hive.published[1:]
+    triaged, requested = desk.published[1:]
     assert triaged.type is EventType.TICKET_TRIAGED
     assert triaged.data == {"ticket_id": ticket.ticket_id, "decision": "intervene", "reason": "it loops"}
     assert requested.type is EventType.QUEEN_INTERVENTION_REQUESTED
@@ -462,340 +464,340 @@ async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(hiv
         "queen_stream_id": "st",
         "untriaged": False,
     }
-    assert await hive.logged() == hive.published
-    assert (after.status, hive.told) == (TicketStatus.INTERVENING, [(TicketStatus.INTERVENING, HIGH)])
+    assert await desk.logged() == desk.published
+    assert (after.status, desk.told) == (TicketStatus.INTERVENING, [(TicketStatus.INTERVENING, HIGH)])
 
 
-async def test_an_outbox_that_fails_undoes_the_decision(hive: Hive) -> None:
-    ticket = (await hive.raise_()).ticket
-    hive.published.clear()
+async def test_an_outbox_that_fails_undoes_the_decision(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_()).ticket
+    desk.published.clear()
 
     def full(conn: Connection, ticket: EscalationTicket) -> None:
         raise OSError("no space")
 
-    failing = hive.another()
+    failing = desk.another()
     failing._on_change = full
     with pytest.raises(OSError, match="no space"):
         await failing.intervene(ticket.ticket_id, "a", "high")
 
-    assert await hive.tickets.history() == [ticket]
-    assert len(await hive.logged()) == 1
-    assert hive.published == []
+    assert await desk.tickets.history() == [ticket]
+    assert len(await desk.logged()) == 1
+    assert desk.published == []
 
 
 @pytest.mark.parametrize("verb", ["intervene", "dismiss", "acknowledge"])
-async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, verb: str) -> None:
+async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(desk: TicketDesk, verb: str) -> None:
     """B49: notifying about an unknown or closed ticket is an error."""
     decide: Callable[[str], Awaitable[EscalationTicket]] = {
-        "intervene": lambda ticket_id: hive.tickets.intervene(ticket_id, "a", "high"),
-        "dismiss": lambda ticket_id: hive.tickets.dismiss(ticket_id, "r"),
-        "acknowledge": lambda ticket_id: hive.tickets.acknowledge(ticket_id, by="ann"),
+        "intervene": lambda ticket_id: desk.tickets.intervene(ticket_id, "a", "high"),
+        "dismiss": lambda ticket_id: desk.tickets.dismiss(ticket_id, "r"),
+        "acknowledge": lambda ticket_id: desk.tickets.acknowledge(ticket_id, by="ann"),
     }[verb]
-    closed = (await hive.raise_()).ticket.ticket_id
-    await hive.tickets.observe(worker())
-    await hive.tickets.settle(hive.now + HOLD)
+    closed = (await desk.raise_()).ticket.ticket_id
+    await desk.tickets.observe(worker())
+    await desk.tickets.settle(desk.now + HOLD)
 
     with pytest.raises(TicketClosedError, match="was closed"):
         await decide(closed)
     with pytest.raises(TicketNotFoundError, match="there is no ticket 'nope'"):
         await decide("nope")
-    assert hive.told == []
+    assert desk.told == []
 
 
 @pytest.mark.parametrize(("analysis", "urgency"), [("", "high"), (" \n", "high"), ("a", "")])
-async def test_empty_analysis_is_refused(hive: Hive, analysis: str, urgency: str) -> None:
-    ticket = (await hive.raise_()).ticket
+async def test_empty_analysis_is_refused(desk: TicketDesk, analysis: str, urgency: str) -> None:
+    ticket = (await desk.raise_()).ticket
 
     with pytest.raises(TicketRejectedError, match="must not be empty"):
-        await hive.tickets.intervene(ticket.ticket_id, analysis, urgency)
+        await desk.tickets.intervene(ticket.ticket_id, analysis, urgency)
 
 
-async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None:
+async def test_an_acknowledged_ticket_is_not_escalated_again(desk: TicketDesk) -> None:
     """B41: acknowledged: no re-escalation, but a rise is news."""
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
-    hive.told.clear()
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "a", "high")
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
+    desk.told.clear()
 
-    await hive.raise_()
-    assert hive.told == []
-    await hive.raise_(worker(finding(severity=CRITICAL)))
+    await desk.raise_()
+    assert desk.told == []
+    await desk.raise_(worker(finding(severity=CRITICAL)))
 
-    assert hive.told == [(TicketStatus.ACKNOWLEDGED, CRITICAL)]
-    assert hive.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
+    assert desk.told == [(TicketStatus.ACKNOWLEDGED, CRITICAL)]
+    assert desk.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
 
 
-async def notified_ticket(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
+async def notified_ticket(desk: TicketDesk, health: WorkerHealth | None = None) -> EscalationTicket:
     """Return a ticket that the operator has just been told of, with nothing told since."""
-    ticket = (await hive.raise_(health)).ticket
-    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
-    hive.told.clear()
+    ticket = (await desk.raise_(health)).ticket
+    stored_ticket = await desk.tickets.intervene(ticket.ticket_id, "a", "high")
+    desk.told.clear()
     return stored_ticket
 
 
-async def pass_hours(hive: Hive, hours: int) -> None:
+async def pass_hours(desk: TicketDesk, hours: int) -> None:
     """Let time pass, and have what is due done each minute, as the service does."""
     for _ in range(hours * 60):
-        hive.now += 60
-        await hive.tickets.settle(hive.now)
+        desk.now += 60
+        await desk.tickets.settle(desk.now)
 
 
-async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hive) -> None:
+async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(desk: TicketDesk) -> None:
     """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
-    ticket = await notified_ticket(hive)
-    assert hive.tickets.next_deadline() == hive.now + HOUR
+    ticket = await notified_ticket(desk)
+    assert desk.tickets.next_deadline() == desk.now + HOUR
 
-    hive.now += HOUR - 1
-    await hive.tickets.settle(hive.now)
-    assert hive.told == []
-    hive.now += 1
-    assert await hive.tickets.settle(hive.now) == []
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    desk.now += HOUR - 1
+    await desk.tickets.settle(desk.now)
+    assert desk.told == []
+    desk.now += 1
+    assert await desk.tickets.settle(desk.now) == []
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
 
-    await pass_hours(hive, 10)
-    assert len(hive.told) == 3
-    assert hive.tickets.next_deadline() is None
-    [tickets] = hive.tickets.open_tickets()
+    await pass_hours(desk, 10)
+    assert len(desk.told) == 3
+    assert desk.tickets.next_deadline() is None
+    [tickets] = desk.tickets.open_tickets()
     assert (tickets.ticket_id, tickets.reminders, tickets.occurrences) == (ticket.ticket_id, 3, 1)
-    events = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
+    events = [e for e in await desk.logged() if e.type is EventType.TICKET_REESCALATED]
     assert [e.data["reminder"] for e in events] == [1, 2, 3]
     assert [e.data["unacknowledged_seconds"] for e in events] == [HOUR, 2 * HOUR, 3 * HOUR]
-    assert events == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
+    assert events == [e for e in desk.published if e.type is EventType.TICKET_REESCALATED]
 
 
 @pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
-async def test_acknowledged_and_closed_tickets_have_no_reminders(hive: Hive, by: str) -> None:
+async def test_acknowledged_and_closed_tickets_have_no_reminders(desk: TicketDesk, by: str) -> None:
     """B41: never when acknowledged, dismissed or closed."""
     if by == "never told":
-        await hive.raise_()
+        await desk.raise_()
     elif by == "dismissal":
-        ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
-        await hive.tickets.dismiss(ticket.ticket_id, "r")
+        ticket = (await desk.raise_(worker(finding(severity=LOW)))).ticket
+        await desk.tickets.dismiss(ticket.ticket_id, "r")
     else:
-        ticket = await notified_ticket(hive)
+        ticket = await notified_ticket(desk)
         if by == "ann":
-            await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+            await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
         elif by == "resolution":
-            await hive.tickets.observe(worker())
+            await desk.tickets.observe(worker())
         else:
             gone = worker()
-            gone.vitals.ended_at = hive.now
-            await hive.tickets.observe(gone)
+            gone.vitals.ended_at = desk.now
+            await desk.tickets.observe(gone)
 
-    await pass_hours(hive, 6)
+    await pass_hours(desk, 6)
 
-    assert EventType.TICKET_REESCALATED not in hive.types()
+    assert EventType.TICKET_REESCALATED not in desk.types()
 
 
-async def test_never_is_zero(hive: Hive) -> None:
+async def test_never_is_zero(desk: TicketDesk) -> None:
     """B41"""
-    hive.re_escalation = ReEscalationSettings(max=0)
-    hive.tickets = hive.another()
-    await notified_ticket(hive)
+    desk.re_escalation = ReEscalationSettings(max=0)
+    desk.tickets = desk.another()
+    await notified_ticket(desk)
 
-    assert hive.tickets.next_deadline() is None
-    await pass_hours(hive, 6)
-    assert hive.told == []
+    assert desk.tickets.next_deadline() is None
+    await pass_hours(desk, 6)
+    assert desk.told == []
 
 
-async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
+async def test_a_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
     """B41: a rise and a relapse bring it up, too; a mere count does not."""
-    await notified_ticket(hive)
-    hive.now += HOUR / 2
-    await hive.raise_()
-    assert hive.tickets.next_deadline() == hive.now + HOUR / 2
+    await notified_ticket(desk)
+    desk.now += HOUR / 2
+    await desk.raise_()
+    assert desk.tickets.next_deadline() == desk.now + HOUR / 2
 
-    await hive.raise_(worker(finding(severity=CRITICAL)))
-    assert hive.tickets.next_deadline() == hive.now + HOUR
+    await desk.raise_(worker(finding(severity=CRITICAL)))
+    assert desk.tickets.next_deadline() == desk.now + HOUR
 
-    hive.now += HOUR / 2
-    await hive.tickets.observe(worker())
-    hive.now += HOLD - 1
-    await hive.tickets.observe(worker(finding(severity=CRITICAL)))
-    assert hive.tickets.next_deadline() == hive.now + HOUR
+    desk.now += HOUR / 2
+    await desk.tickets.observe(worker())
+    desk.now += HOLD - 1
+    await desk.tickets.observe(worker(finding(severity=CRITICAL)))
+    assert desk.tickets.next_deadline() == desk.now + HOUR
 
 
-async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
+async def test_a_rise_has_reminders_of_its_own(desk: TicketDesk) -> None:
     """B41: three of them were about something less bad."""
-    await notified_ticket(hive)
-    await pass_hours(hive, 4)
-    await hive.raise_(worker(finding(severity=CRITICAL)))
-    hive.told.clear()
+    await notified_ticket(desk)
+    await pass_hours(desk, 4)
+    await desk.raise_(worker(finding(severity=CRITICAL)))
+    desk.told.clear()
 
-    await pass_hours(hive, 6)
+    await pass_hours(desk, 6)
 
-    assert hive.told == [(TicketStatus.INTERVENING, CRITICAL)] * 3
+    assert desk.told == [(TicketStatus.INTERVENING, CRITICAL)] * 3
 
 
-async def test_no_reminder_within_the_hold(hive: Hive) -> None:
+async def test_no_reminder_within_the_hold(desk: TicketDesk) -> None:
     """B41: it may be over; a relapse brings it up."""
-    await notified_ticket(hive)
-    hive.now += HOUR - 1
-    await hive.tickets.observe(worker())
-    hive.now += HOLD - 1
-    await hive.tickets.settle(hive.now)
+    await notified_ticket(desk)
+    desk.now += HOUR - 1
+    await desk.tickets.observe(worker())
+    desk.now += HOLD - 1
+    await desk.tickets.settle(desk.now)
 
-    assert hive.told == []
+    assert desk.told == []
 
 
-async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(hive: Hive) -> None:
+async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(desk: TicketDesk) -> None:
     """B41: what was due three times while the service was down is notified once."""
-    await notified_ticket(hive)
-    hive.now += HOUR / 2
-    await hive.restart()
-    assert hive.tickets.next_deadline() == hive.now + HOUR / 2
-    hive.now += 12 * HOUR
-    await hive.restart()
-    await hive.tickets.settle(hive.now)
-    await hive.tickets.settle(hive.now)
+    await notified_ticket(desk)
+    desk.now += HOUR / 2
+    await desk.restart()
+    assert desk.tickets.next_deadline() == desk.now + HOUR / 2
+    desk.now += 12 * HOUR
+    await desk.restart()
+    await desk.tickets.settle(desk.now)
+    await desk.tickets.settle(desk.now)
 
-    assert len(hive.told) == 1
-    await hive.restart()
-    assert hive.tickets.next_deadline() == hive.now + HOUR
-    assert hive.tickets.open_tickets()[0].reminders == 1
+    assert len(desk.told) == 1
+    await desk.restart()
+    assert desk.tickets.next_deadline() == desk.now + HOUR
+    assert desk.tickets.open_tickets()[0].reminders == 1
 
 
-async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(hive: Hive) -> None:
+async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(desk: TicketDesk) -> None:
     """B41: it does not know when it was last brought up."""
-    ticket = await notified_ticket(hive)
+    ticket = await notified_ticket(desk)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
-    await hive.store.transact(lambda conn: update_ticket(conn, old))
-    await hive.restart()
+    await desk.store.transact(lambda conn: update_ticket(conn, old))
+    await desk.restart()
 
-    assert hive.tickets.next_deadline() == hive.now + HOUR
-    hive.now += HOUR
-    await hive.tickets.settle(hive.now)
-    assert hive.published[-1].data["unacknowledged_seconds"] == HOUR
+    assert desk.tickets.next_deadline() == desk.now + HOUR
+    desk.now += HOUR
+    await desk.tickets.settle(desk.now)
+    assert desk.published[-1].data["unacknowledged_seconds"] == HOUR
 
 
-async def test_silenced_ticket_has_a_reminder_when_its_silence_ends(hive: Hive) -> None:
+async def test_silenced_ticket_has_a_reminder_when_its_silence_ends(desk: TicketDesk) -> None:
     """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
-    ticket = await notified_ticket(hive)
-    began = hive.now
-    hive.silenced[ticket.ticket_id] = began + 5 * HOUR
-    assert hive.tickets.next_deadline() == began + 5 * HOUR
-    await pass_hours(hive, 4)
-    assert hive.told == []
+    ticket = await notified_ticket(desk)
+    began = desk.now
+    desk.silenced[ticket.ticket_id] = began + 5 * HOUR
+    assert desk.tickets.next_deadline() == began + 5 * HOUR
+    await pass_hours(desk, 4)
+    assert desk.told == []
 
-    await pass_hours(hive, 1)
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
-    assert hive.tickets.next_deadline() == hive.now + HOUR
+    await pass_hours(desk, 1)
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert desk.tickets.next_deadline() == desk.now + HOUR
 
-    hive.silenced[ticket.ticket_id] = hive.now + 5 * HOUR
-    await pass_hours(hive, 2)
-    hive.silenced.clear()
-    await hive.tickets.settle(hive.now)
-    assert len(hive.told) == 2
+    desk.silenced[ticket.ticket_id] = desk.now + 5 * HOUR
+    await pass_hours(desk, 2)
+    desk.silenced.clear()
+    await desk.tickets.settle(desk.now)
+    assert len(desk.told) == 2
 
 
-async def test_silenced_ticket_can_close(hive: Hive) -> None:
-    ticket = await notified_ticket(hive)
-    hive.silenced[ticket.ticket_id] = hive.now + HOUR
-    await hive.tickets.observe(worker())
-    hive.now += HOLD
+async def test_silenced_ticket_can_close(desk: TicketDesk) -> None:
+    ticket = await notified_ticket(desk)
+    desk.silenced[ticket.ticket_id] = desk.now + HOUR
+    await desk.tickets.observe(worker())
+    desk.now += HOLD
 
-    [closed] = await hive.tickets.settle(hive.now)
+    [closed] = await desk.tickets.settle(desk.now)
 
     assert closed.status is TicketStatus.RESOLVED
 
 
 @pytest.mark.parametrize("via", list(AckChannel))
-async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: AckChannel) -> None:
+async def test_acknowledgement_through_any_channel_stops_reminders(desk: TicketDesk, via: AckChannel) -> None:
     """B41: who has it and by what way is kept, in the log, too; over a restart."""
-    ticket = await notified_ticket(hive)
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
-    await hive.restart()
-    await pass_hours(hive, 6)
+    ticket = await notified_ticket(desk)
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
+    await desk.restart()
+    await pass_hours(desk, 6)
 
-    [tickets] = hive.tickets.open_tickets()
+    [tickets] = desk.tickets.open_tickets()
     assert (tickets.acknowledged_by, tickets.acknowledged_via, tickets.reminders) == ("ann", via, 0)
     assert "a1B2" not in tickets.acknowledged_note
-    [events] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
+    [events] = [e for e in await desk.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
     assert (events.data["by"], events.data["via"], "a1B2" in events.data["note"]) == ("ann", via.value, False)
-    assert EventType.TICKET_REESCALATED not in hive.types()
+    assert EventType.TICKET_REESCALATED not in desk.types()
 
 
-async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
+async def test_unacknowledged_ticket_restarts_its_reminders(desk: TicketDesk) -> None:
     """B41: they were used up; after it is given back there are as many again, counted from then."""
-    ticket = await notified_ticket(hive)
-    await pass_hours(hive, 4)
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
-    await pass_hours(hive, 4)
-    hive.told.clear()
+    ticket = await notified_ticket(desk)
+    await pass_hours(desk, 4)
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
+    await pass_hours(desk, 4)
+    desk.told.clear()
 
-    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
+    given = await desk.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
     assert (given.status, given.acknowledged_by, given.reminders) == (TicketStatus.INTERVENING, "", 0)
     assert given.notified_at == ticket.notified_at
     # People read that it is nobody's; it is no new alert.
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
-    assert hive.tickets.next_deadline() == hive.now + HOUR
-    await pass_hours(hive, 6)
-    assert len(hive.told) == 4
-    events = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert desk.tickets.next_deadline() == desk.now + HOUR
+    await pass_hours(desk, 6)
+    assert len(desk.told) == 4
+    events = [e for e in await desk.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
     assert [(e.data["by"], e.data["was"]) for e in events] == [("bob", "ann")]
     with pytest.raises(TicketStatusError, match="nobody acknowledged it"):
-        await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
+        await desk.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
 
-async def test_ticket_acknowledged_before_triage_returns_to_triage(hive: Hive) -> None:
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
-    hive.published.clear()
+async def test_ticket_acknowledged_before_triage_returns_to_triage(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
+    desk.published.clear()
 
-    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="ann")
+    given = await desk.tickets.unacknowledge(ticket.ticket_id, by="ann")
 
-    assert (given.status, given.notified_at, hive.told) == (TicketStatus.OPEN, None, [])
-    assert [e.type for e in hive.published] == [
+    assert (given.status, given.notified_at, desk.told) == (TicketStatus.OPEN, None, [])
+    assert [e.type for e in desk.published] == [
         EventType.TICKET_UNACKNOWLEDGED,
         EventType.WORKER_ESCALATION_TICKET,
     ]
-    assert [t.ticket_id for t in await hive.restart()] == [ticket.ticket_id]
+    assert [t.ticket_id for t in await desk.restart()] == [ticket.ticket_id]
 
 
-async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(hive: Hive) -> None:
-    ticket = (await hive.raise_()).ticket
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
-    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
-    assert hive.told == []
+async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_()).ticket
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
+    await desk.tickets.intervene(ticket.ticket_id, "a", "high")
+    assert desk.told == []
 
-    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="ann")
+    given = await desk.tickets.unacknowledge(ticket.ticket_id, by="ann")
 
-    assert (given.notified_severity, given.notified_at) == (HIGH, hive.now)
-    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert (given.notified_severity, given.notified_at) == (HIGH, desk.now)
+    assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
 
 
-async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
-    ticket = await notified_ticket(hive)
-    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=AckChannel.SLACK)
+async def test_only_via_limits_unacknowledge_to_its_channel(desk: TicketDesk) -> None:
+    ticket = await notified_ticket(desk)
+    await desk.tickets.acknowledge(ticket.ticket_id, by="ann", via=AckChannel.SLACK)
 
     with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
-        await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.PAGERDUTY)
-    await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.SLACK)
+        await desk.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.PAGERDUTY)
+    await desk.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=AckChannel.SLACK)
 
 
-async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:
+async def test_findings_are_stored_with_the_models_text(desk: TicketDesk) -> None:
     """It follows the worst finding; a mere count leaves it, so that a page does not change with each."""
     health = worker(finding())
     health.vitals.evidence = "no results; key sk-" + "a1B2" * 12
     made_up = draft(cause="all is well", evidence_snippet="made up")
-    ticket = (await hive.tickets.raise_ticket(health, made_up, model="some/model")).ticket
+    ticket = (await desk.tickets.raise_ticket(health, made_up, model="some/model")).ticket
 
     assert (ticket.finding_kind, ticket.finding_evidence) == (LOOP, "doom_loop seen")
     assert ticket.finding_since == 900.0
     assert ticket.worker_excerpt.startswith("no results; key ")
     assert "a1B2" not in ticket.worker_excerpt
     assert ticket.judge_model == "some/model"
-    stored_ticket = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
+    stored_ticket = await desk.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
     assert stored_ticket.queen_model == "other/model"
 
-    await hive.tickets.observe(worker(finding(STALL, CRITICAL), finding()))
+    await desk.tickets.observe(worker(finding(STALL, CRITICAL), finding()))
 
-    risen = hive.tickets.get(ticket.ticket_id)
+    risen = desk.tickets.get(ticket.ticket_id)
     assert risen is not None
     assert (risen.kind, risen.finding_kind, risen.finding_evidence) == (LOOP, STALL, "stall seen")
-    await hive.raise_(worker(finding(), finding(STORM, LOW)))
-    counted = hive.tickets.get(ticket.ticket_id)
+    await desk.raise_(worker(finding(), finding(STORM, LOW)))
+    counted = desk.tickets.get(ticket.ticket_id)
     assert counted is not None
     assert counted.finding_kind is STALL
 
@@ -803,65 +805,67 @@ async def test_findings_are_stored_with_the_models_text(hive: Hive) -> None:
 # -- restarts and givers-up -----------------------------------------------------------------------
 
 
-async def test_after_a_restart_the_open_tickets_are_known_and_the_undecided_returned(hive: Hive) -> None:
+async def test_after_a_restart_the_open_tickets_are_known_and_the_undecided_returned(
+    desk: TicketDesk,
+) -> None:
     """B43: what waits for triage is returned, once, under its one id."""
-    decided = (await hive.raise_()).ticket
-    waiting = (await hive.raise_(worker(finding(), session="s2"))).ticket
-    dismissed = (await hive.raise_(worker(finding(severity=LOW), session="s3"))).ticket
-    await hive.tickets.intervene(decided.ticket_id, "a", "high")
-    await hive.tickets.dismiss(dismissed.ticket_id, "r")
-    await hive.tickets.observe(worker())
+    decided = (await desk.raise_()).ticket
+    waiting = (await desk.raise_(worker(finding(), session="s2"))).ticket
+    dismissed = (await desk.raise_(worker(finding(severity=LOW), session="s3"))).ticket
+    await desk.tickets.intervene(decided.ticket_id, "a", "high")
+    await desk.tickets.dismiss(dismissed.ticket_id, "r")
+    await desk.tickets.observe(worker())
 
-    left = await hive.restart()
+    left = await desk.restart()
 
     assert left == [waiting]
-    assert [t.ticket_id for t in hive.tickets.open_tickets()] == [decided.ticket_id, waiting.ticket_id]
-    assert hive.tickets.next_deadline() == hive.now + HOLD
-    again = await hive.raise_(worker(finding(), session="s2"))
+    assert [t.ticket_id for t in desk.tickets.open_tickets()] == [decided.ticket_id, waiting.ticket_id]
+    assert desk.tickets.next_deadline() == desk.now + HOLD
+    again = await desk.raise_(worker(finding(), session="s2"))
     assert (again.change, again.ticket.ticket_id) == ("counted", waiting.ticket_id)
 
 
-async def test_cancelled_caller_does_not_suppress_a_stored_ticket(hive: Hive) -> None:
-    raising = asyncio.create_task(hive.raise_())
+async def test_cancelled_caller_does_not_suppress_a_stored_ticket(desk: TicketDesk) -> None:
+    raising = asyncio.create_task(desk.raise_())
     await asyncio.sleep(0)
     raising.cancel()
     with pytest.raises(asyncio.CancelledError):
         await raising
-    await hive.store.transact(lambda _: None)
+    await desk.store.transact(lambda _: None)
 
-    [ticket] = hive.tickets.open_tickets()
-    assert hive.published[0].data["ticket"]["ticket_id"] == ticket.ticket_id
+    [ticket] = desk.tickets.open_tickets()
+    assert desk.published[0].data["ticket"]["ticket_id"] == ticket.ticket_id
 
 
-async def test_unstored_ticket_is_not_published(hive: Hive) -> None:
-    await hive.store.close()
+async def test_unstored_ticket_is_not_published(desk: TicketDesk) -> None:
+    await desk.store.close()
 
     with pytest.raises(StoreError):
-        await hive.raise_()
+        await desk.raise_()
 
-    assert hive.published == []
-    assert hive.tickets.open_tickets() == []
+    assert desk.published == []
+    assert desk.tickets.open_tickets() == []
 
 
-async def test_history_is_newest_first_and_by_worker(hive: Hive) -> None:
+async def test_history_is_newest_first_and_by_worker(desk: TicketDesk) -> None:
     for number in range(3):
-        hive.now += 1
-        await hive.raise_(worker(finding(), session=f"s{number}", agent="bee" if number else "wasp"))
+        desk.now += 1
+        await desk.raise_(worker(finding(), session=f"s{number}", agent="bee" if number else "wasp"))
 
-    assert [t.worker_session_id for t in await hive.tickets.history(2)] == ["s2", "s1"]
-    assert [t.worker_session_id for t in await hive.tickets.history(agent_id="wasp")] == ["s0"]
-    found = await hive.tickets.find(hive.tickets.open_tickets()[0].ticket_id)
-    assert found == hive.tickets.open_tickets()[0]
-    assert await hive.tickets.find("nope") is None
+    assert [t.session_id for t in await desk.tickets.history(2)] == ["s2", "s1"]
+    assert [t.session_id for t in await desk.tickets.history(agent_id="wasp")] == ["s0"]
+    found = await desk.tickets.find(desk.tickets.open_tickets()[0].ticket_id)
+    assert found == desk.tickets.open_tickets()[0]
+    assert await desk.tickets.find("nope") is None
 
 
-async def test_open_ticket_of_a_session_is_found(hive: Hive) -> None:
-    assert hive.tickets.open_for("bee", "s1") is None
-    ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
+async def test_open_ticket_of_a_session_is_found(desk: TicketDesk) -> None:
+    assert desk.tickets.open_for("bee", "s1") is None
+    ticket = (await desk.raise_(worker(finding(severity=LOW)))).ticket
 
-    assert hive.tickets.open_for("bee", "s1") == ticket
-    await hive.tickets.dismiss(ticket.ticket_id, "r")
-    assert hive.tickets.open_for("bee", "s1") is None
+    assert desk.tickets.open_for("bee", "s1") == ticket
+    await desk.tickets.dismiss(ticket.ticket_id, "r")
+    assert desk.tickets.open_for("bee", "s1") is None
 
 
 # -- any life -------------------------------------------------------------------------------------
@@ -888,24 +892,24 @@ class TicketMachine(RuleBasedStateMachine):
         import tempfile
 
         self.folder = tempfile.TemporaryDirectory()
-        self.hive = Hive(f"sqlite:///{self.folder.name}/hive.db")
+        self.desk = TicketDesk(f"sqlite:///{self.folder.name}/hive.db")
 
     def run(self, work: Any) -> Any:
         return self.runner.run(work)
 
     def teardown(self) -> None:
-        self.run(self.hive.store.close())
+        self.run(self.desk.store.close())
         self.runner.close()
         self.folder.cleanup()
 
     def open_one(self) -> EscalationTicket | None:
-        return next(iter(self.hive.tickets.open_tickets()), None)
+        return next(iter(self.desk.tickets.open_tickets()), None)
 
     @rule(found=_found, said=st.sampled_from(Severity))
     def judge(self, found: list[Finding], said: Severity) -> None:
         before = self.open_one()
         try:
-            raised = self.run(self.hive.raise_(worker(*found), said))
+            raised = self.run(self.desk.raise_(worker(*found), said))
         except TicketRejectedError:
             assert not found
             return
@@ -922,7 +926,7 @@ class TicketMachine(RuleBasedStateMachine):
 
     @rule(found=_found)
     def look(self, found: list[Finding]) -> None:
-        self.run(self.hive.tickets.observe(worker(*found)))
+        self.run(self.desk.tickets.observe(worker(*found)))
         for ticket in self.all():
             assert ticket.occurrences - self.reports[ticket.ticket_id] in (0, 1)
             self.reports[ticket.ticket_id] = ticket.occurrences
@@ -930,7 +934,7 @@ class TicketMachine(RuleBasedStateMachine):
     @rule(verb=st.sampled_from(["intervene", "dismiss", "acknowledge", "bypass"]), which=st.integers(0, 5))
     @precondition(lambda self: self.seen)
     def decide(self, verb: str, which: int) -> None:
-        tickets = self.hive.tickets
+        tickets = self.desk.tickets
         ids = sorted(self.seen)
         ticket_id = ids[which % len(ids)]
         try:
@@ -948,24 +952,24 @@ class TicketMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 60.0, HOLD, HOUR]))
     def wait(self, seconds: float) -> None:
-        self.hive.now += seconds
-        for ticket in self.run(self.hive.tickets.settle(self.hive.now)):
+        self.desk.now += seconds
+        for ticket in self.run(self.desk.tickets.settle(self.desk.now)):
             assert not ticket.live
 
     @rule()
     def end(self) -> None:
         gone = worker()
-        gone.vitals.ended_at = self.hive.now
-        self.run(self.hive.tickets.observe(gone))
+        gone.vitals.ended_at = self.desk.now
+        self.run(self.desk.tickets.observe(gone))
         assert self.open_one() is None
 
     @rule()
     def restart(self) -> None:
-        waiting = self.run(self.hive.restart())
+        waiting = self.run(self.desk.restart())
         assert all(ticket.status is TicketStatus.OPEN for ticket in waiting)
 
     def all(self) -> list[EscalationTicket]:
-        return list(self.run(self.hive.tickets.history(1000)))
+        return list(self.run(self.desk.tickets.history(1000)))
 
     @invariant()
     def promises_hold(self) -> None:
@@ -980,7 +984,7 @@ class TicketMachine(RuleBasedStateMachine):
         for ticket in tickets.values():
             self.reports.setdefault(ticket.ticket_id, ticket.occurrences)
             if ticket.live:
-                assert self.hive.tickets.get(ticket.ticket_id) == ticket
+                assert self.desk.tickets.get(ticket.ticket_id) == ticket
         live = [ticket for ticket in tickets.values() if ticket.live]
         assert sum(ticket.is_open for ticket in live) <= 1
         assert len({ticket.fingerprint for ticket in live}) == len(live)
@@ -1002,28 +1006,28 @@ def lost() -> WorkerHealth:
     return health
 
 
-async def test_ended_worker_with_a_failed_recovery_gets_a_ticket(hive: Hive) -> None:
-    raised = await hive.raise_(lost())
+async def test_ended_worker_with_a_failed_recovery_gets_a_ticket(desk: TicketDesk) -> None:
+    raised = await desk.raise_(lost())
 
     assert (raised.change, raised.ticket.kind, raised.ticket.severity) == ("opened", LOST, CRITICAL)
     assert raised.ticket.stall_minutes is None
 
 
-async def test_other_findings_of_an_ended_worker_justify_no_ticket(hive: Hive) -> None:
+async def test_other_findings_of_an_ended_worker_justify_no_ticket(desk: TicketDesk) -> None:
     over = worker(finding(STALL, CRITICAL))
     over.vitals.ended_at = 990.0
 
     with pytest.raises(TicketRejectedError, match="has ended"):
-        await hive.raise_(over)
+        await desk.raise_(over)
 
 
-async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(hive: Hive) -> None:
-    ticket = (await hive.raise_(lost())).ticket
-    await hive.tickets.observe(lost())
-    stored_ticket = await hive.tickets.find(ticket.ticket_id)
-    await hive.tickets.observe(worker())
-    await hive.tickets.settle(hive.now + HOLD)
-    closed = await hive.tickets.find(ticket.ticket_id)
+async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_(lost())).ticket
+    await desk.tickets.observe(lost())
+    stored_ticket = await desk.tickets.find(ticket.ticket_id)
+    await desk.tickets.observe(worker())
+    await desk.tickets.settle(desk.now + HOLD)
+    closed = await desk.tickets.find(ticket.ticket_id)
 
     assert stored_ticket is not None
     assert stored_ticket.is_open
@@ -1031,14 +1035,14 @@ async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(
     assert closed.status is TicketStatus.RESOLVED
 
 
-async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(hive: Hive) -> None:
-    stalled = (await hive.raise_(worker(finding(STALL, HIGH)))).ticket
-    await hive.tickets.observe(lost())
-    taken = await hive.tickets.find(stalled.ticket_id)
+async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(desk: TicketDesk) -> None:
+    stalled = (await desk.raise_(worker(finding(STALL, HIGH)))).ticket
+    await desk.tickets.observe(lost())
+    taken = await desk.tickets.find(stalled.ticket_id)
     gone = worker()
     gone.vitals.ended_at = 990.0
-    await hive.tickets.observe(gone)
-    closed = await hive.tickets.find(stalled.ticket_id)
+    await desk.tickets.observe(gone)
+    closed = await desk.tickets.find(stalled.ticket_id)
 
     assert taken is not None
     assert (taken.is_open, taken.severity, taken.active_kinds) == (True, CRITICAL, (LOST,))
@@ -1046,38 +1050,38 @@ async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(hive: Hiv
     assert closed.status is TicketStatus.WORKER_GONE
 
 
-async def test_resolution_by_a_person_is_durable_and_published_with_the_name(hive: Hive) -> None:
-    ticket = (await hive.raise_(lost())).ticket
-    await hive.tickets.intervene(ticket.ticket_id, "look at it", "now")
-    await hive.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
-    await hive.restart()
+async def test_resolution_by_a_person_is_durable_and_published_with_the_name(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_(lost())).ticket
+    await desk.tickets.intervene(ticket.ticket_id, "look at it", "now")
+    await desk.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
+    await desk.restart()
 
-    closed = await hive.tickets.find(ticket.ticket_id)
+    closed = await desk.tickets.find(ticket.ticket_id)
     assert closed is not None
     assert (closed.status, closed.closed_reason) == (TicketStatus.RESOLVED, "ann: done by hand")
-    assert hive.published[-1].type is EventType.TICKET_RESOLVED
-    assert hive.published[-1].data["by"] == "ann"
-    assert hive.told[-1][0] is TicketStatus.RESOLVED
+    assert desk.published[-1].type is EventType.TICKET_RESOLVED
+    assert desk.published[-1].data["by"] == "ann"
+    assert desk.told[-1][0] is TicketStatus.RESOLVED
 
 
-async def test_self_closing_ticket_cannot_be_resolved(hive: Hive) -> None:
-    ticket = (await hive.raise_()).ticket
+async def test_self_closing_ticket_cannot_be_resolved(desk: TicketDesk) -> None:
+    ticket = (await desk.raise_()).ticket
 
     with pytest.raises(TicketStatusError, match="closes by itself"):
-        await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ann")
+        await desk.tickets.resolve(ticket.ticket_id, "tired of it", by="ann")
     with pytest.raises(TicketNotFoundError):
-        await hive.tickets.resolve("no such", "x", by="ann")
+        await desk.tickets.resolve("no such", "x", by="ann")
     with pytest.raises(TicketRejectedError, match="reason"):
-        await hive.tickets.resolve(ticket.ticket_id, " ", by="ann")
+        await desk.tickets.resolve(ticket.ticket_id, " ", by="ann")
 
 
-async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
+async def test_ticket_keeps_the_storm_it_was_opened_in(desk: TicketDesk) -> None:
     """B71: what many workers ran into at once is told as one; which storm it was never changes."""
     now_on = ["storm-1"]
     service = TicketService(
-        hive.store,
+        desk.store,
         settings=HealthSettings(),
-        clock=lambda: hive.now,
+        clock=lambda: desk.now,
         publish=lambda *_: None,
         group=lambda health, finding: now_on[0],
     )
@@ -1090,7 +1094,7 @@ async def test_ticket_keeps_the_storm_it_was_opened_in(hive: Hive) -> None:
     assert (first.storm_id, calm.storm_id) == ("storm-1", "")
 
 
-async def test_next_deadline_is_cheap_with_many_tickets(hive: Hive) -> None:
+async def test_next_deadline_is_cheap_with_many_tickets(desk: TicketDesk) -> None:
     """B131: what one tick costs does not grow with the tickets for which nothing is due."""
     count = 0
 
@@ -1099,32 +1103,34 @@ async def test_next_deadline_is_cheap_with_many_tickets(hive: Hive) -> None:
         count += 1
         return None
 
-    hive.tickets._silenced_until = silenced_until
+    desk.tickets._silenced_until = silenced_until
     for number in range(40):
-        raised = await hive.raise_(worker(finding(), agent=f"bee-{number}"))
-        await hive.tickets.intervene(raised.ticket.ticket_id, "look", "high")
-        hive.now += 1
+        raised = await desk.raise_(worker(finding(), agent=f"bee-{number}"))
+        await desk.tickets.intervene(raised.ticket.ticket_id, "look", "high")
+        desk.now += 1
     count = 0
 
-    due = hive.tickets.next_deadline()
-    await hive.tickets.settle(hive.now)
+    due = desk.tickets.next_deadline()
+    await desk.tickets.settle(desk.now)
 
     assert due is not None
-    assert due > hive.now
+    assert due > desk.now
     assert count <= 2
 
 
-async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(hive: Hive) -> None:
+async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(
+    desk: TicketDesk,
+) -> None:
     """B131: others have the loop and the writer between two of them."""
     for number in range(120):
-        await hive.raise_(worker(finding(), agent=f"bee-{number}"))
-        await hive.tickets.observe(worker(agent=f"bee-{number}"))
+        await desk.raise_(worker(finding(), agent=f"bee-{number}"))
+        await desk.tickets.observe(worker(agent=f"bee-{number}"))
     committed: list[int] = []
-    hive.tickets._publish = lambda *events: committed.append(len(events))
-    hive.now += HOLD
+    desk.tickets._publish = lambda *events: committed.append(len(events))
+    desk.now += HOLD
 
-    closed = await hive.tickets.settle(hive.now)
+    closed = await desk.tickets.settle(desk.now)
 
     assert len(closed) == sum(committed) == 120
     assert max(committed) <= 50
-    assert hive.tickets.next_deadline() is None
+    assert desk.tickets.next_deadline() is None

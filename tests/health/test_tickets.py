@@ -41,8 +41,8 @@ def draft(**fields: Any) -> str:
 def facts(**fields: Any) -> WorkerFacts:
     return WorkerFacts.model_validate(
         {
-            "worker_agent_id": "bee",
-            "worker_session_id": "s1",
+            "agent_id": "bee",
+            "session_id": "s1",
             "worker_node_id": "researcher",
             "worker_graph_id": "g",
             "incarnation_id": "i1",

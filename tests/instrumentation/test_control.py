@@ -29,7 +29,7 @@ Making = Callable[..., Worker]
 
 
 @pytest.fixture
-def bee(mailbox: Mailbox, telemetry: Telemetry, registry: CollectorRegistry) -> Iterator[Making]:
+def make_worker(mailbox: Mailbox, telemetry: Telemetry, registry: CollectorRegistry) -> Iterator[Making]:
     """Make a worker of session ``s`` and incarnation ``i`` that asks the mailbox."""
     made: list[Worker] = []
 
@@ -57,10 +57,10 @@ def take(worker: Worker, taken: list[Any]) -> list[Any]:
     return taken
 
 
-def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, bee: Making) -> None:
+def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, make_worker: Making) -> None:
     """002 §11: a nudge gets into the agent's context."""
     got: list[tuple[Nudge, str]] = []
-    bee(on_nudge=lambda nudge: got.append((nudge, threading.current_thread().name)))
+    make_worker(on_nudge=lambda nudge: got.append((nudge, threading.current_thread().name)))
 
     mailbox.tell("nudge", "n1", "Save your progress.", expires_at=4e9)
 
@@ -78,13 +78,13 @@ def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, b
     }
 
 
-def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, bee: Making) -> None:
+def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_worker: Making) -> None:
     """002 §11: the agent saves its state as it is stopped."""
 
     def stop(reason: str) -> str:
         return f"checkpoint because of {reason}"
 
-    bee(on_terminate=stop)
+    make_worker(on_terminate=stop)
 
     mailbox.tell("terminate", "t1", "a loop")
 
@@ -92,10 +92,10 @@ def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, bee: Ma
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "checkpoint because of a loop")
 
 
-def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, bee: Making) -> None:
+def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, make_worker: Making) -> None:
     got: list[str] = []
     mailbox.answer_status = 503
-    bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+    make_worker(on_nudge=lambda nudge: got.append(nudge.instruction_id))
 
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.asked(2)
@@ -105,10 +105,10 @@ def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, bee: Making) -
     assert got == ["n1"]
 
 
-def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, bee: Making) -> None:
+def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, make_worker: Making) -> None:
     """B67: it is discarded by the worker too, whatever the service lets through."""
     got: list[str] = []
-    bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+    make_worker(on_nudge=lambda nudge: got.append(nudge.instruction_id))
 
     mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 1)
     mailbox.tell("nudge", "other", "Go on.", incarnation_id="i2")
@@ -121,10 +121,12 @@ def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, bee: Ma
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
-def test_wrong_clock_does_not_change_instruction_age(mailbox: Mailbox, bee: Making, ahead: float) -> None:
+def test_wrong_clock_does_not_change_instruction_age(
+    mailbox: Mailbox, make_worker: Making, ahead: float
+) -> None:
     """B67: what is stale is told by the service's own clock."""
     got: list[Nudge] = []
-    bee(on_nudge=got.append, clock=lambda: time.time() + ahead)
+    make_worker(on_nudge=got.append, clock=lambda: time.time() + ahead)
 
     mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 60)
     mailbox.tell("nudge", "new", "Go on.", expires_at=time.time() + 60)
@@ -134,11 +136,13 @@ def test_wrong_clock_does_not_change_instruction_age(mailbox: Mailbox, bee: Maki
     assert got[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
 
 
-def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(mailbox: Mailbox, bee: Making) -> None:
+def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(
+    mailbox: Mailbox, make_worker: Making
+) -> None:
     def fails(nudge: Nudge) -> None:
         raise RuntimeError("no context; api_key=abcdef123456")
 
-    bee(on_nudge=fails)
+    make_worker(on_nudge=fails)
 
     mailbox.tell("nudge", "n1", "Go on.")
 
@@ -147,20 +151,22 @@ def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(mailbox: 
     assert answer["detail"] == "RuntimeError: no context; api_key=[redacted]"
 
 
-def test_an_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, bee: Making) -> None:
+def test_an_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, make_worker: Making) -> None:
     def leave(reason: str) -> str:
         raise SystemExit(0)
 
-    bee(on_terminate=leave)
+    make_worker(on_terminate=leave)
 
     mailbox.tell("terminate", "t1", "over")
 
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
-def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(mailbox: Mailbox, bee: Making) -> None:
+def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(
+    mailbox: Mailbox, make_worker: Making
+) -> None:
     free = threading.Event()
-    bee(on_nudge=lambda nudge: free.wait(20), on_terminate=lambda reason: "c1")
+    make_worker(on_nudge=lambda nudge: free.wait(20), on_terminate=lambda reason: "c1")
 
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.tell("terminate", "t1", "over")
@@ -171,8 +177,8 @@ def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(mailbox: M
     assert {answer["instruction_id"] for answer in mailbox.answered(2)} == {"t1", "n1"}
 
 
-def test_instruction_without_callback_is_refused(mailbox: Mailbox, bee: Making) -> None:
-    bee(on_nudge=lambda nudge: None)
+def test_instruction_without_callback_is_refused(mailbox: Mailbox, make_worker: Making) -> None:
+    make_worker(on_nudge=lambda nudge: None)
 
     mailbox.tell("terminate", "t1", "over")
 
@@ -180,8 +186,8 @@ def test_instruction_without_callback_is_refused(mailbox: Mailbox, bee: Making) 
     assert (answer["outcome"], "on_terminate" in answer["detail"]) == ("refused", True)
 
 
-def test_instructions_can_be_polled_manually(mailbox: Mailbox, bee: Making) -> None:
-    worker = bee(control=True)
+def test_instructions_can_be_polled_manually(mailbox: Mailbox, make_worker: Making) -> None:
+    worker = make_worker(control=True)
     assert worker.instructions() == []
 
     mailbox.tell("nudge", "n1", "Go on.")
@@ -193,8 +199,8 @@ def test_instructions_can_be_polled_manually(mailbox: Mailbox, bee: Making) -> N
     assert worker.instructions() == []
 
 
-def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox, bee: Making) -> None:
-    worker = bee(control=True)
+def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox, make_worker: Making) -> None:
+    worker = make_worker(control=True)
     mailbox.tell("terminate", "t1", "over")
     taken: list[Any] = []
     assert eventually(lambda: bool(take(worker, taken)))
@@ -211,8 +217,8 @@ def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox,
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c7")
 
 
-def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
-    worker = bee(control=True)
+def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, make_worker: Making) -> None:
+    worker = make_worker(control=True)
     mailbox.tell("nudge", "n1", "Go on.")
     count = len(mailbox.asked())
     mailbox.asked(count + 1)
@@ -223,8 +229,8 @@ def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Makin
     assert answer["outcome"] == "refused"
 
 
-def test_run_reports_control_support(bee: Making, telemetry: Telemetry, memory: Memory) -> None:
-    bee(control=True, task_id="forage")
+def test_run_reports_control_support(make_worker: Making, telemetry: Telemetry, memory: Memory) -> None:
+    make_worker(control=True, task_id="forage")
     telemetry.flush()
 
     about = memory.record(names.EVENT_AGENT_STARTED).attributes
@@ -233,9 +239,9 @@ def test_run_reports_control_support(bee: Making, telemetry: Telemetry, memory: 
 
 
 def test_worker_without_control_does_not_poll(
-    mailbox: Mailbox, bee: Making, telemetry: Telemetry, memory: Memory
+    mailbox: Mailbox, make_worker: Making, telemetry: Telemetry, memory: Memory
 ) -> None:
-    worker = bee()
+    worker = make_worker()
     telemetry.flush()
 
     assert names.CONTROL not in memory.record(names.EVENT_AGENT_STARTED).attributes
@@ -243,10 +249,10 @@ def test_worker_without_control_does_not_poll(
     assert mailbox.questions == []
 
 
-def test_the_service_may_come_later(mailbox: Mailbox, bee: Making) -> None:
+def test_the_service_may_come_later(mailbox: Mailbox, make_worker: Making) -> None:
     mailbox.status = 503
     got: list[str] = []
-    bee(on_nudge=lambda nudge: got.append(nudge.message))
+    make_worker(on_nudge=lambda nudge: got.append(nudge.message))
     mailbox.asked(2)
 
     mailbox.status = 200
@@ -259,10 +265,12 @@ def test_the_service_may_come_later(mailbox: Mailbox, bee: Making) -> None:
 @pytest.mark.parametrize(
     "body", [b"\xff\xfe", b"[1, 2]", b'{"instructions": 3}', b"[" * 5000, b"x" * (1 << 21)]
 )
-def test_invalid_responses_are_polled_with_backoff(mailbox: Mailbox, bee: Making, body: bytes) -> None:
+def test_invalid_responses_are_polled_with_backoff(
+    mailbox: Mailbox, make_worker: Making, body: bytes
+) -> None:
     mailbox.body = body
     got: list[str] = []
-    bee(on_nudge=lambda nudge: got.append(nudge.message))
+    make_worker(on_nudge=lambda nudge: got.append(nudge.message))
     began = time.monotonic()
 
     mailbox.asked(3)
@@ -271,9 +279,9 @@ def test_invalid_responses_are_polled_with_backoff(mailbox: Mailbox, bee: Making
     assert time.monotonic() - began > 1.0
 
 
-def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, bee: Making) -> None:
+def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, make_worker: Making) -> None:
     mailbox.body = b'{"instructions": []}'
-    bee(on_nudge=lambda nudge: None)
+    make_worker(on_nudge=lambda nudge: None)
     began = time.monotonic()
 
     mailbox.asked(2)
@@ -417,10 +425,10 @@ with Worker("bee", session_id="s", incarnation_id="i", control=True) as worker:
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c9")
 
 
-def test_control_requests_are_not_traced(mailbox: Mailbox, bee: Making) -> None:
+def test_control_requests_are_not_traced(mailbox: Mailbox, make_worker: Making) -> None:
     """An application that instruments ``requests`` does not see ours; its own calls in a function it sees."""
     seen: list[Any] = []
-    bee(on_nudge=lambda nudge: seen.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))
+    make_worker(on_nudge=lambda nudge: seen.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))
 
     mailbox.tell("nudge", "n1", "Go on.")
 

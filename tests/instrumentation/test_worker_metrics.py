@@ -23,7 +23,7 @@ WORKER_METRICS = [
 ]
 
 
-class Bee:
+class MeasuredWorker:
     """A worker on a clock of its own, and its metrics."""
 
     def __init__(self, telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> None:
@@ -44,35 +44,35 @@ class Bee:
 
 
 @pytest.fixture
-def bee(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Any:
-    bee = Bee(telemetry, registry, clock)
-    with bee.worker:
-        yield bee
+def measured(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Any:
+    measured = MeasuredWorker(telemetry, registry, clock)
+    with measured.worker:
+        yield measured
 
 
-def everything(bee: Bee) -> None:
+def everything(measured: MeasuredWorker) -> None:
     """Make every metric of a worker have a series."""
-    with bee.worker.step("forager") as step:
+    with measured.worker.step("forager") as step:
         with step.llm("gpt", "openai") as llm:
             llm.usage(10, 2)
         with step.tool("search") as call:
             call.error(ValueError("no"))
-    bee.worker.checkpoint("c")
-    with bee.worker.waiting("backoff"):
+    measured.worker.checkpoint("c")
+    with measured.worker.waiting("backoff"):
         pass
-    bee.clock.now += 14
-    bee.worker._run.tick()
+    measured.clock.now += 14
+    measured.worker._run.tick()
     for _ in range(20):
-        bee.clock.now += 14
-        bee.worker._run.tick()
+        measured.clock.now += 14
+        measured.worker._run.tick()
 
 
-def test_every_worker_metric_is_live_with_its_labels_and_no_other_is(bee: Bee) -> None:
-    everything(bee)
+def test_every_worker_metric_is_live_with_its_labels_and_no_other_is(measured: MeasuredWorker) -> None:
+    everything(measured)
 
     families = {
         family.name: family
-        for family in text_string_to_metric_families(generate_latest(bee.registry).decode())
+        for family in text_string_to_metric_families(generate_latest(measured.registry).decode())
         if not family.name.endswith("_created")
     }
 
@@ -87,125 +87,125 @@ def test_every_worker_metric_is_live_with_its_labels_and_no_other_is(bee: Bee) -
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"])
-def test_steps_are_counted_by_verdict(bee: Bee, verdict: str) -> None:
-    bee.step(verdict)
+def test_steps_are_counted_by_verdict(measured: MeasuredWorker, verdict: str) -> None:
+    measured.step(verdict)
 
-    assert bee.value(names.WORKER_STEPS, node="forager", verdict=verdict.lower()) == 1
-    assert bee.value(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
-
-
-def test_a_step_without_a_verdict_is_neutral(bee: Bee) -> None:
-    bee.step("RETRY")
-    bee.step(None)
-
-    assert bee.value(names.WORKER_STEPS, node="forager", verdict="continue") == 1
-    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured.value(names.WORKER_STEPS, node="forager", verdict=verdict.lower()) == 1
+    assert measured.value(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
 
 
-def test_bad_steps_are_counted_since_the_last_accept(bee: Bee) -> None:
+def test_a_step_without_a_verdict_is_neutral(measured: MeasuredWorker) -> None:
+    measured.step("RETRY")
+    measured.step(None)
+
+    assert measured.value(names.WORKER_STEPS, node="forager", verdict="continue") == 1
+    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+
+
+def test_bad_steps_are_counted_since_the_last_accept(measured: MeasuredWorker) -> None:
     """B9: ACCEPT, RETRY, CONTINUE, CONTINUE counts 1."""
     for verdict in ("RETRY", "ACCEPT", "RETRY", "CONTINUE", "CONTINUE"):
-        bee.step(verdict)
+        measured.step(verdict)
 
-    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_bad_steps_reset_at_another_node(bee: Bee) -> None:
+def test_bad_steps_reset_at_another_node(measured: MeasuredWorker) -> None:
     """B13: the count resets on a new node visit."""
     for node in ("forager", "forager", "dancer"):
-        bee.step("ESCALATE", node)
+        measured.step("ESCALATE", node)
 
-    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_error_is_one_bad_step_however_far_it_propagates(bee: Bee) -> None:
+def test_error_is_one_bad_step_however_far_it_propagates(measured: MeasuredWorker) -> None:
     """B12: steps that died without a verdict count."""
-    with pytest.raises(KeyError), bee.worker.step("forager") as step, step.tool("search"):
+    with pytest.raises(KeyError), measured.worker.step("forager") as step, step.tool("search"):
         raise KeyError
 
-    assert bee.value(names.WORKER_STEPS, node="forager", verdict="error") == 1
-    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
-    assert bee.value(names.WORKER_ERRORS, error_type="KeyError") == 1
+    assert measured.value(names.WORKER_STEPS, node="forager", verdict="error") == 1
+    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured.value(names.WORKER_ERRORS, error_type="KeyError") == 1
 
 
-def test_accept_checkpoint_and_new_result_are_the_only_progress(bee: Bee) -> None:
+def test_accept_checkpoint_and_new_result_are_the_only_progress(measured: MeasuredWorker) -> None:
     """B22: a worker that only heartbeats, or repeats itself, is not progressing."""
 
     def progress(act: Any) -> bool:
-        bee.clock.now += 10
+        measured.clock.now += 10
         act()
-        return bee.value(names.WORKER_LAST_PROGRESS) == bee.clock.now
+        return measured.value(names.WORKER_LAST_PROGRESS) == measured.clock.now
 
-    assert progress(lambda: bee.step("ACCEPT"))
-    assert not progress(lambda: bee.step("CONTINUE"))
-    assert progress(lambda: bee.step("RETRY", result="a field"))
-    assert not progress(lambda: bee.step("RETRY", result="a field"))
-    assert progress(lambda: bee.worker.checkpoint("c"))
-    assert not progress(bee.worker.heartbeat)
-    assert bee.value(names.WORKER_LAST_HEARTBEAT) == bee.clock.now
+    assert progress(lambda: measured.step("ACCEPT"))
+    assert not progress(lambda: measured.step("CONTINUE"))
+    assert progress(lambda: measured.step("RETRY", result="a field"))
+    assert not progress(lambda: measured.step("RETRY", result="a field"))
+    assert progress(lambda: measured.worker.checkpoint("c"))
+    assert not progress(measured.worker.heartbeat)
+    assert measured.value(names.WORKER_LAST_HEARTBEAT) == measured.clock.now
 
 
-def test_stall_is_counted_once_by_its_phase(bee: Bee) -> None:
+def test_stall_is_counted_once_by_its_phase(measured: MeasuredWorker) -> None:
     """B21: a tool with a declared timeout may be silent as long as that."""
-    with bee.worker.step("forager") as step, step.tool("search", timeout=2400):
+    with measured.worker.step("forager") as step, step.tool("search", timeout=2400):
         for _ in range(2399 // 30):
-            bee.clock.now += 30
-            bee.worker._run.tick()
-        before = bee.value(names.WORKER_STALLS, phase="tool")
+            measured.clock.now += 30
+            measured.worker._run.tick()
+        before = measured.value(names.WORKER_STALLS, phase="tool")
         for _ in range(5):
-            bee.clock.now += 30
-            bee.worker._run.tick()
+            measured.clock.now += 30
+            measured.worker._run.tick()
 
         assert before == 0
-        assert bee.value(names.WORKER_STALLS, phase="tool") == 1
+        assert measured.value(names.WORKER_STALLS, phase="tool") == 1
 
 
-def test_a_wait_and_a_clock_that_jumps_are_no_stall(bee: Bee) -> None:
+def test_a_wait_and_a_clock_that_jumps_are_no_stall(measured: MeasuredWorker) -> None:
     """B23: the host sleeps eight hours, and nothing is counted."""
-    bee.clock.now += 8 * 3600
-    bee.worker._run.tick()
-    bee.clock.now -= 3600
-    bee.worker._run.tick()
-    with bee.worker.waiting("user_input"):
+    measured.clock.now += 8 * 3600
+    measured.worker._run.tick()
+    measured.clock.now -= 3600
+    measured.worker._run.tick()
+    with measured.worker.waiting("user_input"):
         for _ in range(100):
-            bee.clock.now += 30
-            bee.worker._run.tick()
+            measured.clock.now += 30
+            measured.worker._run.tick()
 
-    assert bee.value(names.WORKER_STALLS, phase="idle") == 0
+    assert measured.value(names.WORKER_STALLS, phase="idle") == 0
 
 
-def test_durations_have_trace_exemplars(bee: Bee) -> None:
-    bee.step("ACCEPT", result=1)
+def test_durations_have_trace_exemplars(measured: MeasuredWorker) -> None:
+    measured.step("ACCEPT", result=1)
 
-    text = generate_openmetrics(bee.registry).decode()  # type: ignore[no-untyped-call]
+    text = generate_openmetrics(measured.registry).decode()  # type: ignore[no-untyped-call]
 
-    trace_id = bee.worker._run.trace_id
+    trace_id = measured.worker._run.trace_id
     assert len(trace_id) == 32
     assert text.count(f'# {{trace_id="{trace_id}"}}') == 2
 
 
-def test_worker_series_are_removed_when_it_ends(bee: Bee) -> None:
+def test_worker_series_are_removed_when_it_ends(measured: MeasuredWorker) -> None:
     """B78: unloading a worker removes its series."""
-    everything(bee)
-    assert b'agent="bee"' in generate_latest(bee.registry)
+    everything(measured)
+    assert b'agent="bee"' in generate_latest(measured.registry)
 
-    bee.worker.close()
+    measured.worker.close()
 
-    assert b'agent="bee"' not in generate_latest(bee.registry)
+    assert b'agent="bee"' not in generate_latest(measured.registry)
 
 
 def test_worker_series_remain_while_another_run_lives(
-    bee: Bee, telemetry: Telemetry, registry: CollectorRegistry
+    measured: MeasuredWorker, telemetry: Telemetry, registry: CollectorRegistry
 ) -> None:
     for _ in range(3):
-        bee.step("RETRY")
+        measured.step("RETRY")
     with Worker("bee", telemetry=telemetry, registry=registry) as other:
         with other.step("forager") as step:
             step.verdict("ACCEPT")
-        result = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
+        result = measured.value(names.WORKER_STEPS_SINCE_ACCEPT)
 
     assert result == 3, "the worst run is shown"
-    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
+    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 
 def folded(registry: CollectorRegistry) -> dict[str, float]:
@@ -214,19 +214,21 @@ def folded(registry: CollectorRegistry) -> dict[str, float]:
     return {one.labels["metric"]: one.value for one in family.samples if one.name.endswith("_total")}
 
 
-def test_folded_label_values_are_counted_once(bee: Bee) -> None:
+def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:
     bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
     nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
-    assert folded(bee.registry) == nothing
+    assert folded(measured.registry) == nothing
 
     for number in range(MAX_LABEL_VALUES + 7):
-        bee.step("ACCEPT", f"node-{number}")
-    bee.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # folded again: the value is not a new one
+        measured.step("ACCEPT", f"node-{number}")
+    measured.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # folded again: the value is not a new one
 
-    assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
-    assert folded(bee.registry) == {**nothing, names.WORKER_STEPS.name: 7}
-    assert bee.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
-    assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
+    assert measured.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
+    assert folded(measured.registry) == {**nothing, names.WORKER_STEPS.name: 7}
+    assert (
+        measured.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
+    )
+    assert generate_latest(measured.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
         MAX_LABEL_VALUES + 1
     )
 
@@ -274,9 +276,9 @@ def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> No
     assert registry.get_sample_value("queenright_worker_steps_total") == 0
 
 
-def test_metrics_are_served(bee: Bee) -> None:
-    bee.step("ACCEPT")
-    port = serve_metrics(0, registry=bee.registry)
+def test_metrics_are_served(measured: MeasuredWorker) -> None:
+    measured.step("ACCEPT")
+    port = serve_metrics(0, registry=measured.registry)
 
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
         assert b"queenright_worker_steps_total{" in response.read()

@@ -93,7 +93,7 @@ class WatchedStore(Store):
             self.reading -= 1
 
 
-class Hive:
+class JudgedFleet:
     """Everything from an event of a worker to a decided ticket: real store, monitor, tickets, graphs."""
 
     def __init__(self, path: Path, time: FakeTime, settings: HealthSettings) -> None:
@@ -276,8 +276,8 @@ def settings() -> HealthSettings:
 
 
 @pytest.fixture
-async def hive(tmp_path: Path, settings: HealthSettings) -> AsyncIterator[Hive]:
+async def fleet(tmp_path: Path, settings: HealthSettings) -> AsyncIterator[JudgedFleet]:
     """Everything, not started yet, so that a test may choose the models."""
-    hive = Hive(tmp_path, FakeTime(), settings)
-    yield hive
-    await hive.stop()
+    fleet = JudgedFleet(tmp_path, FakeTime(), settings)
+    yield fleet
+    await fleet.stop()

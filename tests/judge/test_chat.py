@@ -26,7 +26,7 @@ from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from queenright.runtime.tooling.tools import ToolError
-from tests.judge.conftest import AGENT, SESSION, Hive, call
+from tests.judge.conftest import AGENT, SESSION, JudgedFleet, call
 
 
 def talks(tools: Sequence[ToolSpec]) -> bool:
@@ -80,24 +80,24 @@ class RecordedActions:
         if self.refuses:
             raise ToolError(self.refuses)
         self.ordered_by.append(ordered_by)
-        self.did.append((what, ticket.worker_agent_id, words))
+        self.did.append((what, ticket.agent_id, words))
         return answer
 
 
-async def with_ticket(hive: Hive, text: str = "same error") -> EscalationTicket:
-    """Start the hive, and let one worker get a ticket that is notified."""
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16, text=text)
-    ticket = await hive.ticket()
+async def with_ticket(fleet: JudgedFleet, text: str = "same error") -> EscalationTicket:
+    """Start the fleet, and let one worker get a ticket that is notified."""
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16, text=text)
+    ticket = await fleet.ticket()
     assert ticket.status is TicketStatus.INTERVENING
     return ticket
 
 
 async def say(
-    hive: Hive, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False
+    fleet: JudgedFleet, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False
 ) -> ChatRecord:
-    return await asyncio.wait_for(hive.judging.chat.ask(ticket.ticket_id, text, by=by, act=act), 10)
+    return await asyncio.wait_for(fleet.judging.chat.ask(ticket.ticket_id, text, by=by, act=act), 10)
 
 
 def question_in(messages: Sequence[Message]) -> dict[str, object]:
@@ -107,24 +107,24 @@ def question_in(messages: Sequence[Message]) -> dict[str, object]:
     return found
 
 
-async def test_question_and_answer_are_stored(hive: Hive) -> None:
-    ticket = await with_ticket(hive)
+async def test_question_and_answer_are_stored(fleet: JudgedFleet) -> None:
+    ticket = await with_ticket(fleet)
 
-    answer = await say(hive, ticket, "What is wrong, and since when?")
+    answer = await say(fleet, ticket, "What is wrong, and since when?")
 
     assert ticket.cause in answer.text
-    messages = await hive.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(ticket.ticket_id)
     assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
     assert messages[1].question_id == messages[0].id
     assert messages[1] == answer
 
 
-async def test_model_gets_the_whole_case_with_every_question(hive: Hive) -> None:
-    hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
-    ticket = await with_ticket(hive)
+async def test_model_gets_the_whole_case_with_every_question(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = Chatting(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
+    ticket = await with_ticket(fleet)
 
-    await say(hive, ticket, "what is it?")
-    await say(hive, ticket, "and what was tried?", by="bob")
+    await say(fleet, ticket, "what is it?")
+    await say(fleet, ticket, "and what was tried?", by="bob")
 
     assert [question_in(message)["by"] for message in model.shown] == ["ada", "bob"]
     for message in model.shown:
@@ -137,7 +137,7 @@ async def test_model_gets_the_whole_case_with_every_question(hive: Hive) -> None
     assert "It repeats itself." in [m.content for m in model.shown[1]]
 
 
-async def test_actions_on_the_worker_are_in_the_case(hive: Hive) -> None:
+async def test_actions_on_the_worker_are_in_the_case(fleet: JudgedFleet) -> None:
     async def done_to(limit: int, agent_id: str) -> list[Intervention]:
         return [
             Intervention(
@@ -149,65 +149,65 @@ async def test_actions_on_the_worker_are_in_the_case(hive: Hive) -> None:
                 outcome=Outcome.DONE,
                 by="ladder",
                 reason="no progress",
-                created_at=hive.time.now - 60,
+                created_at=fleet.time.now - 60,
                 message=f"for {session}",
             )
             for session in (SESSION, "another")
         ]
 
-    hive.list_interventions = done_to
-    hive.queen_model = model = Chatting(ModelReply(text="A nudge."))
-    ticket = await with_ticket(hive)
+    fleet.list_interventions = done_to
+    fleet.queen_model = model = Chatting(ModelReply(text="A nudge."))
+    ticket = await with_ticket(fleet)
 
-    await say(hive, ticket, "what was tried?")
+    await say(fleet, ticket, "what was tried?")
 
     case = unquote("case", [m for m in model.shown[0] if m.role == "user"][-1].content)
     assert case is not None
     assert [one["message"] for one in case["done_to_the_worker"]] == [f"for {SESSION}"]
 
 
-async def test_each_ticket_has_a_session_of_its_own(hive: Hive) -> None:
-    hive.queen_model = model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
-    first = await with_ticket(hive)
-    await hive.begin("other")
-    await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+async def test_each_ticket_has_a_session_of_its_own(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
+    first = await with_ticket(fleet)
+    await fleet.begin("other")
+    await fleet.bad_steps(16, "other")
+    [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
 
-    await say(hive, first, "what?")
-    await say(hive, second, "what?")
+    await say(fleet, first, "what?")
+    await say(fleet, second, "what?")
 
     assert "One." not in [m.content for m in model.shown[1]]
-    folder = hive.path / "graphs" / "queen" / "sessions"
+    folder = fleet.path / "graphs" / "queen" / "sessions"
     assert {Subject(t.ticket_id).chat_session for t in (first, second)} <= {
         path.name for path in folder.iterdir()
     }
-    assert [one.text for one in await hive.judging.chat.history(second.ticket_id)] == ["what?", "Two."]
+    assert [one.text for one in await fleet.judging.chat.history(second.ticket_id)] == ["what?", "Two."]
 
 
-async def test_questions_about_one_ticket_are_answered_in_their_order(hive: Hive) -> None:
+async def test_questions_about_one_ticket_are_answered_in_their_order(fleet: JudgedFleet) -> None:
     gate = asyncio.Event()
-    hive.queen_model = Chatting(gate, ModelReply(text="One."), ModelReply(text="Two."))
-    ticket = await with_ticket(hive)
+    fleet.queen_model = Chatting(gate, ModelReply(text="One."), ModelReply(text="Two."))
+    ticket = await with_ticket(fleet)
 
-    both = asyncio.gather(say(hive, ticket, "first"), say(hive, ticket, "second"))
-    await hive.settle()
+    both = asyncio.gather(say(fleet, ticket, "first"), say(fleet, ticket, "second"))
+    await fleet.settle()
     gate.set()
     answers = await both
 
     assert [answer.text for answer in answers] == ["One.", "Two."]
 
 
-async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None:
+async def test_two_tickets_are_talked_about_at_the_same_time(fleet: JudgedFleet) -> None:
     gate = asyncio.Event()
-    hive.queen_model = Chatting(gate, ModelReply(text="Two."), ModelReply(text="One."))
-    first = await with_ticket(hive)
-    await hive.begin("other")
-    await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+    fleet.queen_model = Chatting(gate, ModelReply(text="Two."), ModelReply(text="One."))
+    first = await with_ticket(fleet)
+    await fleet.begin("other")
+    await fleet.bad_steps(16, "other")
+    [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
 
-    waiting = asyncio.create_task(say(hive, first, "one?"))
-    await hive.settle()
-    assert (await say(hive, second, "two?")).text == "Two."
+    waiting = asyncio.create_task(say(fleet, first, "one?"))
+    await fleet.settle()
+    assert (await say(fleet, second, "two?")).text == "Two."
     gate.set()
 
     assert (await waiting).text == "One."
@@ -216,174 +216,174 @@ async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None
 # -- what goes wrong ----------------------------------------------------------------------------
 
 
-async def test_failed_model_answer_names_the_working_commands(hive: Hive) -> None:
-    hive.queen_model = Chatting(ModelError("the provider is down"))
-    ticket = await with_ticket(hive)
+async def test_failed_model_answer_names_the_working_commands(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(ModelError("the provider is down"))
+    ticket = await with_ticket(fleet)
 
-    answer = await say(hive, ticket, "what should I do next?")
+    answer = await say(fleet, ticket, "what should I do next?")
 
     assert answer.outcome == "by_rule"
     assert "the provider is down" in answer.text
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
 
 
-async def test_exhausted_budget_is_stated_in_the_answer(hive: Hive) -> None:
-    hive.given_models = False
-    hive.judge_settings = JudgeSettings(
+async def test_exhausted_budget_is_stated_in_the_answer(fleet: JudgedFleet) -> None:
+    fleet.given_models = False
+    fleet.judge_settings = JudgeSettings(
         queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_hour=1)
     )
-    (hive.path / BUDGET_FILE).write_text(
-        json.dumps({"spent": [[int(hive.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"
+    (fleet.path / BUDGET_FILE).write_text(
+        json.dumps({"spent": [[int(fleet.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"
     )
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16)
     async with asyncio.timeout(60):
-        while (ticket := await hive.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
-            await hive.settle()
+        while (ticket := await fleet.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
+            await fleet.settle()
 
-    result = await say(hive, ticket, "what is wrong?")
+    result = await say(fleet, ticket, "what is wrong?")
 
     assert result.text.startswith("(By rule: ")
     assert result.outcome == "by_rule"
 
 
-async def test_order_is_not_reported_as_done_when_the_model_fails(hive: Hive) -> None:
-    hive.queen_model = Chatting(ModelError("down"))
-    ticket = await with_ticket(hive)
+async def test_order_is_not_reported_as_done_when_the_model_fails(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(ModelError("down"))
+    ticket = await with_ticket(fleet)
 
-    answer = await say(hive, ticket, "stop it")
+    answer = await say(fleet, ticket, "stop it")
 
     assert "queenright terminate" in answer.text
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (MAX_MESSAGE_LENGTH + 1)])
-async def test_invalid_question_is_refused_and_not_stored(hive: Hive, text: str) -> None:
-    ticket = await with_ticket(hive)
+async def test_invalid_question_is_refused_and_not_stored(fleet: JudgedFleet, text: str) -> None:
+    ticket = await with_ticket(fleet)
 
     with pytest.raises(ChatRefusedError):
-        await say(hive, ticket, text)
+        await say(fleet, ticket, text)
 
-    assert await hive.judging.chat.history(ticket.ticket_id) == []
+    assert await fleet.judging.chat.history(ticket.ticket_id) == []
 
 
-async def test_waiting_questions_are_limited(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
-    waiting = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(8)]
-    await hive.settle()
+async def test_waiting_questions_are_limited(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
+    waiting = [asyncio.create_task(say(fleet, ticket, f"question {n}")) for n in range(8)]
+    await fleet.settle()
 
     with pytest.raises(ChatRefusedError, match="wait for an answer"):
-        await say(hive, ticket, "one more")
+        await say(fleet, ticket, "one more")
 
-    await hive.stop()
+    await fleet.stop()
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_waiting_questions_are_limited_under_concurrency(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
+async def test_waiting_questions_are_limited_under_concurrency(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
 
-    tasks = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(20)]
-    await hive.settle()
+    tasks = [asyncio.create_task(say(fleet, ticket, f"question {n}")) for n in range(20)]
+    await fleet.settle()
 
     refused = [one for one in tasks if one.done()]
     assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
-    assert len(hive.of(EventType.OPERATOR_ASKED)) == 8
-    await hive.stop()
+    assert len(fleet.of(EventType.OPERATOR_ASKED)) == 8
+    await fleet.stop()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_waiting_questions_are_limited_across_tickets(hive: Hive) -> None:
-    hive.queen_model = Chatting(*(asyncio.Event() for _ in range(8)))
-    await hive.start()
+async def test_waiting_questions_are_limited_across_tickets(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(*(asyncio.Event() for _ in range(8)))
+    await fleet.start()
     agents = [f"bee-{n}" for n in range(MAX_WAITING // 8 + 1)]
     for agent in agents:
-        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
-        await hive.worker(EventType.STEP_STARTED, agent)
-    await hive.pass_time(hive.settings.judge.start_grace_seconds + 1)
+        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.worker(EventType.STEP_STARTED, agent)
+    await fleet.pass_time(fleet.settings.judge.start_grace_seconds + 1)
     for agent in agents:
-        await hive.bad_steps(16, agent)
-    tickets = hive.tickets.open_tickets()
+        await fleet.bad_steps(16, agent)
+    tickets = fleet.tickets.open_tickets()
     assert len(tickets) == len(agents)
 
-    tasks = [asyncio.create_task(say(hive, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
-    await hive.settle()
+    tasks = [asyncio.create_task(say(fleet, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
+    await fleet.settle()
 
     refused = [str(one.exception()) for one in tasks if one.done()]
     assert len(refused) == 8
     assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
-    await hive.stop()
+    await fleet.stop()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_answered_question_frees_a_slot(hive: Hive) -> None:
-    ticket = await with_ticket(hive)
+async def test_answered_question_frees_a_slot(fleet: JudgedFleet) -> None:
+    ticket = await with_ticket(fleet)
 
     for _ in range(20):
-        assert (await say(hive, ticket, "what is wrong?")).text
+        assert (await say(fleet, ticket, "what is wrong?")).text
     with pytest.raises(TicketNotFoundError):
-        await hive.judging.chat.ask("nothing", "what?")
+        await fleet.judging.chat.ask("nothing", "what?")
 
-    assert not hive.judging.chat.waiting
+    assert not fleet.judging.chat.waiting
 
 
-async def test_unknown_ticket_has_no_chat(hive: Hive) -> None:
-    await hive.start()
+async def test_unknown_ticket_has_no_chat(fleet: JudgedFleet) -> None:
+    await fleet.start()
 
     with pytest.raises(TicketNotFoundError):
-        await hive.judging.chat.ask("nothing", "what?")
+        await fleet.judging.chat.ask("nothing", "what?")
     with pytest.raises(TicketNotFoundError):
-        await hive.judging.chat.history("nothing")
+        await fleet.judging.chat.history("nothing")
 
 
-async def test_history_resumes_after_a_message(hive: Hive) -> None:
-    ticket = await with_ticket(hive)
-    first = await say(hive, ticket, "what is wrong?")
-    second = await say(hive, ticket, "what was tried?")
+async def test_history_resumes_after_a_message(fleet: JudgedFleet) -> None:
+    ticket = await with_ticket(fleet)
+    first = await say(fleet, ticket, "what is wrong?")
+    second = await say(fleet, ticket, "what was tried?")
 
-    later = await hive.judging.chat.history(ticket.ticket_id, after=first.id)
+    later = await fleet.judging.chat.history(ticket.ticket_id, after=first.id)
 
     assert [one.id for one in later] == [second.question_id, second.id]
     with pytest.raises(UnknownEventError):
-        await hive.judging.chat.history(ticket.ticket_id, after="never")
+        await fleet.judging.chat.history(ticket.ticket_id, after="never")
 
 
-async def test_closed_ticket_has_a_chat_after_a_restart(hive: Hive) -> None:
-    ticket = await with_ticket(hive)
-    await say(hive, ticket, "what is wrong?")
-    await hive.worker(EventType.EXECUTION_COMPLETED)
-    await hive.update_tickets_of_worker()
-    await hive.stop()
-    await hive.start()
-    assert hive.tickets.get(ticket.ticket_id) is None
+async def test_closed_ticket_has_a_chat_after_a_restart(fleet: JudgedFleet) -> None:
+    ticket = await with_ticket(fleet)
+    await say(fleet, ticket, "what is wrong?")
+    await fleet.worker(EventType.EXECUTION_COMPLETED)
+    await fleet.update_tickets_of_worker()
+    await fleet.stop()
+    await fleet.start()
+    assert fleet.tickets.get(ticket.ticket_id) is None
 
-    answer = await say(hive, ticket, "what is wrong?")
+    answer = await say(fleet, ticket, "what is wrong?")
 
     assert answer.text
-    assert len(await hive.judging.chat.history(ticket.ticket_id)) == 4
+    assert len(await fleet.judging.chat.history(ticket.ticket_id)) == 4
 
 
 # -- the end of the process ---------------------------------------------------------------------
 
 
-async def test_interrupted_question_is_answered_once_after_the_restart(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
-    waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
-    await hive.settle()
-    await hive.stop()
+async def test_interrupted_question_is_answered_once_after_the_restart(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
+    waiting = asyncio.create_task(say(fleet, ticket, "what is wrong?"))
+    await fleet.settle()
+    await fleet.stop()
     with pytest.raises(ChatInterruptedError, match="after the next start"):
         await waiting
 
-    hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."))
-    await hive.start(keep_monitor=True)
-    await hive.settle()
-    await hive.stop()
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.queen_model = model = Chatting(ModelReply(text="It repeats itself."))
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
+    await fleet.stop()
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
-    messages = await hive.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(ticket.ticket_id)
     assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
     assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
@@ -413,30 +413,32 @@ class RecordedWorkspaces:
         return "restarted"
 
 
-async def test_interrupted_question_changes_no_agent_after_the_restart(hive: Hive) -> None:
-    hive.workspaces = workspaces = RecordedWorkspaces()
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
-    ask = hive.judging.chat.ask(ticket.ticket_id, "restart it", by="ada", is_admin=True)
+async def test_interrupted_question_changes_no_agent_after_the_restart(fleet: JudgedFleet) -> None:
+    fleet.workspaces = workspaces = RecordedWorkspaces()
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
+    ask = fleet.judging.chat.ask(ticket.ticket_id, "restart it", by="ada", is_admin=True)
     waiting = asyncio.create_task(ask)
-    await hive.settle()
-    await hive.stop()
+    await fleet.settle()
+    await fleet.stop()
     await asyncio.gather(waiting, return_exceptions=True)
 
     restart = call("restart_agent", ticket_id=ticket.ticket_id)
-    hive.queen_model = model = Chatting(restart, ModelReply(text="An admin has to ask again."))
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.queen_model = model = Chatting(restart, ModelReply(text="An admin has to ask again."))
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
     [result] = [m.content for m in model.shown[-1] if m.role == "tool"]
     assert "admin" in result
     assert workspaces.did == []
 
 
-async def test_an_admins_order_changes_the_named_file_once_and_shows_the_difference(hive: Hive) -> None:
-    hive.workspaces = workspaces = RecordedWorkspaces()
-    hive.queen_model = model = Chatting()
-    ticket = await with_ticket(hive)
+async def test_an_admins_order_changes_the_named_file_once_and_shows_the_difference(
+    fleet: JudgedFleet,
+) -> None:
+    fleet.workspaces = workspaces = RecordedWorkspaces()
+    fleet.queen_model = model = Chatting()
+    ticket = await with_ticket(fleet)
     change = {"ticket_id": ticket.ticket_id, "path": "tools.py", "new": "new", "old": "old"}
     model.replies = [
         call("write_agent_file", **change | {"path": "agent.py"}),
@@ -446,7 +448,7 @@ async def test_an_admins_order_changes_the_named_file_once_and_shows_the_differe
         ModelReply(text="It is done."),
     ]
 
-    answer = await hive.judging.chat.ask(ticket.ticket_id, "change tools.py: x", by="ada", is_admin=True)
+    answer = await fleet.judging.chat.ask(ticket.ticket_id, "change tools.py: x", by="ada", is_admin=True)
 
     assert question_in(model.shown[0])["may"] == ["write_agent_file"]
     assert workspaces.did == [(AGENT, "tools.py", "new", "old", "ada")]
@@ -469,29 +471,31 @@ async def test_an_admins_order_changes_the_named_file_once_and_shows_the_differe
         ("change the script `run`", "run", True),
     ],
 )
-async def test_order_changes_only_the_file_it_names(hive: Hive, text: str, path: str, is_named: bool) -> None:
-    hive.workspaces = workspaces = RecordedWorkspaces()
-    hive.queen_model = model = Chatting()
-    ticket = await with_ticket(hive)
+async def test_order_changes_only_the_file_it_names(
+    fleet: JudgedFleet, text: str, path: str, is_named: bool
+) -> None:
+    fleet.workspaces = workspaces = RecordedWorkspaces()
+    fleet.queen_model = model = Chatting()
+    ticket = await with_ticket(fleet)
     change = call("write_agent_file", ticket_id=ticket.ticket_id, path=path, new="new")
     model.replies = [change, ModelReply(text="Done.")]
 
-    await hive.judging.chat.ask(ticket.ticket_id, text, by="ada", act=True, is_admin=True)
+    await fleet.judging.chat.ask(ticket.ticket_id, text, by="ada", act=True, is_admin=True)
 
     assert bool(workspaces.did) == is_named
 
 
-async def test_files_and_logs_are_shown_a_page_at_a_time(hive: Hive) -> None:
-    hive.workspaces = RecordedWorkspaces()
-    hive.queen_model = model = Chatting(
+async def test_files_and_logs_are_shown_a_page_at_a_time(fleet: JudgedFleet) -> None:
+    fleet.workspaces = RecordedWorkspaces()
+    fleet.queen_model = model = Chatting(
         call("read_agent_file", path="tools.py"),
         call("read_agent_file", path="tools.py", offset=24_000),
         call("read_agent_log", last_n_steps=9),
         ModelReply(text="Long."),
     )
-    ticket = await with_ticket(hive)
+    ticket = await with_ticket(fleet)
 
-    await say(hive, ticket, "what is in it?")
+    await say(fleet, ticket, "what is in it?")
 
     first, last, log = [m.content for m in model.shown[-1] if m.role == "tool"]
     assert (unquote("file", first) or {})["next_offset"] == 12_000
@@ -500,59 +504,61 @@ async def test_files_and_logs_are_shown_a_page_at_a_time(hive: Hive) -> None:
     assert ([step["step_index"] for step in quoted_data["steps"]], quoted_data["omitted"]) == ([8, 9], 7)
 
 
-async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
-    waiting = [asyncio.create_task(say(hive, ticket, text)) for text in ("first", "second")]
-    await hive.settle()
-    await hive.stop()
+async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(
+    fleet: JudgedFleet,
+) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
+    waiting = [asyncio.create_task(say(fleet, ticket, text)) for text in ("first", "second")]
+    await fleet.settle()
+    await fleet.stop()
     await asyncio.gather(*waiting, return_exceptions=True)
 
-    hive.queen_model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.queen_model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
-    messages = await hive.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(ticket.ticket_id)
     assert [one.text for one in messages] == ["first", "second", "One.", "Two."]
 
 
-async def test_stored_answer_is_not_requested_again(hive: Hive) -> None:
-    hive.queen_model = Chatting(ModelReply(text="It repeats itself."))
-    ticket = await with_ticket(hive)
+async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(ModelReply(text="It repeats itself."))
+    ticket = await with_ticket(fleet)
 
-    publish = hive.bus.publish
-    chat = hive.judging.chat
+    publish = fleet.bus.publish
+    chat = fleet.judging.chat
 
     async def write_down_is_killed(*events: object) -> None:
         if any(getattr(event, "type", None) is EventType.QUEEN_ANSWERED for event in events):
             raise asyncio.CancelledError
         await publish(*events)  # type: ignore[arg-type]
 
-    hive.bus.publish = write_down_is_killed  # type: ignore[method-assign]
+    fleet.bus.publish = write_down_is_killed  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await chat.ask(ticket.ticket_id, "what is wrong?", by="ada")
-    await hive.stop()
+    await fleet.stop()
 
-    hive.queen_model = Chatting()
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.queen_model = Chatting()
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
-    messages = await hive.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(ticket.ticket_id)
     assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
 
 
-async def test_old_question_is_not_answered(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(hive)
-    waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
-    await hive.settle()
-    await hive.stop()
+async def test_old_question_is_not_answered(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(fleet)
+    waiting = asyncio.create_task(say(fleet, ticket, "what is wrong?"))
+    await fleet.settle()
+    await fleet.stop()
     await asyncio.gather(waiting, return_exceptions=True)
 
-    hive.time.now += 7 * 86_400
-    hive.queen_model = model = Chatting()
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.time.now += 7 * 86_400
+    fleet.queen_model = model = Chatting()
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
     assert model.shown == []
 
@@ -560,24 +566,24 @@ async def test_old_question_is_not_answered(hive: Hive) -> None:
 # -- what she does ------------------------------------------------------------------------------
 
 
-async def with_actions(hive: Hive) -> tuple[EscalationTicket, RecordedActions]:
-    hive.actions = hands = RecordedActions()
-    return await with_ticket(hive), hands
+async def with_actions(fleet: JudgedFleet) -> tuple[EscalationTicket, RecordedActions]:
+    fleet.actions = hands = RecordedActions()
+    return await with_ticket(fleet), hands
 
 
-async def test_rules_nudge_in_the_operators_words(hive: Hive) -> None:
-    ticket, hands = await with_actions(hive)
+async def test_rules_nudge_in_the_operators_words(fleet: JudgedFleet) -> None:
+    ticket, hands = await with_actions(fleet)
 
-    answer = await say(hive, ticket, "nudge it: read the error before you search again")
+    answer = await say(fleet, ticket, "nudge it: read the error before you search again")
 
     assert hands.did == [("nudge", AGENT, "read the error before you search again")]
     assert answer.text == "It is in its context."
 
 
-async def test_termination_request_names_the_operator(hive: Hive) -> None:
-    ticket, hands = await with_actions(hive)
+async def test_termination_request_names_the_operator(fleet: JudgedFleet) -> None:
+    ticket, hands = await with_actions(fleet)
 
-    answer = await say(hive, ticket, "stop it: it burns money")
+    answer = await say(fleet, ticket, "stop it: it burns money")
 
     assert [(kind, agent) for kind, agent, _ in hands.did] == [("stop", AGENT)]
     assert "it burns money" in hands.did[0][2]
@@ -586,12 +592,12 @@ async def test_termination_request_names_the_operator(hive: Hive) -> None:
     assert "and not in this chat" in answer.text
 
 
-async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
-    ticket, hands = await with_actions(hive)
-    offered = [tool.name for tool in hive.judging.chat.tools()]
+async def test_nothing_in_the_chat_can_approve(fleet: JudgedFleet) -> None:
+    ticket, hands = await with_actions(fleet)
+    offered = [tool.name for tool in fleet.judging.chat.tools()]
 
-    await say(hive, ticket, "stop it: it burns money")
-    answer = await say(hive, ticket, "approve it")
+    await say(fleet, ticket, "stop it: it burns money")
+    answer = await say(fleet, ticket, "approve it")
 
     assert offered == [
         "get_worker_health_summary",
@@ -603,23 +609,23 @@ async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
     assert "`stop it: REASON`" in answer.text
 
 
-async def test_refused_action_is_reported_as_not_done(hive: Hive) -> None:
-    ticket, hands = await with_actions(hive)
+async def test_refused_action_is_reported_as_not_done(fleet: JudgedFleet) -> None:
+    ticket, hands = await with_actions(fleet)
     hands.refuses = "the emergency stop is on"
 
-    answer = await say(hive, ticket, "nudge it: read the error")
+    answer = await say(fleet, ticket, "nudge it: read the error")
 
     assert answer.text.startswith("That was not done: ")
     assert "the emergency stop is on" in answer.text
 
 
-async def test_action_targets_only_the_worker_of_the_ticket(hive: Hive) -> None:
-    hive.actions = hands = RecordedActions()
-    hive.queen_model = model = Chatting()
-    first = await with_ticket(hive)
-    await hive.begin("other")
-    await hive.bad_steps(16, "other")
-    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+async def test_action_targets_only_the_worker_of_the_ticket(fleet: JudgedFleet) -> None:
+    fleet.actions = hands = RecordedActions()
+    fleet.queen_model = model = Chatting()
+    first = await with_ticket(fleet)
+    await fleet.begin("other")
+    await fleet.bad_steps(16, "other")
+    [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
     model.replies = [
         call("nudge_worker", ticket_id=second.ticket_id, message="stop all your work now"),
         call("request_termination", ticket_id=second.ticket_id, reason="the text says that I must"),
@@ -627,36 +633,36 @@ async def test_action_targets_only_the_worker_of_the_ticket(hive: Hive) -> None:
         ModelReply(text="I could not."),
     ]
 
-    await say(hive, first, "do what is needed", act=True)
+    await say(fleet, first, "do what is needed", act=True)
 
     assert hands.did == []
     assert [m.content.split(";")[0] for m in model.shown[-1] if m.role == "tool"] == [
         f"error: {tool}: this chat is about ticket '{first.ticket_id}'"
         for tool in ("nudge_worker", "request_termination", "acknowledge_ticket")
     ]
-    assert {t.status for t in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+    assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
-async def test_lookup_without_a_worker_uses_the_ticket_worker(hive: Hive) -> None:
-    hive.queen_model = model = Chatting(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
-    ticket = await with_ticket(hive)
-    await hive.begin("newer")
+async def test_lookup_without_a_worker_uses_the_ticket_worker(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = Chatting(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
+    ticket = await with_ticket(fleet)
+    await fleet.begin("newer")
 
-    await say(hive, ticket, "how is it now?")
+    await say(fleet, ticket, "how is it now?")
 
     [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
     assert quoted_data is not None
     assert quoted_data["worker_agent_id"] == AGENT
 
 
-async def test_operator_who_acknowledges_is_recorded_by_name(hive: Hive) -> None:
-    ticket = await with_ticket(hive)
+async def test_operator_who_acknowledges_is_recorded_by_name(fleet: JudgedFleet) -> None:
+    ticket = await with_ticket(fleet)
 
-    answer = await say(hive, ticket, "I've got it", by="grace")
+    answer = await say(fleet, ticket, "I've got it", by="grace")
 
     assert "grace" in answer.text
-    assert (await hive.ticket()).acknowledged_by == "grace (noted by the queen)"
-    [events] = hive.of(EventType.QUEEN_ANSWERED)
+    assert (await fleet.ticket()).acknowledged_by == "grace (noted by the queen)"
+    [events] = fleet.of(EventType.QUEEN_ANSWERED)
     assert events.data["did"] == ["acknowledge_ticket"]
 
 
@@ -679,33 +685,35 @@ OVERREACHING = {
         ("acknowledge", "acknowledge_ticket"),
     ],
 )
-async def test_only_actions_ordered_by_the_operator_are_executed(hive: Hive, text: str, may: str) -> None:
+async def test_only_actions_ordered_by_the_operator_are_executed(
+    fleet: JudgedFleet, text: str, may: str
+) -> None:
     """B52: what is an order is told by rule, not by a model; and carried out in the operator's words."""
-    hive.queen_model = model = Chatting()
-    ticket, hands = await with_actions(hive)
+    fleet.queen_model = model = Chatting()
+    ticket, hands = await with_actions(fleet)
     model.replies = [
         *(call(tool, ticket_id=ticket.ticket_id, **given) for tool, given in OVERREACHING.items()),
         ModelReply(text="As ordered."),
     ]
 
-    await say(hive, ticket, text)
+    await say(fleet, ticket, text)
 
     done = [
         *(["nudge_worker"] if ("nudge", AGENT, "use the archive") in hands.did else []),
         *(["request_termination"] if [what for what, *_ in hands.did] == ["stop"] else []),
-        *(["acknowledge_ticket"] if (await hive.ticket()).acknowledged_by else []),
+        *(["acknowledge_ticket"] if (await fleet.ticket()).acknowledged_by else []),
     ]
     assert done == [may] * bool(may)
     assert "ada: " not in str(hands.did)
     assert len(hands.did) <= 1
-    assert hive.of(EventType.QUEEN_ANSWERED)[-1].data["did"] == done
-    refused = [m.content for m in model.shown[-1] if m.role == "tool" and "is no order for" in m.content]
+    assert fleet.of(EventType.QUEEN_ANSWERED)[-1].data["did"] == done
+    refused = [m.content for m in model.shown[-1] if m.role == "tool" and "is not an order for" in m.content]
     assert len(refused) == 3 - len(done)
 
 
-async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(hive: Hive) -> None:
-    hive.queen_model = model = Chatting()
-    ticket, hands = await with_actions(hive)
+async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = Chatting()
+    ticket, hands = await with_actions(fleet)
     model.replies = [
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, please."),
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, once more."),
@@ -713,52 +721,52 @@ async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(hive: 
         ModelReply(text="It is told."),
     ]
 
-    await say(hive, ticket, "sag ihm, es soll das Archiv nehmen, und halte es sonst an", act=True)
+    await say(fleet, ticket, "sag ihm, es soll das Archiv nehmen, und halte es sonst an", act=True)
 
     assert [call[:2] for call in hands.did] == [("nudge", AGENT), ("stop", AGENT)]
     assert hands.ordered_by == ["ada", "ada"]
     assert "used already" in [m.content for m in model.shown[-1] if m.role == "tool"][1]
-    assert [e.data["act"] for e in hive.of(EventType.OPERATOR_ASKED)] == [True]
+    assert [e.data["act"] for e in fleet.of(EventType.OPERATOR_ASKED)] == [True]
     assert question_in(model.shown[0])["may"] == list(OVERREACHING)
 
 
-async def test_order_stays_an_order_after_a_restart(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    ticket, hands = await with_actions(hive)
-    waiting = asyncio.create_task(say(hive, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
-    await hive.settle()
-    await hive.stop()
+async def test_order_stays_an_order_after_a_restart(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    ticket, hands = await with_actions(fleet)
+    waiting = asyncio.create_task(say(fleet, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
+    await fleet.settle()
+    await fleet.stop()
     await asyncio.gather(waiting, return_exceptions=True)
 
-    hive.queen_model = Chatting(
+    fleet.queen_model = Chatting(
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive."), ModelReply(text="Told.")
     )
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
     assert hands.did == [("nudge", AGENT, "Use the archive.")]
 
 
-async def test_closed_ticket_allows_no_action(hive: Hive) -> None:
-    ticket, hands = await with_actions(hive)
-    await hive.worker(EventType.EXECUTION_COMPLETED)
-    await hive.update_tickets_of_worker()
+async def test_closed_ticket_allows_no_action(fleet: JudgedFleet) -> None:
+    ticket, hands = await with_actions(fleet)
+    await fleet.worker(EventType.EXECUTION_COMPLETED)
+    await fleet.update_tickets_of_worker()
 
-    answer = await say(hive, ticket, "stop it: now!")
+    answer = await say(fleet, ticket, "stop it: now!")
 
     assert hands.did == []
     assert "the ticket is closed" in answer.text
 
 
-async def test_stored_chat_contains_no_secret(hive: Hive) -> None:
+async def test_stored_chat_contains_no_secret(fleet: JudgedFleet) -> None:
     key = "sk-ant-api03-" + "Zx9" * 12
-    hive.queen_model = model = Chatting(ModelReply(text=f"The key is {key}, use it."))
-    ticket = await with_ticket(hive, text=f"failed with {key}")
+    fleet.queen_model = model = Chatting(ModelReply(text=f"The key is {key}, use it."))
+    ticket = await with_ticket(fleet, text=f"failed with {key}")
 
-    answer = await say(hive, ticket, f"does {key} still work?")
+    answer = await say(fleet, ticket, f"does {key} still work?")
 
-    text = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
-    result = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
+    text = "".join(p.read_text("utf-8", "replace") for p in (fleet.path / "graphs").rglob("*.json"))
+    result = fleet.of(EventType.OPERATOR_ASKED) + fleet.of(EventType.QUEEN_ANSWERED)
     events = json.dumps([event.to_dict() for event in result])
     assert key not in str(model.shown)
     assert key not in answer.text
@@ -767,44 +775,44 @@ async def test_stored_chat_contains_no_secret(hive: Hive) -> None:
     assert key not in text.replace(f"The key is {key}, use it.", "")
 
 
-async def test_a_chat_is_bounded(hive: Hive) -> None:
-    hive.queen_model = model = Chatting(*(ModelReply(text="again " * 400) for _ in range(40)))
-    ticket = await with_ticket(hive)
+async def test_a_chat_is_bounded(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = Chatting(*(ModelReply(text="again " * 400) for _ in range(40)))
+    ticket = await with_ticket(fleet)
 
     for number in range(40):
-        await say(hive, ticket, f"question {number} " + "and so on " * 300)
+        await say(fleet, ticket, f"question {number} " + "and so on " * 300)
 
     assert max(sum(len(m.content) for m in message) for message in model.shown) < 24_000 * 4 * 1.3
     assert (
         question_in(model.shown[-1])["message"]
-        == (await hive.judging.chat.history(ticket.ticket_id))[-2].text
+        == (await fleet.judging.chat.history(ticket.ticket_id))[-2].text
     )
-    assert len(await hive.judging.chat.history(ticket.ticket_id, limit=1000)) == 80
+    assert len(await fleet.judging.chat.history(ticket.ticket_id, limit=1000)) == 80
 
 
-async def test_chat_wakes_no_judge_and_opens_no_ticket(hive: Hive) -> None:
-    hive.queen_model = Chatting(*(ModelError("down") for _ in range(6)))
-    ticket = await with_ticket(hive)
-    findings = len(hive.of(EventType.FINDING_OPENED))
+async def test_chat_wakes_no_judge_and_opens_no_ticket(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(*(ModelError("down") for _ in range(6)))
+    ticket = await with_ticket(fleet)
+    findings = len(fleet.of(EventType.FINDING_OPENED))
 
     for _ in range(6):
-        await say(hive, ticket, "what is wrong?")
-    await hive.tick(2)
+        await say(fleet, ticket, "what is wrong?")
+    await fleet.tick(2)
 
-    assert len(await hive.tickets.history(10)) == 1
-    assert len(hive.of(EventType.FINDING_OPENED)) == findings
-    assert [event.agent_id for event in hive.events if event.node_id == OPERATOR_CHAT] == [""] * len(
-        [event for event in hive.events if event.node_id == OPERATOR_CHAT]
+    assert len(await fleet.tickets.history(10)) == 1
+    assert len(fleet.of(EventType.FINDING_OPENED)) == findings
+    assert [event.agent_id for event in fleet.events if event.node_id == OPERATOR_CHAT] == [""] * len(
+        [event for event in fleet.events if event.node_id == OPERATOR_CHAT]
     )
 
 
 # -- a worker without a ticket ----------------------------------------------------------------------
 
 
-async def test_worker_without_a_ticket_is_asked_about(hive: Hive) -> None:
-    await hive.start()
-    await hive.begin()
-    chat = hive.judging.chat
+async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> None:
+    await fleet.start()
+    await fleet.begin()
+    chat = fleet.judging.chat
 
     answer = await asyncio.wait_for(chat.ask_about_worker(AGENT, SESSION, "Is it running?", by="ada"), 10)
 
@@ -819,44 +827,44 @@ async def test_worker_without_a_ticket_is_asked_about(hive: Hive) -> None:
 
 
 @pytest.mark.parametrize("order", ["nudge it: try again", "stop it: it loops", "acknowledge"])
-async def test_order_without_a_ticket_is_not_carried_out(hive: Hive, order: str) -> None:
-    await hive.start()
-    await hive.begin()
+async def test_order_without_a_ticket_is_not_carried_out(fleet: JudgedFleet, order: str) -> None:
+    await fleet.start()
+    await fleet.begin()
 
-    answer = await asyncio.wait_for(hive.judging.chat.ask_about_worker(AGENT, SESSION, order), 10)
+    answer = await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, order), 10)
 
     assert answer.text.startswith("Without a ticket I only answer.")
-    assert hive.tickets.open_tickets() == []
+    assert fleet.tickets.open_tickets() == []
 
 
-async def test_tools_of_a_model_refuse_without_a_ticket(hive: Hive) -> None:
-    hive.actions = hands = RecordedActions()
-    hive.queen_model = model = Chatting(
+async def test_tools_of_a_model_refuse_without_a_ticket(fleet: JudgedFleet) -> None:
+    fleet.actions = hands = RecordedActions()
+    fleet.queen_model = model = Chatting(
         call("nudge_worker", ticket_id="", message="Stop all your work."), ModelReply(text="No.")
     )
-    await hive.start()
-    await hive.begin()
+    await fleet.start()
+    await fleet.begin()
 
-    await asyncio.wait_for(hive.judging.chat.ask_about_worker(AGENT, SESSION, "nudge it: stop"), 10)
+    await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "nudge it: stop"), 10)
 
     assert "about no ticket" in model.shown[-1][-1].content
     assert question_in(model.shown[0])["may"] == []
     assert hands.did == []
 
 
-async def test_interrupted_question_about_a_worker_is_answered_after_the_restart(hive: Hive) -> None:
-    hive.queen_model = Chatting(asyncio.Event())
-    await hive.start()
-    await hive.begin()
-    waiting = asyncio.create_task(hive.judging.chat.ask_about_worker(AGENT, SESSION, "How is it?"))
-    await hive.settle()
-    await hive.stop()
+async def test_interrupted_question_about_a_worker_is_answered_after_the_restart(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    await fleet.start()
+    await fleet.begin()
+    waiting = asyncio.create_task(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "How is it?"))
+    await fleet.settle()
+    await fleet.stop()
     with pytest.raises(ChatInterruptedError, match="after the next start"):
         await waiting
 
-    hive.queen_model = Chatting(ModelReply(text="It is well."))
-    await hive.start(keep_monitor=True)
-    await hive.settle()
+    fleet.queen_model = Chatting(ModelReply(text="It is well."))
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
 
-    messages = await hive.judging.chat.history_about_worker(AGENT, SESSION)
+    messages = await fleet.judging.chat.history_about_worker(AGENT, SESSION)
     assert [one.text for one in messages] == ["How is it?", "It is well."]

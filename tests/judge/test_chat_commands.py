@@ -17,8 +17,8 @@ ALL = (NUDGE, REQUEST_TERMINATION, ACKNOWLEDGE)
 
 TICKET: dict[str, Any] = {
     "ticket_id": "t-1",
-    "worker_agent_id": "researcher",
-    "worker_session_id": "s-1",
+    "agent_id": "researcher",
+    "session_id": "s-1",
     "severity": "high",
     "kind": "doom_loop",
     "cause": "researcher has been going in circles since 14:02 UTC: search 9 times",
@@ -34,7 +34,7 @@ def question(text: str, **ticket: Any) -> Message:
     case = {"ticket": TICKET | ticket, "done_to_the_worker": [nudge], "related_tickets": []}
     fields = {"question_id": "q", "ticket_id": "t-1", "by": "ada", "at": 1.8e9, "message": text}
     worker = {
-        "worker_agent_id": "researcher",
+        "agent_id": "researcher",
         "state": "stuck",
         "reason": "9 equal calls",
         "findings": [{"kind": "doom_loop"}],

@@ -18,7 +18,7 @@ from queenright.judge.settings import RULES
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from tests.alerting.parts import ticket as made_ticket
-from tests.judge.conftest import Hive, TalkingModel
+from tests.judge.conftest import JudgedFleet, TalkingModel
 
 CROWD = 200
 
@@ -26,46 +26,46 @@ CROWD = 200
 class Counted:
     """How many transactions the store was asked for."""
 
-    def __init__(self, hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transactions = 0
-        transact = hive.store.transact
+        transact = fleet.store.transact
 
         async def counting(work: Callable[..., Any]) -> Any:
             self.transactions += 1
             return await transact(work)
 
-        monkeypatch.setattr(hive.store, "transact", counting)
+        monkeypatch.setattr(fleet.store, "transact", counting)
 
 
 async def loop_all(
-    hive: Hive, count: int, steps: int = 21, *, then: Callable[[], None] = lambda: None
+    fleet: JudgedFleet, count: int, steps: int = 21, *, then: Callable[[], None] = lambda: None
 ) -> None:
     """Have many workers loop past their start, do ``then``, and let everything come to rest."""
     agents = [f"agent-{number:03}" for number in range(count)]
     for agent in agents:
-        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
-    await hive.pass_time(121)
+        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+    await fleet.pass_time(121)
     for agent in agents:
         for _ in range(steps):
-            await hive.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+            await fleet.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
     then()
-    await hive.settle()
+    await fleet.settle()
     async with asyncio.timeout(60):
-        while len(hive.tickets.open_tickets()) < count:
-            await hive.settle()
-    await hive.settle()
+        while len(fleet.tickets.open_tickets()) < count:
+            await fleet.settle()
+    await fleet.settle()
 
 
 async def test_crowd_is_ticketed_and_handed_to_triage_in_few_transactions(
-    hive: Hive, monkeypatch: pytest.MonkeyPatch
+    fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: the work for a ticket does not grow a transaction of its own, nor a visit of a graph."""
-    await hive.start()
-    counted = Counted(hive, monkeypatch)
+    await fleet.start()
+    counted = Counted(fleet, monkeypatch)
 
-    await loop_all(hive, CROWD)
+    await loop_all(fleet, CROWD)
 
-    tickets = hive.tickets.open_tickets()
+    tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     # One that was told before its worker was through has risen since, and says so by the rules.
     assert {(ticket.triaged_by, ticket.untriaged) for ticket in tickets} <= {
@@ -74,11 +74,11 @@ async def test_crowd_is_ticketed_and_handed_to_triage_in_few_transactions(
     }
     # The first few come one by one; then fifty at a time, once for judge and once for queen.
     assert counted.transactions < CROWD
-    assert hive.metric("queenright_triage_total", decision="intervene") >= CROWD
-    assert hive.metric("queenright_judge_checks_total", outcome="ticket") >= CROWD
+    assert fleet.metric("queenright_triage_total", decision="intervene") >= CROWD
+    assert fleet.metric("queenright_judge_checks_total", outcome="ticket") >= CROWD
 
 
-async def test_crowd_does_not_wait_for_models(hive: Hive) -> None:
+async def test_crowd_does_not_wait_for_models(fleet: JudgedFleet) -> None:
     """B131: what binds is ticketed and passed on by the rules; the models are asked for a few of them."""
 
     everybody = asyncio.Event()
@@ -88,33 +88,33 @@ async def test_crowd_does_not_wait_for_models(hive: Hive) -> None:
         await everybody.wait()
         return ModelReply(text="All is well.")
 
-    hive.judge_model, hive.queen_model = judges, queens = TalkingModel(silent), TalkingModel(silent)
-    await hive.start()
+    fleet.judge_model, fleet.queen_model = judges, queens = TalkingModel(silent), TalkingModel(silent)
+    await fleet.start()
 
-    await loop_all(hive, CROWD, then=everybody.set)
+    await loop_all(fleet, CROWD, then=everybody.set)
 
-    tickets = hive.tickets.open_tickets()
+    tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     assert sum("too many at once" in ticket.judge_reasoning for ticket in tickets) > CROWD / 2
     assert all(ticket.judge_model == RULES for ticket in tickets)
     assert len(judges.shown) + len(queens.shown) < CROWD / 2
 
 
-async def test_crowd_of_medium_findings_is_left_to_the_model(hive: Hive) -> None:
+async def test_crowd_of_medium_findings_is_left_to_the_model(fleet: JudgedFleet) -> None:
     """B131: a crowd does not take the model's word where the rules do not bind."""
-    hive.judge_model = model = TalkingModel(lambda messages, tools: ModelReply(text="All is well."))
-    await hive.start()
+    fleet.judge_model = model = TalkingModel(lambda messages, tools: ModelReply(text="All is well."))
+    await fleet.start()
     agents = [f"agent-{number:03}" for number in range(30)]
     for agent in agents:
-        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
-    await hive.pass_time(121)
+        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+    await fleet.pass_time(121)
     for agent in agents:
         for _ in range(11):
-            await hive.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+            await fleet.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
 
-    await hive.tick()
+    await fleet.tick()
 
-    assert hive.tickets.open_tickets() == []
+    assert fleet.tickets.open_tickets() == []
     assert len(model.shown) >= 30
 
 
@@ -139,7 +139,7 @@ def test_worker_degrading_alone_later_is_in_no_storm() -> None:
     assert watch.storm_of(("agent-0", "s")) == ""
 
 
-async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_tickets_share_one_timer(fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """B131: tickets that wait for triage cost no task each, and past their time a few transactions."""
     started = asyncio.Event()
 
@@ -148,23 +148,23 @@ async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.M
         await asyncio.Event().wait()
         return ModelReply(text="")
 
-    hive.queen_model = TalkingModel(silent)
-    await hive.start()
-    await loop_all(hive, 1)
+    fleet.queen_model = TalkingModel(silent)
+    await fleet.start()
+    await loop_all(fleet, 1)
     await asyncio.wait_for(started.wait(), 60)
 
-    await loop_all(hive, CROWD)
+    await loop_all(fleet, CROWD)
     timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]
-    counted = Counted(hive, monkeypatch)
-    await hive.pass_time(hive.settings.judge.triage_timeout_seconds)
+    counted = Counted(fleet, monkeypatch)
+    await fleet.pass_time(fleet.settings.judge.triage_timeout_seconds)
 
     assert len(timers) == 1
-    assert {ticket.status for ticket in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
-    assert hive.metric("queenright_triage_total", decision="bypass") == CROWD
+    assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+    assert fleet.metric("queenright_triage_total", decision="bypass") == CROWD
     assert counted.transactions < CROWD / 4
 
 
-async def test_restart_in_crowd_triages_every_ticket(hive: Hive) -> None:
+async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None:
     """B131: more tickets may be left than runs of an entry point may otherwise wait."""
     count = 1_100
 
@@ -176,42 +176,42 @@ async def test_restart_in_crowd_triages_every_ticket(hive: Hive) -> None:
                 made_ticket(
                     ticket_id=name,
                     fingerprint=name,
-                    worker_agent_id=f"agent-{name}",
+                    agent_id=f"agent-{name}",
                     status=TicketStatus.OPEN,
                     analysis="",
                 ),
             )
 
-    await hive.start()
-    await hive.store.transact(insert_all)
-    await hive.stop()
-    await hive.start()
-    await hive.settle()
+    await fleet.start()
+    await fleet.store.transact(insert_all)
+    await fleet.stop()
+    await fleet.start()
+    await fleet.settle()
 
-    assert len(hive.tickets.open_tickets()) == count
-    assert {ticket.status for ticket in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+    assert len(fleet.tickets.open_tickets()) == count
+    assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
 async def test_new_findings_are_judged_before_standing_ones(
-    hive: Hive, monkeypatch: pytest.MonkeyPatch
+    fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: who has a ticket does not keep others waiting for theirs."""
-    await hive.start()
-    await loop_all(hive, 30)
+    await fleet.start()
+    await loop_all(fleet, 30)
     reported: list[str] = []
-    report = hive.tickets._report
+    report = fleet.tickets._report
 
     def noting(given: Report, causes: set[str]) -> Any:
         reported.append(given.health.vitals.agent_id)
         return report(given, causes)
 
-    monkeypatch.setattr(hive.tickets, "_report", noting)
-    await hive.worker(EventType.EXECUTION_STARTED, "new", start_records=True)
+    monkeypatch.setattr(fleet.tickets, "_report", noting)
+    await fleet.worker(EventType.EXECUTION_STARTED, "new", start_records=True)
     # No timer fires: the check is one for news, and one that is overdue.
-    hive.time.now += 10 * hive.settings.judge.interval_seconds
+    fleet.time.now += 10 * fleet.settings.judge.interval_seconds
     for _ in range(21):
-        await hive.worker(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
-    await hive.settle()
+        await fleet.worker(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
+    await fleet.settle()
 
     assert len(set(reported)) == 31
     assert reported.index("new") == 0

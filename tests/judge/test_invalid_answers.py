@@ -15,7 +15,7 @@ from queenright.judge.rules import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message
-from tests.judge.conftest import Hive, TalkingModel, call
+from tests.judge.conftest import JudgedFleet, TalkingModel, call
 from tests.judge.test_metered import Desk
 from tests.waiting import until
 
@@ -62,34 +62,34 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return script
 
 
-def think_by_script(hive: Hive) -> None:
+def think_by_script(fleet: JudgedFleet) -> None:
     """Have judge and queen think by the scripted model, on the hive's clock."""
-    hive.given_models = False
+    fleet.given_models = False
     settings = ModelSettings(model="scripted/one")
-    hive.judge_settings = hive.judge_settings.model_copy(update={"queen": settings})
+    fleet.judge_settings = fleet.judge_settings.model_copy(update={"queen": settings})
 
 
-async def tickets_of(hive: Hive, agents: Sequence[str], steps: int = 21) -> None:
+async def tickets_of(fleet: JudgedFleet, agents: Sequence[str], steps: int = 21) -> None:
     for agent in agents:
-        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
-    await hive.pass_time(121)
+        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+    await fleet.pass_time(121)
     for agent in agents:
-        await hive.bad_steps(steps, agent)
+        await fleet.bad_steps(steps, agent)
     async with asyncio.timeout(60):
-        while not {*agents} <= {ticket.worker_agent_id for ticket in hive.tickets.open_tickets()}:
-            await hive.settle()
-    await hive.settle()
+        while not {*agents} <= {ticket.agent_id for ticket in fleet.tickets.open_tickets()}:
+            await fleet.settle()
+    await fleet.settle()
 
 
-async def tickets_passed_on(hive: Hive, agents: Sequence[str]) -> None:
+async def tickets_passed_on(fleet: JudgedFleet, agents: Sequence[str]) -> None:
     """Wait until the tickets of these agents are with the operator; litellm has threads of its own."""
-    await tickets_of(hive, agents)
-    tickets = hive.tickets
+    await tickets_of(fleet, agents)
+    tickets = fleet.tickets
     await until(
         lambda: all(ticket.status is TicketStatus.INTERVENING for ticket in tickets.open_tickets()),
         "the tickets were not passed on",
     )
-    await hive.settle()
+    await fleet.settle()
 
 
 @pytest.mark.parametrize(
@@ -103,97 +103,97 @@ async def tickets_passed_on(hive: Hive, agents: Sequence[str]) -> None:
     ],
 )
 async def test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets(
-    hive: Hive, scripted: Scripted, caplog: pytest.LogCaptureFixture, tool: str, arguments: str
+    fleet: JudgedFleet, scripted: Scripted, caplog: pytest.LogCaptureFixture, tool: str, arguments: str
 ) -> None:
     """B130: nothing waits for the bypass time; the log and the metric say that the rules answer."""
     scripted.tool, scripted.arguments = tool, arguments
-    think_by_script(hive)
-    await hive.start()
+    think_by_script(fleet)
+    await fleet.start()
 
-    await tickets_passed_on(hive, AGENTS)
+    await tickets_passed_on(fleet, AGENTS)
 
-    tickets = hive.tickets.open_tickets()
+    tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     assert not any(ticket.untriaged for ticket in tickets)
     assert scripted.calls == 3
-    assert hive.metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
+    assert fleet.metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
     assert "scripted/one" in caplog.text
-    [replacement] = hive.judging.replacements()
+    [replacement] = fleet.judging.replacements()
     assert "scripted/one" in replacement
 
 
 async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(
-    hive: Hive, scripted: Scripted
+    fleet: JudgedFleet, scripted: Scripted
 ) -> None:
     """B130: one more call after each rest, until it answers validly."""
-    think_by_script(hive)
-    await hive.start()
-    await tickets_passed_on(hive, ["first"])
+    think_by_script(fleet)
+    await fleet.start()
+    await tickets_passed_on(fleet, ["first"])
     before = scripted.calls
-    await hive.pass_time(301)
+    await fleet.pass_time(301)
 
-    await tickets_passed_on(hive, ["second"])
+    await tickets_passed_on(fleet, ["second"])
     tried = scripted.calls
-    await tickets_passed_on(hive, ["third"])
+    await tickets_passed_on(fleet, ["third"])
 
     assert (before, tried, scripted.calls) == (3, 4, 4)
 
 
-async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(hive: Hive) -> None:
+async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(fleet: JudgedFleet) -> None:
     """B130: a model that only looks decides nothing; what binds is passed on at once."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
-    hive.queen_model = model
-    await hive.start()
-    began = hive.time.now
+    fleet.queen_model = model
+    await fleet.start()
+    began = fleet.time.now
 
-    await tickets_of(hive, ["agent"])
+    await tickets_of(fleet, ["agent"])
 
-    [ticket] = hive.tickets.open_tickets()
+    [ticket] = fleet.tickets.open_tickets()
     assert (ticket.status, ticket.untriaged) == (TicketStatus.INTERVENING, True)
     assert "gave no valid decision" in ticket.analysis
-    assert hive.time.now - began < 130
+    assert fleet.time.now - began < 130
     assert len(model.shown) <= 8
 
 
-async def test_model_that_only_looks_is_set_aside(hive: Hive) -> None:
+async def test_model_that_only_looks_is_set_aside(fleet: JudgedFleet) -> None:
     """B130: a visit without a decision counts as an invalid answer."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
-    desk = Desk(model, stand_in=RulesModel(), time=hive.time)
-    hive.queen_model = desk.model
-    await hive.start()
+    desk = Desk(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = desk.model
+    await fleet.start()
 
-    await tickets_of(hive, AGENTS)
+    await tickets_of(fleet, AGENTS)
 
     assert desk.model.fallback_reason == "invalid"
     assert len(model.shown) <= 3 * 8
 
 
-async def test_judge_model_with_invalid_tickets_is_set_aside(hive: Hive) -> None:
+async def test_judge_model_with_invalid_tickets_is_set_aside(fleet: JudgedFleet) -> None:
     """B130: the judge's model, too; the rules' tickets stand from the first."""
     model = TalkingModel(lambda messages, tools: call(EMIT, ticket_json="{}"))
-    desk = Desk(model, stand_in=RulesModel(), time=hive.time)
-    hive.judge_model = desk.model
-    await hive.start()
+    desk = Desk(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.judge_model = desk.model
+    await fleet.start()
 
-    await tickets_of(hive, AGENTS)
+    await tickets_of(fleet, AGENTS)
 
-    assert {ticket.severity.value for ticket in hive.tickets.open_tickets()} == {"critical"}
+    assert {ticket.severity.value for ticket in fleet.tickets.open_tickets()} == {"critical"}
     assert desk.model.fallback_reason == "invalid"
     assert len(model.shown) <= 4
 
 
-async def test_failing_queen_model_is_replaced_by_the_rules_within_seconds(hive: Hive) -> None:
+async def test_failing_queen_model_is_replaced_by_the_rules_within_seconds(fleet: JudgedFleet) -> None:
     """B130: one critical ticket, and a model that fails at once, three times."""
 
     def failing(messages: Sequence[Message], tools: object) -> Any:
         raise ConnectionError("refused")
 
-    desk = Desk(TalkingModel(failing), stand_in=RulesModel(), time=hive.time)
-    hive.queen_model = desk.model
-    await hive.start()
-    await tickets_of(hive, ["agent"])
+    desk = Desk(TalkingModel(failing), stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = desk.model
+    await fleet.start()
+    await tickets_of(fleet, ["agent"])
 
-    await hive.pass_time(5)
+    await fleet.pass_time(5)
 
-    [ticket] = hive.tickets.open_tickets()
+    [ticket] = fleet.tickets.open_tickets()
     assert (ticket.status, ticket.untriaged) == (TicketStatus.INTERVENING, False)

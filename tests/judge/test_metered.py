@@ -25,7 +25,7 @@ from queenright.runtime.llm.model import (
     ToolSpec,
     TransientModelError,
 )
-from tests.judge.conftest import FakeTime, Hive, TalkingModel, call
+from tests.judge.conftest import FakeTime, JudgedFleet, TalkingModel, call
 
 CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec(name, name, {"type": "object"}) for name in ("look", "set_output")]
@@ -449,43 +449,45 @@ async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
 # -- at work ------------------------------------------------------------------------------------
 
 
-def judged_by(hive: Hive, model: LLMProvider, **limits: Any) -> Desk:
+def judged_by(fleet: JudgedFleet, model: LLMProvider, **limits: Any) -> Desk:
     """Have the judge think by a metered model on the hive's own clock."""
-    desk = Desk(model, stand_in=RulesModel(), time=hive.time, **limits)
-    hive.judge_model = desk.model
+    desk = Desk(model, stand_in=RulesModel(), time=fleet.time, **limits)
+    fleet.judge_model = desk.model
     return desk
 
 
-async def test_a_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(hive: Hive) -> None:
+async def test_a_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(
+    fleet: JudgedFleet,
+) -> None:
     """B51: unknown, unknown, and then a ticket by the rules; the outage is counted all the while."""
-    desk = judged_by(hive, saying(TransientModelError("overloaded")))
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(12)
-    waiting = await hive.tickets.history(10)
-    unknown = hive.metric("queenright_judge_checks_total", outcome="unknown")
-    await hive.tick(2)
+    desk = judged_by(fleet, saying(TransientModelError("overloaded")))
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(12)
+    waiting = await fleet.tickets.history(10)
+    unknown = fleet.metric("queenright_judge_checks_total", outcome="unknown")
+    await fleet.tick(2)
 
-    ticket = await hive.ticket()
+    ticket = await fleet.ticket()
 
     assert (waiting, unknown) == ([], 1)
     assert ticket.severity.value == "medium"
     assert desk.fallbacks("error") == 1
 
 
-async def test_exhausted_budget_continues_the_conversation_by_rules(hive: Hive) -> None:
+async def test_exhausted_budget_continues_the_conversation_by_rules(fleet: JudgedFleet) -> None:
     draft = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     reply = call(EMIT, ticket_json=json.dumps({"severity": "high", **draft}))
     model = saying(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
-    desk = judged_by(hive, model, dollars_per_hour=1)
-    await hive.start()
-    await hive.begin()
-    await hive.begin("other_agent", "session_2")
-    await hive.bad_steps(16)
-    await hive.bad_steps(16, "other_agent", "session_2")
-    await hive.tick(2)
+    desk = judged_by(fleet, model, dollars_per_hour=1)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.begin("other_agent", "session_2")
+    await fleet.bad_steps(16)
+    await fleet.bad_steps(16, "other_agent", "session_2")
+    await fleet.tick(2)
 
-    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+    causes = {t.agent_id: t.cause for t in await fleet.tickets.history(10)}
 
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")
@@ -493,46 +495,46 @@ async def test_exhausted_budget_continues_the_conversation_by_rules(hive: Hive) 
     assert desk.fallbacks("budget") == 1
 
 
-async def test_judge_with_a_hanging_model_still_judges(hive: Hive) -> None:
+async def test_judge_with_a_hanging_model_still_judges(fleet: JudgedFleet) -> None:
     model = Hanging()
-    desk = judged_by(hive, model)
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(12)
+    desk = judged_by(fleet, model)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(12)
 
-    await hive.tick(6)
+    await fleet.tick(6)
 
-    assert (await hive.ticket()).severity.value == "medium"
+    assert (await fleet.ticket()).severity.value == "medium"
     assert desk.fallbacks("timeout") == 1
     assert model.calls == 3
 
 
-async def test_spending_before_a_restart_still_counts(hive: Hive, tmp_path: Path) -> None:
+async def test_spending_before_a_restart_still_counts(fleet: JudgedFleet, tmp_path: Path) -> None:
     """With the models that the settings name, and the file in the storage folder."""
     words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     ticket = {"ticket_json": json.dumps({"severity": "high", **words})}
     reply = {"tool_calls": [{"name": EMIT, "arguments": ticket}], "cost": 2.0, "input_tokens": 100}
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": [reply]}))
-    hive.given_models = False
-    hive.judge_settings = JudgeSettings(judge=ModelSettings(model=f"scripted:{script}"))
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16)
+    fleet.given_models = False
+    fleet.judge_settings = JudgeSettings(judge=ModelSettings(model=f"scripted:{script}"))
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16)
     async with asyncio.timeout(60):
-        while not hive.tickets.open_tickets():  # what was spent is written first
-            await hive.settle()
-    spent = hive.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
-    await hive.stop()
+        while not fleet.tickets.open_tickets():  # what was spent is written first
+            await fleet.settle()
+    spent = fleet.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    await fleet.stop()
 
-    await hive.start()
-    again = hive.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
-    await hive.begin("other_agent", "session_2")
-    await hive.bad_steps(16, "other_agent", "session_2")
-    await hive.tick()
+    await fleet.start()
+    again = fleet.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    await fleet.begin("other_agent", "session_2")
+    await fleet.bad_steps(16, "other_agent", "session_2")
+    await fleet.tick()
 
-    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+    causes = {t.agent_id: t.cause for t in await fleet.tickets.history(10)}
     assert (spent, again) == (2, 2)
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")
-    assert hive.metric("queenright_llm_fallbacks_total", role="judge", reason="budget") == 1
+    assert fleet.metric("queenright_llm_fallbacks_total", role="judge", reason="budget") == 1

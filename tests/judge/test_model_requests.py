@@ -18,7 +18,7 @@ from queenright.judge.monitoring_tools import emit_tool, notify_tool, summary_to
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.litellm_request import to_openai_tools
-from tests.judge.conftest import FakeTime, Hive
+from tests.judge.conftest import FakeTime, JudgedFleet
 from tests.runtime.openai_server import Answer, OpenAIServer, Request, Stream, openai_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
@@ -44,26 +44,26 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenAIServer]
         yield serving
 
 
-def think_by(hive: Hive, **settings: Any) -> None:
+def think_by(fleet: JudgedFleet, **settings: Any) -> None:
     """Have the judge think by the server's model."""
-    hive.judge_model = load_model(
+    fleet.judge_model = load_model(
         ModelSettings(model="openai/gpt-4o-mini", **settings),
         "judge",
         metrics=JudgeMetrics(CollectorRegistry(), dict),
-        monotonic=hive.time,
-        sleep=hive.time.sleep,
+        monotonic=fleet.time,
+        sleep=fleet.time.sleep,
     )
 
 
-async def judged(hive: Hive, server: OpenAIServer, agent: str, session: str) -> Request:
+async def judged(fleet: JudgedFleet, server: OpenAIServer, agent: str, session: str) -> Request:
     """Let a worker show something, and return what the model was asked about it."""
     before = len(server.requests)
-    await hive.begin(agent, session)
-    await hive.bad_steps(12, agent, session)
+    await fleet.begin(agent, session)
+    await fleet.bad_steps(12, agent, session)
     async with asyncio.timeout(60):
-        while len(hive.of(_CHECKED)) == 0 or len(server.requests) == before:
-            await hive.settle()
-        await hive.settle()
+        while len(fleet.of(_CHECKED)) == 0 or len(server.requests) == before:
+            await fleet.settle()
+        await fleet.settle()
     return server.requests[before]
 
 
@@ -73,12 +73,12 @@ def start_of(request: Request) -> str:
 
 
 async def test_two_checks_of_different_workers_begin_with_the_same_bytes(
-    hive: Hive, server: OpenAIServer
+    fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
-    think_by(hive)
-    await hive.start()
+    think_by(fleet)
+    await fleet.start()
 
-    one, other = [await judged(hive, server, *worker) for worker in WORKERS]
+    one, other = [await judged(fleet, server, *worker) for worker in WORKERS]
 
     assert start_of(one) == start_of(other)
     assert other.body["messages"][: len(one.body["messages"])] == one.body["messages"]
@@ -88,15 +88,15 @@ async def test_two_checks_of_different_workers_begin_with_the_same_bytes(
 
 
 async def test_another_process_at_another_time_begins_with_the_same_bytes(
-    hive: Hive, server: OpenAIServer, tmp_path: Path
+    fleet: JudgedFleet, server: OpenAIServer, tmp_path: Path
 ) -> None:
-    think_by(hive)
-    await hive.start()
-    one = await judged(hive, server, *WORKERS[0])
+    think_by(fleet)
+    await fleet.start()
+    one = await judged(fleet, server, *WORKERS[0])
     time = FakeTime()
     time.now += 86_400
     (tmp_path / "later").mkdir()  # nobody else is waiting
-    later = Hive(tmp_path / "later", time, HealthSettings())
+    later = JudgedFleet(tmp_path / "later", time, HealthSettings())
     think_by(later)
     await later.start()
     other = await judged(later, server, *WORKERS[1])
@@ -107,23 +107,23 @@ async def test_another_process_at_another_time_begins_with_the_same_bytes(
 
 
 async def test_a_hung_provider_is_given_up_in_its_time_and_its_connection_closed(
-    hive: Hive, server: OpenAIServer
+    fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
     """B51: the check ends as unknown; the rules' ticket is there, because they bind."""
     server.replies = [Stream(held=True)]
-    think_by(hive, timeout_seconds=30)
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16)
+    think_by(fleet, timeout_seconds=30)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16)
     async with asyncio.timeout(60):
         await server.held.wait()
 
-    await hive.pass_time(30)
+    await fleet.pass_time(30)
 
     async with asyncio.timeout(60):
         await server.gone.wait()
-    assert hive.metric("queenright_judge_checks_total", outcome="unknown") == 1
-    assert (await hive.ticket()).severity.value == "high"
+    assert fleet.metric("queenright_judge_checks_total", outcome="unknown") == 1
+    assert (await fleet.ticket()).severity.value == "high"
     assert len(server.requests) == 1
 
 

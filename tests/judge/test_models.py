@@ -16,7 +16,7 @@ from queenright.judge.models import ModelUnavailableError, load_model
 from queenright.judge.rules import EMIT, SUMMARY, RulesModel
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
-from tests.judge.conftest import Hive
+from tests.judge.conftest import JudgedFleet
 
 CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
@@ -143,7 +143,7 @@ async def test_a_provider_that_fails_is_no_answer_and_its_message_leaks_no_key(
 
 
 @quiet
-async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, hive: Hive) -> None:
+async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: JudgedFleet) -> None:
     """The same graphs, the same tools: only who thinks is another."""
     words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     draft = json.dumps({"severity": "high", **words})
@@ -152,17 +152,17 @@ async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, hive: Hive)
         tool_call(EMIT, json.dumps({"ticket_json": draft})),
         tool_call("set_output", '{"health_verdict": "ticket"}'),
     ]
-    hive.judge_model = load_model(
+    fleet.judge_model = load_model(
         ModelSettings(model="scripted/one"), "judge", metrics=JudgeMetrics(CollectorRegistry(), dict)
     )
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(12)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(12)
     async with asyncio.timeout(60):
-        while not hive.tickets.open_tickets():
-            await hive.settle()
+        while not fleet.tickets.open_tickets():
+            await fleet.settle()
 
-    [ticket] = hive.tickets.open_tickets()
+    [ticket] = fleet.tickets.open_tickets()
 
     assert (ticket.cause, ticket.severity.value) == ("word", "high")
 

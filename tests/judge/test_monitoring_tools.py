@@ -414,7 +414,7 @@ async def test_ticket_names_the_checked_worker(watch: Watch) -> None:
     await watch.call(EMIT, ticket_json=ticket())
 
     [tickets] = await watch.tickets.history()
-    assert tickets.worker_session_id == "one"
+    assert tickets.session_id == "one"
 
 
 async def test_invalid_ticket_is_refused_by_field_and_not_published(watch: Watch) -> None:

@@ -17,7 +17,7 @@ from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import EventType
-from tests.judge.conftest import AGENT, Hive
+from tests.judge.conftest import AGENT, JudgedFleet
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Outside:
 class Acting:
     """The hive with interventions that the queen decides on."""
 
-    hive: Hive
+    fleet: JudgedFleet
     outside: Outside
     service: InterventionService | None = None
 
@@ -64,20 +64,20 @@ class Acting:
             assert self.service is not None
             return await self.service.decide(*given, **named)
 
-        hive = self.hive
-        hive.decide = decide
-        await hive.start()
-        stop = EmergencyStop(hive.store, clock=hive.time, publish=hive.bus.fan_out)
+        fleet = self.fleet
+        fleet.decide = decide
+        await fleet.start()
+        stop = EmergencyStop(fleet.store, clock=fleet.time, publish=fleet.bus.fan_out)
         self.service = InterventionService(
-            hive.store,
-            settings=hive.settings,
-            monitor=hive.monitor,
+            fleet.store,
+            settings=fleet.settings,
+            monitor=fleet.monitor,
             controls=[self.outside],
             recovery=self.outside,
             stop=stop,
-            storm=StormWatch(hive.settings.intervention.storm, ids=new_id),
-            clock=hive.time,
-            publish=hive.bus.fan_out,
+            storm=StormWatch(fleet.settings.intervention.storm, ids=new_id),
+            clock=fleet.time,
+            publish=fleet.bus.fan_out,
             sign=lambda event: event,
         )
         await stop.load()
@@ -88,15 +88,15 @@ class Acting:
         assert self.service is not None
         await self.service.escalate(AGENT, "it gets nowhere", by="operator")
         for _ in range(3):
-            await self.hive.settle()
+            await self.fleet.settle()
             await self.service.wait_until_idle()
-        [records] = await self.hive.store.read(lambda conn: read_escalations(conn, limit=10))
+        [records] = await self.fleet.store.read(lambda conn: read_escalations(conn, limit=10))
         return records
 
 
 @pytest.fixture
-async def acting(hive: Hive) -> AsyncIterator[Acting]:
-    acting = Acting(hive, Outside())
+async def acting(fleet: JudgedFleet) -> AsyncIterator[Acting]:
+    acting = Acting(fleet, Outside())
     await acting.start()
     yield acting
     if acting.service is not None:
@@ -105,11 +105,11 @@ async def acting(hive: Hive) -> AsyncIterator[Acting]:
 
 async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
     """002 §11: the orchestrator is asked with all that is known, and what it says is done."""
-    hive = acting.hive
-    await hive.worker(EventType.EXECUTION_STARTED, start_records=True)
-    await hive.worker(EventType.STEP_STARTED)
-    await hive.pass_time(1000)
-    await hive.look()
+    fleet = acting.fleet
+    await fleet.worker(EventType.EXECUTION_STARTED, start_records=True)
+    await fleet.worker(EventType.STEP_STARTED)
+    await fleet.pass_time(1000)
+    await fleet.look()
 
     records = await acting.escalate()
 
@@ -120,16 +120,16 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     )
     assert "has been stalled since" in records.decision_reason
     assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
-    [events] = hive.of(EventType.ESCALATION_TRIGGERED)
+    [events] = fleet.of(EventType.ESCALATION_TRIGGERED)
     assert events.data["context"]["worker_agent_id"] == AGENT
-    [result] = hive.of(EventType.ESCALATION_DECIDED)
+    [result] = fleet.of(EventType.ESCALATION_DECIDED)
     assert (result.data["decision"], result.data["by"]) == ("terminate", "queen")
 
 
 async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(acting: Acting) -> None:
-    hive = acting.hive
-    await hive.begin()
-    await hive.bad_steps(20)
+    fleet = acting.fleet
+    await fleet.begin()
+    await fleet.bad_steps(20)
 
     records = await acting.escalate()
 

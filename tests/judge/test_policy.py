@@ -36,7 +36,7 @@ def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
 def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -> dict[str, Any]:
     base = {
         "ticket_id": "t",
-        "worker_agent_id": "researcher_agent",
+        "agent_id": "researcher_agent",
         "worker_node_id": "search",
         "cause": "researcher_agent repeats itself.",
         "suggested_action": "Restart it.",

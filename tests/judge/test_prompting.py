@@ -12,7 +12,7 @@ from queenright.judge.prompting import (
     queen_prompt,
 )
 from queenright.judge.settings import JudgeSettings, ModelSettings
-from tests.judge.conftest import Hive
+from tests.judge.conftest import JudgedFleet
 from tests.judge.renew_prompts import SNAPSHOTS, fingerprint, known, rendered
 
 PROMPTS = rendered()
@@ -114,13 +114,13 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_name(
         queen_prompt(file)
 
 
-async def test_a_bad_prompt_is_refused_at_the_start(hive: Hive, tmp_path: Path) -> None:
+async def test_a_bad_prompt_is_refused_at_the_start(fleet: JudgedFleet, tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("$nobody_knows")
-    hive.judge_settings = JudgeSettings(judge=ModelSettings(prompt=file))
+    fleet.judge_settings = JudgeSettings(judge=ModelSettings(prompt=file))
 
     with pytest.raises(QueenrightError, match=r"judging\.judge\.prompt: .*\$nobody_knows"):
-        await hive.start()
+        await fleet.start()
 
 
 def test_nothing_changes_from_one_question_to_the_next() -> None:

@@ -28,7 +28,7 @@ from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 from queenright.runtime.tooling.tools import ToolError, ToolResult
 from tests.health.acting import STALL, Acting
-from tests.judge.conftest import FakeTime, Hive, TalkingModel
+from tests.judge.conftest import FakeTime, JudgedFleet, TalkingModel
 
 INTERVAL = 600.0
 WORDS = "Stop searching for the same page; write down what you have."
@@ -84,149 +84,149 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def hive(store: Store) -> Garden:
+async def fleet(store: Store) -> Garden:
     garden = Garden(store)
     await garden.get_stuck()
     return garden
 
 
 @pytest.fixture
-async def bees(tmp_path: Path) -> AsyncIterator[Hive]:
+async def bees(tmp_path: Path) -> AsyncIterator[JudgedFleet]:
     """Judge and queen at work."""
-    hive = Hive(tmp_path, FakeTime(), HealthSettings())
-    yield hive
-    await hive.stop()
+    fleet = JudgedFleet(tmp_path, FakeTime(), HealthSettings())
+    yield fleet
+    await fleet.stop()
 
 
 # -- nudges -----------------------------------------------------------------------------------------
 
 
-async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(hive: Garden) -> None:
-    result = await hive.queen.nudge(hive.ticket(), WORDS)
+async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(fleet: Garden) -> None:
+    result = await fleet.queen.nudge(fleet.ticket(), WORDS)
 
     assert result.startswith("nudged")
-    [(target, message)] = hive.hands.nudged
+    [(target, message)] = fleet.hands.nudged
     assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
     assert message == WORDS
-    [event] = hive.of(EventType.NUDGE_SENT)
+    [event] = fleet.of(EventType.NUDGE_SENT)
     assert (event.data["by"], event.data["attempt"]) == ("queen", 1)
 
 
 async def test_chat_order_is_executed_and_recorded_with_its_operator(
-    hive: Garden,
+    fleet: Garden,
 ) -> None:
-    await hive.queen.nudge(hive.ticket(), WORDS, ordered_by="ada")
-    await hive.queen.request_termination(hive.ticket(), "it burns money", ordered_by="ada")
+    await fleet.queen.nudge(fleet.ticket(), WORDS, ordered_by="ada")
+    await fleet.queen.request_termination(fleet.ticket(), "it burns money", ordered_by="ada")
 
-    [event] = hive.of(EventType.NUDGE_SENT)
+    [event] = fleet.of(EventType.NUDGE_SENT)
     assert event.data["by"] == "queen, as ada ordered"
-    [pending_requests] = hive.approvals.pending()
+    [pending_requests] = fleet.approvals.pending()
     assert (pending_requests.asked_by, pending_requests.ordered_by) == ("queen", "ada")
 
 
-async def test_fetched_nudge_is_reported_as_fetched(hive: Garden) -> None:
-    hive.hands.delivers = Delivery.QUEUED
+async def test_fetched_nudge_is_reported_as_fetched(fleet: Garden) -> None:
+    fleet.hands.delivers = Delivery.QUEUED
 
-    assert "waits for the worker to fetch it" in await hive.queen.nudge(hive.ticket(), WORDS)
+    assert "waits for the worker to fetch it" in await fleet.queen.nudge(fleet.ticket(), WORDS)
 
 
-async def test_second_nudge_within_the_interval_is_refused_with_a_reason(hive: Garden) -> None:
+async def test_second_nudge_within_the_interval_is_refused_with_a_reason(fleet: Garden) -> None:
     """B66: at most one action a worker and interval, by any requester."""
-    await hive.queen.nudge(hive.ticket(), WORDS)
-    hive.time.now += INTERVAL - 1
+    await fleet.queen.nudge(fleet.ticket(), WORDS)
+    fleet.time.now += INTERVAL - 1
 
     with pytest.raises(ToolError, match="the last action was 10 minutes ago"):
-        await hive.queen.nudge(hive.ticket(), WORDS)
-    hive.time.now += 1
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
+    fleet.time.now += 1
 
-    assert "nudged" in await hive.queen.nudge(hive.ticket(), WORDS)
-    assert len(hive.hands.nudged) == 2
+    assert "nudged" in await fleet.queen.nudge(fleet.ticket(), WORDS)
+    assert len(fleet.hands.nudged) == 2
 
 
-async def test_ladder_waits_for_and_counts_the_queens_nudge(hive: Garden) -> None:
+async def test_ladder_waits_for_and_counts_the_queens_nudge(fleet: Garden) -> None:
     """B66: she and the ladder share the interval, and the number of nudges."""
-    await hive.queen.nudge(hive.ticket(), WORDS)
-    began = hive.time.now
+    await fleet.queen.nudge(fleet.ticket(), WORDS)
+    began = fleet.time.now
 
-    await hive.pass_time(3 * INTERVAL)
+    await fleet.pass_time(3 * INTERVAL)
 
-    assert [event.time - began for event in hive.of(EventType.NUDGE_SENT)] == [0, INTERVAL, 2 * INTERVAL]
-    assert [event.data["by"] for event in hive.of(EventType.NUDGE_SENT)] == ["queen", "ladder", "ladder"]
-    assert hive.done()[-1] == "escalate done"
+    assert [event.time - began for event in fleet.of(EventType.NUDGE_SENT)] == [0, INTERVAL, 2 * INTERVAL]
+    assert [event.data["by"] for event in fleet.of(EventType.NUDGE_SENT)] == ["queen", "ladder", "ladder"]
+    assert fleet.done()[-1] == "escalate done"
 
 
-async def test_she_does_not_hold_up_an_escalation_by_nudging_on(hive: Garden) -> None:
+async def test_she_does_not_hold_up_an_escalation_by_nudging_on(fleet: Garden) -> None:
     for _ in range(3):
-        await hive.queen.nudge(hive.ticket(), WORDS)
-        hive.time.now += INTERVAL
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        fleet.time.now += INTERVAL
 
     with pytest.raises(ToolError, match="nudged 3 times already"):
-        await hive.queen.nudge(hive.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
 
 
 async def test_nudge_is_bounded_masked_and_printable(
-    hive: Garden,
+    fleet: Garden,
 ) -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
     hidden = "\u202e\u200b" + "".join(chr(0xE0000 + ord(sign)) for sign in "obey")
 
-    await hive.queen.nudge(hive.ticket(), f"{hidden}Use {secret}.\x1b[2J\n" + "word " * 1000)
+    await fleet.queen.nudge(fleet.ticket(), f"{hidden}Use {secret}.\x1b[2J\n" + "word " * 1000)
 
-    message = hive.hands.nudged[0][1]
+    message = fleet.hands.nudged[0][1]
     assert secret not in message
     assert all(sign == "\n" or sign.isprintable() for sign in message)
     assert len(message) <= MAX_NUDGE_LENGTH
 
 
-async def test_nudge_without_visible_text_is_refused(hive: Garden) -> None:
+async def test_nudge_without_visible_text_is_refused(fleet: Garden) -> None:
     with pytest.raises(ToolError, match="must not be blank"):
-        await hive.queen.nudge(hive.ticket(), "\u200b\u200b \u202e")
+        await fleet.queen.nudge(fleet.ticket(), "\u200b\u200b \u202e")
 
 
-async def test_nudge_does_not_reach_another_incarnation(hive: Garden) -> None:
+async def test_nudge_does_not_reach_another_incarnation(fleet: Garden) -> None:
     """B67: what was decided about one incarnation is never done to another."""
-    ticket = hive.ticket()
-    hive.time.now += 1
-    await hive.start(incarnation="i2")
-    hive.time.now += 2 * STALL
-    hive.monitor.advance(hive.time.now)
+    ticket = fleet.ticket()
+    fleet.time.now += 1
+    await fleet.start(incarnation="i2")
+    fleet.time.now += 2 * STALL
+    fleet.monitor.advance(fleet.time.now)
 
     with pytest.raises(ToolError, match="restarted in the meantime"):
-        await hive.queen.nudge(ticket, WORDS)
+        await fleet.queen.nudge(ticket, WORDS)
     with pytest.raises(ToolError, match="restarted"):
-        await hive.queen.request_termination(ticket, "It loops.")
+        await fleet.queen.request_termination(ticket, "It loops.")
 
-    assert hive.hands.nudged == []
-    assert hive.approvals.pending() == []
-
-
-async def wait_for_a_user(hive: Garden) -> None:
-    await hive.tell(EventType.CLIENT_INPUT_REQUESTED)
+    assert fleet.hands.nudged == []
+    assert fleet.approvals.pending() == []
 
 
-async def be_paused(hive: Garden) -> None:
-    await hive.tell(EventType.EXECUTION_PAUSED)
+async def wait_for_a_user(fleet: Garden) -> None:
+    await fleet.tell(EventType.CLIENT_INPUT_REQUESTED)
 
 
-async def end(hive: Garden) -> None:
-    await hive.tell(EventType.EXECUTION_COMPLETED)
+async def be_paused(fleet: Garden) -> None:
+    await fleet.tell(EventType.EXECUTION_PAUSED)
 
 
-async def get_further(hive: Garden) -> None:
-    await hive.accept()
+async def end(fleet: Garden) -> None:
+    await fleet.tell(EventType.EXECUTION_COMPLETED)
 
 
-async def freeze(hive: Garden) -> None:
-    await hive.stop.set(True, by="ada", reason="deploying")
+async def get_further(fleet: Garden) -> None:
+    await fleet.accept()
 
 
-async def start_over(hive: Garden) -> None:
-    hive.service.hold_until(hive.time.now + 60)
+async def freeze(fleet: Garden) -> None:
+    await fleet.stop.set(True, by="ada", reason="deploying")
 
 
-async def use_up_the_minute(hive: Garden) -> None:
-    for _ in range(hive.service.budget.most):
-        hive.service.budget.spend(hive.time.now)
+async def start_over(fleet: Garden) -> None:
+    fleet.service.hold_until(fleet.time.now + 60)
+
+
+async def use_up_the_minute(fleet: Garden) -> None:
+    for _ in range(fleet.service.budget.most):
+        fleet.service.budget.spend(fleet.time.now)
 
 
 @pytest.mark.parametrize(
@@ -245,60 +245,60 @@ async def test_she_acts_within_the_limits_of_all_acting(
     store: Store, happens: Callable[[Garden], Awaitable[None]], why: str
 ) -> None:
     """B18, B69: her nudge and, where that is allowed, her termination go past the guard of all others."""
-    hive = Garden(store, termination={"on_request": "allow"})
-    await hive.get_stuck()
-    ticket = hive.ticket()
-    await happens(hive)
+    fleet = Garden(store, termination={"on_request": "allow"})
+    await fleet.get_stuck()
+    ticket = fleet.ticket()
+    await happens(fleet)
 
     with pytest.raises(ToolError, match=why):
-        await hive.queen.nudge(ticket, WORDS)
+        await fleet.queen.nudge(ticket, WORDS)
     with pytest.raises(ToolError, match=why):
-        await hive.queen.request_termination(ticket, "It loops.")
+        await fleet.queen.request_termination(ticket, "It loops.")
 
-    assert hive.hands.nudged == []
-    assert hive.hands.stopped == []
-    assert hive.done()[-2:] == ["nudge refused", "terminate refused"]
+    assert fleet.hands.nudged == []
+    assert fleet.hands.stopped == []
+    assert fleet.done()[-2:] == ["nudge refused", "terminate refused"]
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"nudge": {"enabled": False}}])
 async def test_queen_does_not_act_with_automatic_actions_disabled(store: Store, off: dict[str, Any]) -> None:
-    hive = Garden(store, **off)
-    await hive.get_stuck()
+    fleet = Garden(store, **off)
+    await fleet.get_stuck()
 
     with pytest.raises(ToolError, match="only people"):
-        await hive.queen.nudge(hive.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
 
 
-async def test_pending_orchestrator_decision_blocks_queen_actions(hive: Garden) -> None:
-    await hive.service.escalate("bee", "it is stuck", by="ada")
-    hive.time.now += INTERVAL
+async def test_pending_orchestrator_decision_blocks_queen_actions(fleet: Garden) -> None:
+    await fleet.service.escalate("bee", "it is stuck", by="ada")
+    fleet.time.now += INTERVAL
 
     with pytest.raises(ToolError, match="an escalation to the orchestrator is pending"):
-        await hive.queen.nudge(hive.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
 
 
 async def test_dry_run_is_reported_as_one(store: Store) -> None:
-    hive = Garden(store, dry_run=True)
-    await hive.get_stuck()
+    fleet = Garden(store, dry_run=True)
+    await fleet.get_stuck()
 
-    assert (await hive.queen.nudge(hive.ticket(), WORDS)).startswith("dry run")
-    assert hive.hands.nudged == []
+    assert (await fleet.queen.nudge(fleet.ticket(), WORDS)).startswith("dry run")
+    assert fleet.hands.nudged == []
 
 
-async def test_unreachable_worker_is_not_a_success(hive: Garden) -> None:
-    hive.hands.reached = False
+async def test_unreachable_worker_is_not_a_success(fleet: Garden) -> None:
+    fleet.hands.reached = False
 
     with pytest.raises(ToolError, match="unreachable"):
-        await hive.queen.nudge(hive.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), WORDS)
 
 
 # -- terminations -----------------------------------------------------------------------------------
 
 
-async def test_a_termination_needs_an_operator(hive: Garden) -> None:
-    result = await hive.queen.request_termination(hive.ticket(), "It loops.")
+async def test_a_termination_needs_an_operator(fleet: Garden) -> None:
+    result = await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
-    [pending_requests] = hive.approvals.pending()
+    [pending_requests] = fleet.approvals.pending()
     assert "30 minutes" in result
     assert pending_requests.approval_id in result
     assert "It is not stopped." in result
@@ -307,63 +307,63 @@ async def test_a_termination_needs_an_operator(hive: Garden) -> None:
         "bee",
         "queen",
     )
-    assert hive.hands.stopped == []
+    assert fleet.hands.stopped == []
     with pytest.raises(ToolError, match="is pending already"):
-        await hive.queen.request_termination(hive.ticket(), "It loops.")
+        await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
 
 async def test_never_is_never(store: Store) -> None:
-    hive = Garden(store, termination={"on_request": "never"})
-    await hive.get_stuck()
+    fleet = Garden(store, termination={"on_request": "never"})
+    await fleet.get_stuck()
 
     with pytest.raises(ToolError, match="only people stop a worker"):
-        await hive.queen.request_termination(hive.ticket(), "It loops.")
+        await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
-    assert hive.approvals.pending() == []
-    assert hive.hands.stopped == []
+    assert fleet.approvals.pending() == []
+    assert fleet.hands.stopped == []
 
 
 async def test_allowed_termination_runs_immediately_in_the_queens_name(store: Store) -> None:
-    hive = Garden(store, termination={"on_request": "allow"})
-    await hive.get_stuck()
+    fleet = Garden(store, termination={"on_request": "allow"})
+    await fleet.get_stuck()
 
-    assert await hive.queen.request_termination(hive.ticket(), "It loops.") == "the worker has stopped"
+    assert await fleet.queen.request_termination(fleet.ticket(), "It loops.") == "the worker has stopped"
 
-    [ended] = hive.of(EventType.AGENT_TERMINATED)
+    [ended] = fleet.of(EventType.AGENT_TERMINATED)
     assert (ended.data["by"], ended.data["reason"]) == ("queen", "It loops.")
 
 
 async def test_nudged_worker_is_not_terminated_within_the_interval(store: Store) -> None:
     """B66: a nudge and a termination are one action each."""
-    hive = Garden(store, termination={"on_request": "allow"})
-    await hive.get_stuck()
-    await hive.queen.nudge(hive.ticket(), WORDS)
+    fleet = Garden(store, termination={"on_request": "allow"})
+    await fleet.get_stuck()
+    await fleet.queen.nudge(fleet.ticket(), WORDS)
 
     with pytest.raises(ToolError, match="the last action was less than a minute ago"):
-        await hive.queen.request_termination(hive.ticket(), "It loops.")
+        await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
-    assert hive.hands.stopped == []
+    assert fleet.hands.stopped == []
 
 
 # -- the tools --------------------------------------------------------------------------------------
 
 
-async def called(hive: Garden, name: str, **arguments: Any) -> ToolResult:
+async def called(fleet: Garden, name: str, **arguments: Any) -> ToolResult:
     def about(ticket_id: str) -> EscalationTicket:
         if ticket_id != "t1":
             raise ToolError(f"this is not about ticket {ticket_id!r}")
-        return hive.ticket()
+        return fleet.ticket()
 
-    [tool] = [tool for tool in acting_tools(hive.queen, about) if tool.name == name]
+    [tool] = [tool for tool in acting_tools(fleet.queen, about) if tool.name == name]
     return await tool.call(json.dumps(arguments))
 
 
-async def test_action_target_comes_from_the_ticket(hive: Garden) -> None:
-    assert not (await called(hive, NUDGE, ticket_id="t1", message=WORDS)).failed
-    assert not (await called(hive, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
+async def test_action_target_comes_from_the_ticket(fleet: Garden) -> None:
+    assert not (await called(fleet, NUDGE, ticket_id="t1", message=WORDS)).failed
+    assert not (await called(fleet, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
 
-    assert hive.hands.nudged[0][0].agent_id == "bee"
-    assert hive.approvals.pending()[0].agent_id == "bee"
+    assert fleet.hands.nudged[0][0].agent_id == "bee"
+    assert fleet.approvals.pending()[0].agent_id == "bee"
 
 
 @pytest.mark.parametrize(
@@ -382,15 +382,15 @@ async def test_action_target_comes_from_the_ticket(hive: Garden) -> None:
     ],
 )
 async def test_model_cannot_choose_target_or_limits(
-    hive: Garden, name: str, arguments: dict[str, Any], why: str
+    fleet: Garden, name: str, arguments: dict[str, Any], why: str
 ) -> None:
     """B36: the model cannot set identity."""
-    result = await called(hive, name, **arguments)
+    result = await called(fleet, name, **arguments)
 
     assert result.failed
     assert why in result.content
-    assert hive.hands.nudged == []
-    assert hive.approvals.pending() == []
+    assert fleet.hands.nudged == []
+    assert fleet.approvals.pending() == []
 
 
 # -- at work ----------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class LateActions:
         return await self.real.request_termination(ticket, reason, ordered_by=ordered_by)
 
 
-async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive) -> None:
+async def test_one_triage_visit_can_request_a_termination_and_notify(bees: JudgedFleet) -> None:
     def speak(shown: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         ticket_id = unquote("ticket", shown[-1].content)["ticket_id"]  # type: ignore[index]
         ask = {"ticket_id": ticket_id, "reason": "It repeats one error."}
@@ -454,7 +454,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Hive)
     [pending_requests] = approvals.pending()
     assert (pending_requests.ticket_id, pending_requests.agent_id) == (
         ticket.ticket_id,
-        ticket.worker_agent_id,
+        ticket.agent_id,
     )
     order = [event.type for event in bees.events]
     requested = order.index(EventType.TERMINATION_REQUESTED)

@@ -73,8 +73,8 @@ async def test_forgotten_worker_is_triaged_by_its_ticket() -> None:
         "ticket_id": "t",
         "severity": "low",
         "kind": "retry_storm",
-        "worker_agent_id": "a",
-        "worker_session_id": "s",
+        "agent_id": "a",
+        "session_id": "s",
         "steps_since_last_accept": 3,
     }
     message = Message(role="user", content=triage_message(ticket, None))

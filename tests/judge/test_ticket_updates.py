@@ -15,26 +15,26 @@ from queenright.judge.quoting import unquote
 from queenright.judge.rules import EMIT, RulesModel
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
-from tests.judge.conftest import AGENT, SESSION, Hive, TalkingModel, call
+from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
 
 
-def requested(hive: Hive) -> list[tuple[str, str]]:
+def requested(fleet: JudgedFleet) -> list[tuple[str, str]]:
     """Return with which severity and urgency the queen has asked for a person."""
-    events = (event.data for event in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED))
+    events = (event.data for event in fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED))
     return [(data["severity"], data["urgency"]) for data in events]
 
 
-async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
+async def test_rise_after_a_notification_requests_another(fleet: JudgedFleet) -> None:
     """B102: one request for each rise, and the words, numbers and urgency are those of the moment."""
-    await hive.start()
-    await hive.begin()
+    await fleet.start()
+    await fleet.begin()
     for _ in range(30):
-        await hive.worker(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
+        await fleet.worker(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
         await (
-            hive.update_tickets_of_worker()
+            fleet.update_tickets_of_worker()
         )  # as in the service: the tickets know of a rise before the judge does
-        await hive.settle()
-        [*_, ticket] = [*hive.tickets.open_tickets(), None]
+        await fleet.settle()
+        [*_, ticket] = [*fleet.tickets.open_tickets(), None]
         if ticket is None:
             continue
         assert ticket.words_severity is ticket.severity
@@ -43,49 +43,49 @@ async def test_rise_after_a_notification_requests_another(hive: Hive) -> None:
             assert ticket.urgency == ticket.severity.value
             assert ticket.cause in ticket.analysis
 
-    ticket = await hive.ticket()
+    ticket = await fleet.ticket()
     assert ticket.severity is Severity.CRITICAL
-    assert requested(hive) == [(one, one) for one in ("medium", "high", "critical")]
-    assert [one.severity for one in hive.changes if one.notified_severity is not one.severity] == []
+    assert requested(fleet) == [(one, one) for one in ("medium", "high", "critical")]
+    assert [one.severity for one in fleet.changes if one.notified_severity is not one.severity] == []
 
 
 async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
-    hive: Hive, monkeypatch: pytest.MonkeyPatch
+    fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B102, B104: neither joining nor the other tickets of the incident request anything for it."""
-    monkeypatch.setattr(ticket_service, "possible_cause", lambda health, finding: hive.cause)
-    await hive.start()
-    await hive.begin()
-    await hive.begin("other")
-    await hive.bad_steps(11)
-    hive.cause = "tool:search"
-    await hive.bad_steps(11, "other")
-    joined = {one.worker_agent_id: one.storm_id for one in hive.tickets.open_tickets()}
-    before = requested(hive)
-    changes = len(hive.changes)
+    monkeypatch.setattr(ticket_service, "possible_cause", lambda health, finding: fleet.cause)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.begin("other")
+    await fleet.bad_steps(11)
+    fleet.cause = "tool:search"
+    await fleet.bad_steps(11, "other")
+    joined = {one.agent_id: one.storm_id for one in fleet.tickets.open_tickets()}
+    before = requested(fleet)
+    changes = len(fleet.changes)
 
-    await hive.bad_steps(5)
-    await hive.update_tickets_of_worker()
-    await hive.settle()
+    await fleet.bad_steps(5)
+    await fleet.update_tickets_of_worker()
+    await fleet.settle()
 
     assert joined == {AGENT: "tool:search", "other": "tool:search"}
     assert before == [("medium", "medium")] * 2
-    assert requested(hive) == [*before, ("high", "high")]
-    assert {one.severity for one in hive.changes[changes:]} == {Severity.HIGH}
+    assert requested(fleet) == [*before, ("high", "high")]
+    assert {one.severity for one in fleet.changes[changes:]} == {Severity.HIGH}
 
 
-async def stalled(hive: Hive) -> None:
+async def stalled(fleet: JudgedFleet) -> None:
     """Have a worker whose bad steps are over, and that says nothing any more."""
-    await hive.bad_steps(16)
-    await hive.good_step()
-    await hive.worker(EventType.STEP_STARTED)
-    await hive.worker(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
+    await fleet.bad_steps(16)
+    await fleet.good_step()
+    await fleet.worker(EventType.STEP_STARTED)
+    await fleet.worker(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
     for _ in range(20):
-        await hive.pass_time(60)
-        found = hive.monitor.advance(hive.time.now)
-        await hive.update_tickets_of_worker()
-        await hive.bus.publish(*found)
-        await hive.settle()
+        await fleet.pass_time(60)
+        found = fleet.monitor.advance(fleet.time.now)
+        await fleet.update_tickets_of_worker()
+        await fleet.bus.publish(*found)
+        await fleet.settle()
 
 
 def talking(said: list[str]) -> TalkingModel:
@@ -109,57 +109,55 @@ def talking(said: list[str]) -> TalkingModel:
 
 
 @pytest.mark.parametrize("judge", ["rules", "model"])
-async def test_new_condition_changes_the_text_of_an_open_ticket(hive: Hive, judge: str) -> None:
+async def test_new_condition_changes_the_text_of_an_open_ticket(fleet: JudgedFleet, judge: str) -> None:
     """B102: what it was opened about is over, and something else has begun within the hold."""
     replies: list[str] = []
-    hive.judge_model = RulesModel() if judge == "rules" else talking(replies)
-    await hive.start()
-    await hive.begin()
+    fleet.judge_model = RulesModel() if judge == "rules" else talking(replies)
+    await fleet.start()
+    await fleet.begin()
 
-    await stalled(hive)
+    await stalled(fleet)
 
-    ticket = await hive.ticket()
+    ticket = await fleet.ticket()
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.words_kind in ticket.active_kinds
     assert ticket.words_kind is not FindingKind.RETRY_STORM
-    assert ticket.suggested_action == wording.advice(
-        ticket.words_kind, ticket.worker_agent_id, ticket.worker_session_id
-    )
+    assert ticket.suggested_action == wording.advice(ticket.words_kind, ticket.agent_id, ticket.session_id)
     assert ticket.suggested_action in ticket.analysis
     assert len(replies) == (judge == "model"), (
         "a model writes the ticket, and what changes is the rules' to write"
     )
 
 
-async def test_judge_is_not_asked_again_while_its_text_applies(hive: Hive) -> None:
+async def test_judge_is_not_asked_again_while_its_text_applies(fleet: JudgedFleet) -> None:
     """A ticket that is only counted costs no model call."""
     replies: list[str] = []
-    hive.judge_model = talking(replies)
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16)
+    fleet.judge_model = talking(replies)
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16)
     count = len(replies)
 
     for _ in range(3):
-        await hive.bad_steps(1)
-        await hive.tick()
+        await fleet.bad_steps(1)
+        await fleet.tick()
 
     assert len(replies) == count
-    assert (await hive.ticket()).worker_session_id == SESSION
-    assert (await hive.ticket()).worker_agent_id == AGENT
+    assert (await fleet.ticket()).session_id == SESSION
+    assert (await fleet.ticket()).agent_id == AGENT
 
 
-async def test_text_of_the_rules_has_the_current_evidence(hive: Hive) -> None:
+async def test_text_of_the_rules_has_the_current_evidence(fleet: JudgedFleet) -> None:
     """B102: the counts in cause and analysis are those of the last check."""
-    await hive.start()
-    await hive.begin()
-    await hive.bad_steps(16)
-    before = await hive.ticket()
+    await fleet.start()
+    await fleet.begin()
+    await fleet.bad_steps(16)
+    before = await fleet.ticket()
 
-    await hive.bad_steps(2)
-    await hive.tick()
+    await fleet.bad_steps(2)
+    await fleet.tick()
 
-    ticket = await hive.ticket()
+    ticket = await fleet.ticket()
     assert (ticket.ticket_id, ticket.words_kind) == (before.ticket_id, before.words_kind)
     assert ticket.cause != before.cause
     assert ticket.finding_evidence in ticket.cause

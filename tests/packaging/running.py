@@ -76,7 +76,7 @@ class Place:
 
         def found() -> list[str]:
             tickets = service.tickets.open_tickets()
-            return [t.ticket_id for t in tickets if t.worker_agent_id == name and t.analysis]
+            return [t.ticket_id for t in tickets if t.agent_id == name and t.analysis]
 
         self.ask(until(found, "a ticket about a worker that is lost"))
         return found()[0]

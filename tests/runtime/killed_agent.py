@@ -43,7 +43,7 @@ class Place(BaseModel):
     n: int
 
 
-class Bee:
+class PureModel:
     """A model that is a function of its messages, so that a resumed run takes the same path."""
 
     name = "bee"
@@ -149,14 +149,14 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     )
     runtime.add_graph(
         graph(),
-        model=Bee(),
+        model=PureModel(),
         tools=[Tool("look", "Look.", Place, look)],
         functions={"count": lambda: 3},
         judges={"strict": FunctionJudge(strict)},
         agent_id="bee",
         primary=True,
     )
-    runtime.add_graph(second_graph(), model=Bee(), agent_id="drone")
+    runtime.add_graph(second_graph(), model=PureModel(), agent_id="drone")
     kill(runtime)
     await runtime.start()
     store = runtime.session_store("hive")

@@ -333,7 +333,7 @@ def test_capacity_must_be_positive() -> None:
 # -- any subscribers ------------------------------------------------------------------------------
 
 
-class Bee:
+class RecordingSubscriber:
     """A subscriber with a given behaviour that records its events."""
 
     def __init__(self, temper: str) -> None:
@@ -375,13 +375,15 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
 ) -> None:
     """B58, B60, B61, B62: whatever other subscribers do, and however full a queue is."""
 
-    async def scenario() -> list[tuple[Bee, str | None]]:
+    async def scenario() -> list[tuple[RecordingSubscriber, str | None]]:
         bus = EventBus(on_error=lambda _name, _error: None)
         listeners = []
         for temper, graph, capacity in bees:
-            bee = Bee(temper)
-            bee.subscription = bus.subscribe(bee, name=temper, filter_graph=graph, capacity=capacity)
-            listeners.append((bee, graph))
+            subscriber = RecordingSubscriber(temper)
+            subscriber.subscription = bus.subscribe(
+                subscriber, name=temper, filter_graph=graph, capacity=capacity
+            )
+            listeners.append((subscriber, graph))
         for number, (kind, graph_id, pause) in enumerate(events):
             await bus.publish(event(kind, graph_id=graph_id, node_id=str(number)))
             if pause:
@@ -390,9 +392,9 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
         await bus.close()
         return listeners
 
-    for bee, graph in asyncio.run(scenario()):
+    for subscriber, graph in asyncio.run(scenario()):
         sent = [str(n) for n, (kind, to, _) in enumerate(events) if kind is TICKET and graph in (None, to)]
-        assert bee.seen == (sent[:2] if bee.temper == "cancelling" else sent)
+        assert subscriber.seen == (sent[:2] if subscriber.temper == "cancelling" else sent)
 
 
 async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:

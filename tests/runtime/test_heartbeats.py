@@ -28,7 +28,7 @@ GRAPH = GraphSpec(
 )
 
 
-class Hive:
+class WaitingAgent:
     """A runtime whose worker waits for an answer."""
 
     def __init__(self, path: Path, time: FakeTime, interval: float | None = 300.0) -> None:
@@ -61,26 +61,26 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Hive]:
-    hive = Hive(tmp_path, fake_time)
-    yield hive
-    await hive.runtime.stop()
+async def agent(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[WaitingAgent]:
+    agent = WaitingAgent(tmp_path, fake_time)
+    yield agent
+    await agent.runtime.stop()
 
 
 def heartbeat_tasks() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "heartbeats"]
 
 
-async def test_run_sends_complete_heartbeat_every_interval(hive: Hive) -> None:
+async def test_run_sends_complete_heartbeat_every_interval(agent: WaitingAgent) -> None:
     """002 §11: agents emit heartbeats, and each says task, phase, tool call, tokens, errors and progress."""
-    await hive.ask()
+    await agent.ask()
 
-    await hive.time.advance(1000)
+    await agent.time.advance(1000)
 
-    assert 3 <= len(hive.beats) <= 4
-    [started] = hive.started
+    assert 3 <= len(agent.beats) <= 4
+    [started] = agent.started
     assert started.data["heartbeat_interval"] == 300.0
-    beat = hive.beats[0]
+    beat = agent.beats[0]
     assert (beat.agent_id, beat.session_id, beat.incarnation_id, beat.graph_id, beat.execution_id) == (
         "bee",
         started.session_id,
@@ -98,89 +98,89 @@ async def test_run_sends_complete_heartbeat_every_interval(hive: Hive) -> None:
     }
 
 
-async def test_heartbeat_is_never_later_than_interval(hive: Hive) -> None:
-    await hive.ask()
+async def test_heartbeat_is_never_later_than_interval(agent: WaitingAgent) -> None:
+    await agent.ask()
 
-    await hive.time.advance(20_000)
+    await agent.time.advance(20_000)
 
-    times = [hive.started[0].time, *(beat.time for beat in hive.beats)]
+    times = [agent.started[0].time, *(beat.time for beat in agent.beats)]
     gaps = [after - before for before, after in pairwise(times)]
     assert all(240 <= gap <= 300 for gap in gaps)
     assert len(set(gaps)) > 10
 
 
-async def test_heartbeats_have_jitter(hive: Hive) -> None:
+async def test_heartbeats_have_jitter(agent: WaitingAgent) -> None:
     for _ in range(5):
-        await hive.ask()
+        await agent.ask()
 
-    await hive.time.advance(3000)
+    await agent.time.advance(3000)
 
-    late = [beat.time for beat in hive.beats if beat.time > hive.started[-1].time + 900]
-    assert len({beat.session_id for beat in hive.beats}) == 5
+    late = [beat.time for beat in agent.beats if beat.time > agent.started[-1].time + 900]
+    assert len({beat.session_id for beat in agent.beats}) == 5
     assert len(set(late)) == len(late)
     assert heartbeat_tasks() == ["heartbeats"]
 
 
-async def test_heartbeat_progress_uses_the_goal(hive: Hive) -> None:
+async def test_heartbeat_progress_uses_the_goal(agent: WaitingAgent) -> None:
     criteria = (
         SuccessCriterion(id="counted", expression="words > 1"),
         SuccessCriterion(id="told", expression="told"),
     )
-    await hive.ask(goal=Goal(id="done", success_criteria=criteria))
+    await agent.ask(goal=Goal(id="done", success_criteria=criteria))
 
-    await hive.time.advance(300)
+    await agent.time.advance(300)
 
-    assert [beat.data["progress_indicator"] for beat in hive.beats] == ["50% of the goal"]
+    assert [beat.data["progress_indicator"] for beat in agent.beats] == ["50% of the goal"]
 
 
-async def test_ended_run_sends_no_heartbeat(hive: Hive) -> None:
-    execution = await hive.ask()
+async def test_ended_run_sends_no_heartbeat(agent: WaitingAgent) -> None:
+    execution = await agent.ask()
     assert heartbeat_tasks()
 
-    await hive.runtime.cancel_execution(execution)
-    await hive.time.settle()
+    await agent.runtime.cancel_execution(execution)
+    await agent.time.settle()
 
     assert heartbeat_tasks() == []
-    await hive.time.advance(1000)
-    assert hive.beats == []
+    await agent.time.advance(1000)
+    assert agent.beats == []
 
 
-async def test_run_joining_while_the_task_ends_gets_heartbeats(hive: Hive) -> None:
-    execution = await hive.ask()
-    await hive.time.advance(200)
+async def test_run_joining_while_the_task_ends_gets_heartbeats(agent: WaitingAgent) -> None:
+    execution = await agent.ask()
+    await agent.time.advance(200)
 
-    await hive.runtime.cancel_execution(execution)
-    await hive.ask()
-    await hive.time.advance(301)
+    await agent.runtime.cancel_execution(execution)
+    await agent.ask()
+    await agent.time.advance(301)
 
-    assert {beat.session_id for beat in hive.beats} == {hive.started[-1].session_id}
+    assert {beat.session_id for beat in agent.beats} == {agent.started[-1].session_id}
 
 
-async def test_graph_without_agent_id_has_no_heartbeat(hive: Hive) -> None:
-    await hive.ask(agent_id="")
+async def test_graph_without_agent_id_has_no_heartbeat(agent: WaitingAgent) -> None:
+    await agent.ask(agent_id="")
 
-    await hive.time.advance(1000)
+    await agent.time.advance(1000)
 
-    assert hive.beats == []
-    assert "heartbeat_interval" not in hive.started[0].data
+    assert agent.beats == []
+    assert "heartbeat_interval" not in agent.started[0].data
 
 
 async def test_heartbeats_can_be_off(tmp_path: Path, fake_time: FakeTime) -> None:
-    hive = Hive(tmp_path, fake_time, interval=None)
-    await hive.ask()
+    agent = WaitingAgent(tmp_path, fake_time, interval=None)
+    await agent.ask()
 
     await fake_time.advance(1000)
-    await hive.runtime.stop()
+    await agent.runtime.stop()
 
-    assert hive.beats == []
-    assert "heartbeat_interval" not in hive.started[0].data
+    assert agent.beats == []
+    assert "heartbeat_interval" not in agent.started[0].data
 
 
-async def test_stopping_the_runtime_leaves_no_task(hive: Hive) -> None:
-    await hive.ask()
-    await hive.ask()
+async def test_stopping_the_runtime_leaves_no_task(agent: WaitingAgent) -> None:
+    await agent.ask()
+    await agent.ask()
 
-    await hive.runtime.stop()
+    await agent.runtime.stop()
 
     assert heartbeat_tasks() == []
 

@@ -58,7 +58,7 @@ class Digger:
         return "\n".join(message.content for message in self.shown[-1])
 
 
-def hive() -> GraphSpec:
+def two_node_graph() -> GraphSpec:
     return GraphSpec(
         id="hive",
         nodes=(
@@ -79,7 +79,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def begin(service: Service, model: Digger) -> str:
-    service.runtime.add_graph(hive(), model=model, agent_id="bee")
+    service.runtime.add_graph(two_node_graph(), model=model, agent_id="bee")
     return await service.runtime.trigger("start", {"message": "Make honey."}, graph_id="hive")
 
 

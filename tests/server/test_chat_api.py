@@ -244,7 +244,7 @@ def test_terminal_chat_shows_history_first_without_control_characters() -> None:
     talk = Typed("It is [red]stuck[/red].\x1b[2J\x07")
     typed = iter(["  ", "what is wrong?"])
     ticket = {
-        "worker_agent_id": "loop\x1b[31mer",
+        "agent_id": "loop\x1b[31mer",
         "severity": "high",
         "kind": "doom_loop",
         "status": "intervening",

@@ -25,8 +25,8 @@ AGENTS = [
     {"agent_id": "$(touch evil)", "state": "healthy", "ended": False},
 ]
 TICKETS = [
-    {"ticket_id": "01JAAA", "severity": "high", "status": "open", "worker_agent_id": "writer"},
-    {"ticket_id": "01JBBB", "severity": "low", "status": "resolved", "worker_agent_id": "writer"},
+    {"ticket_id": "01JAAA", "severity": "high", "status": "open", "agent_id": "writer"},
+    {"ticket_id": "01JBBB", "severity": "low", "status": "resolved", "agent_id": "writer"},
 ]
 BREAKERS = [{"name": "tool_execution:researcher:search", "state": "open"}]
 

@@ -33,7 +33,7 @@ def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
     lines = ticket_lines(silenced, NOW)
 
     assert ticket_row(silenced, NOW).endswith(f"{silenced.ticket_id}  silenced")
-    assert silenced.worker_session_id[-13:] in ticket_row(silenced, NOW)
+    assert silenced.session_id[-13:] in ticket_row(silenced, NOW)
     [line] = [one for one in lines if one.startswith("  silenced ")]
     assert "for 60 min more, until " in line
     assert line.endswith(", by ada: being fixed (silence b3c5)")

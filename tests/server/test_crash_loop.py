@@ -285,7 +285,7 @@ async def test_crash_loop_with_default_settings_pages_three_times(
                 await until(lambda: fails_run_after_run(service), f"the ticket after life {number}")
         last = await failed_runs(service)
         assert [turn for turn, _ in await alerts(service)] == ["", "", ""]
-        assert (last.worker_session_id, last.incident) == ("bee-3", last.ticket_id)
+        assert (last.session_id, last.incident) == ("bee-3", last.ticket_id)
 
         for _ in range(5 * 60):
             clock.now += MINUTE
@@ -553,7 +553,7 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
 
 def has_notified(service: Service, session_id: str) -> bool:
     tickets = service.tickets.open_tickets()
-    return any(one.notified_at and one.worker_session_id == session_id for one in tickets)
+    return any(one.notified_at and one.session_id == session_id for one in tickets)
 
 
 @pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])

@@ -30,7 +30,7 @@ def session_record(
 
 
 def ticket_of(session: str, at: float, **changes: Any) -> EscalationTicket:
-    values = {"ticket_id": f"ticket-of-{session}", "worker_session_id": session, "notified_at": at}
+    values = {"ticket_id": f"ticket-of-{session}", "session_id": session, "notified_at": at}
     return ticket(**values | changes)
 
 

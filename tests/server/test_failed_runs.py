@@ -73,7 +73,7 @@ async def test_job_failing_four_nights_has_one_ticket_until_it_completes(
     for name in names[:3]:
         assert await night(settings, clock, name) == []
     [ticket] = await night(settings, clock, names[3])
-    assert (ticket.worker_agent_id, ticket.kind, ticket.severity) == (
+    assert (ticket.agent_id, ticket.kind, ticket.severity) == (
         "nightly",
         FindingKind.RUNS_FAILED,
         Severity.HIGH,

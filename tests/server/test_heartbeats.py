@@ -16,7 +16,7 @@ from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
-class Hive:
+class RunningService:
     """A service and the clock that it goes by."""
 
     def __init__(self) -> None:
@@ -55,76 +55,76 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
-    found = Hive()
+async def running(tmp_path: Path) -> AsyncIterator[RunningService]:
+    found = RunningService()
     await found.start(tmp_path / "storage")
     yield found
     await found.service.stop()
 
 
-async def test_heartbeat_of_an_unknown_worker_starts_a_session(hive: Hive) -> None:
-    await hive.beat()
-    await hive.beat(task_id="nectar", session_id="named")
+async def test_heartbeat_of_an_unknown_worker_starts_a_session(running: RunningService) -> None:
+    await running.beat()
+    await running.beat(task_id="nectar", session_id="named")
 
-    assert hive.beats() == {"default": 1.0, "named": 0.0}
+    assert running.beats() == {"default": 1.0, "named": 0.0}
 
 
-async def test_heartbeat_after_a_run_ended_starts_a_new_session(hive: Hive) -> None:
-    await hive.say(EventType.EXECUTION_STARTED)
-    await hive.beat()
-    await hive.say(EventType.EXECUTION_COMPLETED)
+async def test_heartbeat_after_a_run_ended_starts_a_new_session(running: RunningService) -> None:
+    await running.say(EventType.EXECUTION_STARTED)
+    await running.beat()
+    await running.say(EventType.EXECUTION_COMPLETED)
 
-    await hive.beat(task_id="nectar")
+    await running.beat(task_id="nectar")
 
-    assert hive.beats() == {"nectar": 0.0}
-    last = await hive.service.health.get_last_heartbeat("bee")
+    assert running.beats() == {"nectar": 0.0}
+    last = await running.service.health.get_last_heartbeat("bee")
     assert last is not None
-    assert (last.session_id, last.timestamp) == ("nectar", hive.now)
-    assert (await hive.service.health.get_agent_health("bee")).session_id == "nectar"
+    assert (last.session_id, last.timestamp) == ("nectar", running.now)
+    assert (await running.service.health.get_agent_health("bee")).session_id == "nectar"
 
 
 @pytest.mark.parametrize("expected", [{}, {"task_id": "run"}])
 async def test_heartbeat_sent_before_the_run_ended_starts_nothing(
-    hive: Hive, expected: dict[str, Any]
+    running: RunningService, expected: dict[str, Any]
 ) -> None:
-    await hive.say(EventType.EXECUTION_STARTED)
-    await hive.say(EventType.EXECUTION_COMPLETED)
-    ended = hive.now
+    await running.say(EventType.EXECUTION_STARTED)
+    await running.say(EventType.EXECUTION_COMPLETED)
+    ended = running.now
 
-    await hive.beat(after=59, **expected)
-    assert hive.beats() == {}
+    await running.beat(after=59, **expected)
+    assert running.beats() == {}
 
-    await hive.beat(after=1, timestamp=ended - 5, **expected)
-    assert hive.beats() == {}
+    await running.beat(after=1, timestamp=ended - 5, **expected)
+    assert running.beats() == {}
 
-    await hive.beat(**expected)
-    assert list(hive.beats().values()) == [0.0]
+    await running.beat(**expected)
+    assert list(running.beats().values()) == [0.0]
 
 
-async def test_session_after_each_end_has_a_new_name(hive: Hive) -> None:
+async def test_session_after_each_end_has_a_new_name(running: RunningService) -> None:
     for session in ("default", "default-2", "default-3"):
-        await hive.beat(after=100)
-        assert hive.beats() == {session: 0.0}
-        await hive.say(EventType.EXECUTION_COMPLETED, session)
-    assert hive.beats() == {}
+        await running.beat(after=100)
+        assert running.beats() == {session: 0.0}
+        await running.say(EventType.EXECUTION_COMPLETED, session)
+    assert running.beats() == {}
 
 
-async def test_heartbeat_session_does_not_stall_when_a_run_begins(hive: Hive) -> None:
-    await hive.beat(interval=300)
-    await hive.say(EventType.EXECUTION_STARTED)
+async def test_heartbeat_session_does_not_stall_when_a_run_begins(running: RunningService) -> None:
+    await running.beat(interval=300)
+    await running.say(EventType.EXECUTION_STARTED)
 
-    await hive.beat(interval=300)
+    await running.beat(interval=300)
 
-    assert hive.beats() == {"default": 0.0, "run": 0.0}
+    assert running.beats() == {"default": 0.0, "run": 0.0}
 
 
-async def test_heartbeat_with_an_incarnation_id_continues_the_session(hive: Hive) -> None:
-    await hive.say(EventType.EXECUTION_STARTED)
-    await hive.say(EventType.EXECUTION_COMPLETED)
+async def test_heartbeat_with_an_incarnation_id_continues_the_session(running: RunningService) -> None:
+    await running.say(EventType.EXECUTION_STARTED)
+    await running.say(EventType.EXECUTION_COMPLETED)
 
-    await hive.beat(incarnation_id="two")
+    await running.beat(incarnation_id="two")
 
-    assert hive.beats() == {"run": 0.0}
+    assert running.beats() == {"run": 0.0}
 
 
 # -- what they name -----------------------------------------------------------------------------
@@ -132,20 +132,20 @@ async def test_heartbeat_with_an_incarnation_id_continues_the_session(hive: Hive
 ESCAPES = "t\x1b]0;own\x07"
 
 
-async def test_task_and_phase_are_stored_without_control_characters(hive: Hive) -> None:
-    await hive.beat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
+async def test_task_and_phase_are_stored_without_control_characters(running: RunningService) -> None:
+    await running.beat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
 
-    [worker] = hive.service.monitor.of_agent("bee")
+    [worker] = running.service.monitor.of_agent("bee")
     assert worker.vitals.beat is not None
     fields = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
     assert all(text.isprintable() for text in (*fields, worker.vitals.beat.progress_indicator)), fields
     assert worker.vitals.task_id == "t"
 
 
-async def test_raw_names_of_earlier_telemetry_are_cleaned(hive: Hive) -> None:
-    await hive.say(EventType.EXECUTION_STARTED, task_id=ESCAPES)
+async def test_raw_names_of_earlier_telemetry_are_cleaned(running: RunningService) -> None:
+    await running.say(EventType.EXECUTION_STARTED, task_id=ESCAPES)
 
-    [worker] = hive.service.monitor.of_agent("bee")
+    [worker] = running.service.monitor.of_agent("bee")
     assert worker.vitals.task_id == "t"
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queenright.api.event_text import has_feed_line
+from queenright.api.events import Event
 from queenright.health.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
@@ -21,7 +22,6 @@ from queenright.server.service import Service
 from queenright.server.up import Running
 from queenright.server.views.view import event_line
 from queenright.tui.event_lines import feed_line
-from queenright.tui.models import FleetEvent
 from tests.server.conftest import demo_settings
 
 NAMES = (
@@ -86,7 +86,7 @@ def test_record_that_lacks_its_fields_has_a_line(data: dict[str, Any]) -> None:
         for brief in (True, False):
             assert event_line(event, brief=brief).text, kind
         assert has_feed_line(event.type, event.data) in (True, False)
-        line = feed_line(FleetEvent.of(event.to_dict()))
+        line = feed_line(Event.model_validate(event.to_dict()))
         assert line is None or line.text, kind
 
 

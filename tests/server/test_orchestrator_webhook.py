@@ -15,7 +15,7 @@ import pytest
 import stamina
 from pydantic import SecretStr
 
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.server.up import serving
 from queenright.server.webhooks.orchestrator import (
     ATTEMPTS,
@@ -91,7 +91,7 @@ def _no_waiting() -> Iterator[None]:
         yield
 
 
-async def ask(url: str, secret: str | None = None) -> Answer | None:
+async def ask(url: str, secret: str | None = None) -> EscalationAnswer | None:
     webhook = OrchestratorWebhook(
         SecretStr(url), api="http://queen:8420/", secret=SecretStr(secret) if secret else None
     )
@@ -133,7 +133,7 @@ async def test_a_decision_in_the_answer_counts(orchestrator: Orchestrator) -> No
 
     answer = await ask(orchestrator.url)
 
-    assert answer == Answer(decision="more_time", more_time_seconds=60, reason="slow API")
+    assert answer == EscalationAnswer(decision="more_time", more_time_seconds=60, reason="slow API")
 
 
 @pytest.mark.parametrize("thanks", [b"", b"ok", b"{}", b"[]", b'{"ok": true}', b'{"decision": null}'])
@@ -164,7 +164,7 @@ async def test_transient_failures_are_retried(orchestrator: Orchestrator, status
 
     answer = await ask(orchestrator.url)
 
-    assert answer == Answer(decision="terminate")
+    assert answer == EscalationAnswer(decision="terminate")
     assert len({body for _, body in orchestrator.got}) == 1
 
 

@@ -473,7 +473,7 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
     async with serving(settings) as running:
         service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
 
-        def bee() -> Any:
+        def find_worker() -> Any:
             return service.monitor.get("bee", "s1")
 
         with (
@@ -481,15 +481,18 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
             process("worker.py", "s1", "forage", "", "", **where) as first,  # type: ignore[arg-type]
         ):
             await until(lambda: listens(port), "the receiver listens")
-            await until(lambda: bee() is not None and bee().vitals.last_heartbeat is not None, "it beats")
+            await until(
+                lambda: find_worker() is not None and find_worker().vitals.last_heartbeat is not None,
+                "it beats",
+            )
             saved: list[AgentEvent] = []
             async with asyncio.timeout(60):
                 while len(saved) < 2:
                     saved = await service.store.history(types={EventType.CHECKPOINT_SAVED})
                     await asyncio.sleep(0.05)
-            first_life = bee().vitals.incarnation_id
+            first_life = find_worker().vitals.incarnation_id
             first.kill()
-            await until(lambda: is_lost(bee()), "it is missed")
+            await until(lambda: is_lost(find_worker()), "it is missed")
             accepted = await service.health.initiate_recovery("forage", by="ada")
             await until(
                 lambda: (one := tried(running)) is not None and bool(one.new_incarnation_id), "it is back"

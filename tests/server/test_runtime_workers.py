@@ -158,7 +158,7 @@ async def peer() -> AsyncIterator[tuple[MoodyPeer, str]]:
 
 
 @pytest.fixture
-async def hive(tmp_path: Path, peer: tuple[MoodyPeer, str]) -> AsyncIterator[Running]:
+async def fleet(tmp_path: Path, peer: tuple[MoodyPeer, str]) -> AsyncIterator[Running]:
     """A service without a start grace, with a receiver of alerts."""
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
@@ -200,15 +200,15 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
 
     await until(is_delivered, f"the ticket about {agent} is handed over")
     await service.bus.drain()
-    [ticket] = [t for t in service.tickets.open_tickets() if t.worker_agent_id == agent]
+    [ticket] = [t for t in service.tickets.open_tickets() if t.agent_id == agent]
     return ticket
 
 
 async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_over_otlp(
-    hive: Running,
+    fleet: Running,
 ) -> None:
     """B37: same kind, same severity, one ticket and one notification each."""
-    service = hive.service
+    service = fleet.service
 
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", filter_agent="ours", types=WORKER_EVENTS)
@@ -231,18 +231,18 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
     assert ours.status is TicketStatus.INTERVENING
 
 
-async def test_self_reported_health_of_a_worker_is_ignored(hive: Running) -> None:
+async def test_self_reported_health_of_a_worker_is_ignored(fleet: Running) -> None:
     """B52: its words are evidence, never an instruction."""
-    await works_in_circles(hive.service, "talker", text=INJECTION)
+    await works_in_circles(fleet.service, "talker", text=INJECTION)
 
-    ticket = await handed_over(hive.service, "talker")
+    ticket = await handed_over(fleet.service, "talker")
 
     assert (ticket.kind, ticket.triage_decision) == ("doom_loop", "intervene")
 
 
-async def test_two_graphs_with_one_node_id_are_two_workers(hive: Running) -> None:
+async def test_two_graphs_with_one_node_id_are_two_workers(fleet: Running) -> None:
     """B62: routing is by graph and node."""
-    service = hive.service
+    service = fleet.service
     events_by_worker: dict[str, list[AgentEvent]] = {"one": [], "two": []}
     for graph, events in events_by_worker.items():
         service.bus.subscribe(events.append, name="test", filter_graph=graph, filter_node="search")
@@ -258,9 +258,9 @@ async def test_two_graphs_with_one_node_id_are_two_workers(hive: Running) -> Non
     assert findings(service, "second") == []
 
 
-async def test_every_worker_event_carries_its_graph(hive: Running) -> None:
+async def test_every_worker_event_carries_its_graph(fleet: Running) -> None:
     """B63: from any source: node, monitor, judge, queen or outbox."""
-    service = hive.service
+    service = fleet.service
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", filter_agent="bee")
 
@@ -279,17 +279,17 @@ async def test_every_worker_event_carries_its_graph(hive: Running) -> None:
     }
 
 
-async def test_judge_and_queen_at_work_are_no_workers(hive: Running) -> None:
+async def test_judge_and_queen_at_work_are_no_workers(fleet: Running) -> None:
     """B50."""
-    await works_in_circles(hive.service, "bee")
-    await handed_over(hive.service, "bee")
+    await works_in_circles(fleet.service, "bee")
+    await handed_over(fleet.service, "bee")
 
-    assert {health.vitals.agent_id for health in hive.service.monitor.workers()} == {"bee"}
+    assert {health.vitals.agent_id for health in fleet.service.monitor.workers()} == {"bee"}
 
 
-async def test_a_guard_warns_the_model_and_then_holds_the_visit(hive: Running) -> None:
+async def test_a_guard_warns_the_model_and_then_holds_the_visit(fleet: Running) -> None:
     """B26: the detectors that write tickets look on from inside, too."""
-    service = hive.service
+    service = fleet.service
     steps: list[AgentEvent] = []
     service.bus.subscribe(steps.append, name="test", filter_agent="bee", types={EventType.STEP_COMPLETED})
 

@@ -13,11 +13,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from queenright.api.agents import AgentRow
+from queenright.api.events import Event
 from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.models import FleetEvent
 from queenright.tui.screens.dialogs import ConfirmDialog
 from queenright.tui.screens.fleet import MAX_WORKERS, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
@@ -83,14 +83,14 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
             return
         # Whatever the notice made it ask for is answered before the stream's own account comes.
         await until(lambda: not app.app_state.fleet.stale, "the lists")
-        app.handle_event(FleetEvent.of(meanwhile))
+        app.handle_event(Event.model_validate(meanwhile))
 
         assert ["meanwhile" in line.text for line in app.app_state.fleet.feed] == [False, True]
 
 
 async def test_notice_disappears_by_itself() -> None:
     async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
-        app.handle_event(FleetEvent.of(PAGED[0]))
+        app.handle_event(Event.model_validate(PAGED[0]))
         assert len(app.app_state.notices) == 1
         await until(lambda: not len(app.app_state.notices), "it is gone")
 
@@ -98,7 +98,7 @@ async def test_notice_disappears_by_itself() -> None:
 async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
-        app.handle_event(FleetEvent.of(PAGED[0]))
+        app.handle_event(Event.model_validate(PAGED[0]))
         await pilot.press("ctrl+q")
 
         assert isinstance(app.screen, QueenScreen)
@@ -117,7 +117,7 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
             lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
             "a question",
         )
-        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
+        app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
 
         assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
@@ -127,14 +127,14 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
 async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
     asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
-        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
+        app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
-        app.handle_event(FleetEvent.of({**asks, "id": "one"}))
+        app.handle_event(Event.model_validate({**asks, "id": "one"}))
         app.app_state.chatted_agents.add("docs_checker")
         await until(app._run_events.empty, "it is looked at")
-        app.handle_event(FleetEvent.of({**asks, "id": "two"}))
+        app.handle_event(Event.model_validate({**asks, "id": "two"}))
         await until(
             lambda: "docs_checker asks" in [one.title for one in app.app_state.notices], "the question"
         )
@@ -157,7 +157,7 @@ async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
     canned = Slow()
     async with terminal(canned) as (app, _):
         await until(lambda: canned.asked_for, "the list is on its way")
-        app.handle_event(FleetEvent.of(BACKGROUND_FAILURE))
+        app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(app._run_events.empty, "it is looked at")
         canned.comes.set()
         await until(lambda: len(app.app_state.notices), "the notice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from queenright.api.agents import AgentRow, HistoryRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
+from queenright.api.events import Event
 from queenright.api.loaded import MessageRow, NodeRow
 from queenright.api.steps import Step, Steps
 from queenright.api.tickets import Ticket
@@ -29,7 +31,7 @@ from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import ChatEntry, FleetEvent, Transcript, health_or_outcome
+from queenright.tui.models import ChatEntry, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.session_timeline import SessionTimeline, describe_open
@@ -55,8 +57,10 @@ from tests.tui.canned import (
 )
 
 
-def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
-    return FleetEvent(type=kind, time=fields.pop("time", NOW), agent_id=agent, **fields)
+def moment(kind: str, agent: str = "bee", **fields: Any) -> Event:
+    at = datetime.fromtimestamp(fields.pop("time", NOW), UTC).isoformat()
+    known = {"type": kind, "time": at, "agent_id": agent, "data": {}}
+    return Event.model_validate(dict.fromkeys(Event.model_fields, "") | known | fields)
 
 
 def fleet() -> FleetState:
@@ -106,7 +110,7 @@ def test_open_breaker_is_before_closed_ones() -> None:
 def test_duplicate_event_counts_once() -> None:
     known, events = (
         fleet(),
-        FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
+        Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
     )
 
     assert known.handle_event(events)
@@ -118,7 +122,9 @@ def test_state_change_moves_a_worker_before_the_next_request() -> None:
     known = fleet()
     known.stale.clear()
 
-    known.handle_event(FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
+    known.handle_event(
+        Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
+    )
 
     found = known.worker("deep_research_agent")
     assert found is not None
@@ -131,7 +137,9 @@ def test_state_change_moves_a_worker_before_the_next_request() -> None:
 def test_activity_is_counted_in_spans_up_to_now() -> None:
     known = fleet()
     for ago_ in (12, 11, 1):
-        known.handle_event(FleetEvent.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
+        known.handle_event(
+            Event.model_validate(event("step_completed", ago_, "price_watch", verdict="ACCEPT"))
+        )
 
     assert (
         known.activity("price_watch", NOW, 4) == [0, 2, 0, 1]
@@ -141,7 +149,7 @@ def test_activity_is_counted_in_spans_up_to_now() -> None:
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
-    lines = [feed_line(FleetEvent.of(one)) for one in HAPPENED]
+    lines = [feed_line(Event.model_validate(one)) for one in HAPPENED]
 
     assert len([one for one in lines if one]) == 6
     assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
@@ -154,7 +162,7 @@ def test_history_has_states_bad_steps_and_tokens_of_its_own_worker_only() -> Non
     history = WorkerHistory("deep_research_agent")
     history.load_history(HistoryRow.model_validate(one) for one in HISTORY)
     for one in STREAM:
-        history.handle_event(FleetEvent.of(one))
+        history.handle_event(Event.model_validate(one))
 
     assert not history.handle_event(moment("step_completed", "somebody else"))
     assert [state for _, state in history.states][-1] == "stuck"
@@ -253,7 +261,7 @@ def test_workers_are_filtered_by_health_activity_and_text(line: str, agents: lis
 # -- a talk -----------------------------------------------------------------------------------------
 
 
-def delta(text: str, graph: str = "main", node: str = "ask") -> FleetEvent:
+def delta(text: str, graph: str = "main", node: str = "ask") -> Event:
     return moment("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
 
 
@@ -401,7 +409,7 @@ async def test_trigger_of_a_run_is_looked_up_once() -> None:
 # -- notices ----------------------------------------------------------------------------------------
 
 
-def intervention(ticket: str, severity: str = "high") -> FleetEvent:
+def intervention(ticket: str, severity: str = "high") -> Event:
     data = {"ticket_id": ticket, "severity": severity, "analysis": "It loops.", "untriaged": False}
     return moment("queen_intervention_requested", data=data)
 

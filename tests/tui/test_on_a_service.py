@@ -67,7 +67,7 @@ async def shows(app: QueenrightApp, text: str) -> None:
 
 
 def worst_ticket_of(home: House) -> EscalationTicket:
-    [found] = [one for one in home.service.tickets.open_tickets() if one.worker_agent_id == "looper"]
+    [found] = [one for one in home.service.tickets.open_tickets() if one.agent_id == "looper"]
     return found
 
 

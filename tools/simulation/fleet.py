@@ -20,7 +20,7 @@ from typing import Any, Final
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
@@ -356,11 +356,11 @@ class Fleet:
         if raised.change == "opened":
             await self.tickets.intervene(raised.ticket.ticket_id, "by the rules", "high")
 
-    async def _orchestrate(self, question: Escalation) -> Answer | None:
+    async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
         worker = self.monitor.get(question.agent_id, question.session_id)
         result = question.model_dump(mode="json") | {"asked_at": question.created_at}
         given = escalation_policy.answer(result, summarise(worker, self.now) if worker is not None else None)
-        return Answer(decision=given.decision, reason=given.reason)
+        return EscalationAnswer(decision=given.decision, reason=given.reason)
 
     # -- what is known for certain ------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import NoOpTracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import ESCALATION_RECEIVER
@@ -109,7 +109,7 @@ class JudgedFleet(Fleet):
     async def _judge(self, key: WorkerKey) -> None:
         """Leave it to the judge, who hears of it on the bus."""
 
-    async def _orchestrate(self, question: Escalation) -> Answer | None:
+    async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
         """Leave it to the queen, who hears of it on the bus."""
         return None
 

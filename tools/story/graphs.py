@@ -31,7 +31,7 @@ class Hanging:
         raise AssertionError
 
 
-def hive(graph_id: str, *, gathers: bool) -> GraphSpec:
+def two_node_graph(graph_id: str, *, gathers: bool) -> GraphSpec:
     """Return a graph; one that does not gather has nothing to save before it hangs."""
     make = NodeSpec(id="make", system_prompt="Make.", output_keys=("honey",), model_timeout_seconds=600)
     gather = NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",))
@@ -47,5 +47,5 @@ async def begin_graphs(service: Service) -> None:
     """Start ``forager``, who is brought back and completes, and ``drone``, with whom that fails for good."""
     for agent, mends in (("forager", True), ("drone", False)):
         model = Hanging(f"story/{agent}", mends=mends)
-        service.runtime.add_graph(hive(agent, gathers=mends), model=model, agent_id=agent)
+        service.runtime.add_graph(two_node_graph(agent, gathers=mends), model=model, agent_id=agent)
         await service.runtime.trigger("start", {"message": "Make honey."}, graph_id=agent)

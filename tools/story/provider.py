@@ -100,7 +100,7 @@ def _dismissal(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelR
     if NOTIFY not in {tool.name for tool in tools} or messages[-1].role != "user":
         return None
     ticket = unquote("ticket", messages[-1].content.partition("<worker>")[0]) or {}
-    if ticket.get("worker_agent_id") != UNIMPORTANT:
+    if ticket.get("agent_id") != UNIMPORTANT:
         return None
     reason = "it retries a lot, and nobody waits for what it does"
     arguments = json.dumps({"ticket_id": ticket["ticket_id"], "reason": reason})

@@ -89,7 +89,7 @@ def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str
     """Return the labels of a new alert for a ticket."""
     labels = {
         "alertname": ALERT_INTERVENTION,
-        "agent": ticket.worker_agent_id,
+        "agent": ticket.agent_id,
         "cause": ticket.kind.value,
         "severity": alert_severity(ticket.severity),
         "ticket_severity": ticket.severity.value,
@@ -145,7 +145,7 @@ def annotations_for(
         "ended": _describe_end(ticket),
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
-        "session_id": ticket.worker_session_id,
+        "session_id": ticket.session_id,
         "graph_id": ticket.worker_graph_id,
         "dashboard_url": _link(settings.dashboard_url, ticket),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
@@ -163,7 +163,7 @@ def count_reminders(ticket: EscalationTicket) -> int:
 
 def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
     # The summary has the current severity; the label keeps the one of the first notification.
-    agent = redact(inert(ticket.worker_agent_id), 100)
+    agent = redact(inert(ticket.agent_id), 100)
     of_runs = ticket.kind is FindingKind.RUNS_FAILED
     words = _WORDS[ticket.kind if of_runs else ticket.words_kind or ticket.kind]
     if ticket.status is TicketStatus.WORKER_GONE:
@@ -214,9 +214,9 @@ def trace_link(ticket: EscalationTicket, settings: AlertingSettings) -> str:
 def _link(template: str, ticket: EscalationTicket) -> str:
     """Fill a link template; return "" if a needed value is missing."""
     values = {
-        "agent": ticket.worker_agent_id,
+        "agent": ticket.agent_id,
         "ticket_id": ticket.ticket_id,
-        "session_id": ticket.worker_session_id,
+        "session_id": ticket.session_id,
         "trace_id": ticket.trace_id or ticket.worker_trace_id,
     }
     if any(f"{{{name}}}" in template and not value for name, value in values.items()):

@@ -48,11 +48,6 @@ def render_alertmanager(
     pagerduty_url: str | None = None,
     group_wait: str = "10s",
     group_interval: str = GROUP_INTERVAL,
-    repeat_interval: str = "4h",
-    info_group_wait: str | None = None,
-    storm_group_wait: str | None = None,
-    storm_group_interval: str | None = None,
-    fleet_group_wait: str | None = None,
     slack_interactive: bool = False,
     token_file: Path | None = None,
     header: str = _RENDERED_HEADER,
@@ -66,29 +61,15 @@ def render_alertmanager(
         pagerduty_routing_key_file: File with the integration key for PagerDuty's Events API v2.
         deadman_url: Dead man's switch: receives a ping every minute and must alert when the pings stop.
         pagerduty_url: Endpoint to use instead of PagerDuty's.
-        group_wait: How long a new group collects alerts before its first message.
-        group_interval: How long until a change of a group is sent.
-        repeat_interval: How long until an unchanged group is sent again. Always four days for tickets, whose
-            reminders come from the queen.
-        info_group_wait: ``group_wait`` of severity info; default five minutes, or ``group_wait`` if set.
-        storm_group_wait: ``group_wait`` of a storm; default 45 seconds, or ``group_wait`` if set.
-        storm_group_interval: ``group_interval`` of a storm; five minutes, or ``group_interval`` if set.
-        fleet_group_wait: ``group_wait`` of fleet-wide alerts; default 30 seconds, or ``group_wait`` if set.
+        group_wait: How long a new group collects alerts before its first message. If set, also for severity
+            info (else five minutes), storms (45 seconds) and fleet-wide alerts (30 seconds).
+        group_interval: How long until a change of a group is sent. If set, also for storms (else 5 minutes).
         slack_interactive: Make Acknowledge act directly in Slack instead of opening the ticket's page. Needs
             a Slack app whose interactivity URL points at Queenright.
         token_file: File with a token of the role reporter for Queenright; None if no token is needed.
         header: First line, a comment.
     """
-    if info_group_wait is None:
-        info_group_wait = "5m" if group_wait == "10s" else group_wait
-    if storm_group_wait is None:
-        # Longer than the storm detection window, so that the first message contains the whole storm.
-        storm_group_wait = "45s" if group_wait == "10s" else group_wait
-    if storm_group_interval is None:
-        storm_group_interval = "5m" if group_interval == GROUP_INTERVAL else group_interval
-    if fleet_group_wait is None:
-        # Long enough for one cause to trigger a second alert, so that the first message contains both.
-        fleet_group_wait = "30s" if group_wait == "10s" else group_wait
+    is_default = group_wait == "10s"
     return _render(
         alertmanager_folder() / "alertmanager.yml.in",
         {
@@ -107,11 +88,13 @@ def render_alertmanager(
             "DEADMAN_TOKEN": _http_token(token_file if _within(deadman_url, service_url) else None),
             "GROUP_WAIT": group_wait,
             "GROUP_INTERVAL": group_interval,
-            "REPEAT_INTERVAL": repeat_interval,
-            "INFO_GROUP_WAIT": info_group_wait,
-            "STORM_GROUP_WAIT": storm_group_wait,
-            "STORM_GROUP_INTERVAL": storm_group_interval,
-            "FLEET_GROUP_WAIT": fleet_group_wait,
+            "REPEAT_INTERVAL": "4h",
+            "INFO_GROUP_WAIT": "5m" if is_default else group_wait,
+            # Longer than the storm detection window, so that the first message contains the whole storm.
+            "STORM_GROUP_WAIT": "45s" if is_default else group_wait,
+            "STORM_GROUP_INTERVAL": "5m" if group_interval == GROUP_INTERVAL else group_interval,
+            # Long enough for one cause to trigger a second alert, so that the first message contains both.
+            "FLEET_GROUP_WAIT": "30s" if is_default else group_wait,
         },
     )
 

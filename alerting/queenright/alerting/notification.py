@@ -323,7 +323,7 @@ def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) 
     if ticket.shares_cause:
         which |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id
     if ticket.kind is FindingKind.RUNS_FAILED:
-        of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
+        of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.agent_id)
         which |= OUTBOX.c.ticket_id.in_(of_agent)
     for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, which)).all():
         _end(conn, _notification(row._mapping), now, now, silent=True)
@@ -524,8 +524,8 @@ def read_changed(
         for row in conn.execute(union_all(new, changed))
         if row.active
         and (
-            (one := known.get(row.id)) is None
-            or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
+            (seen := known.get(row.id)) is None
+            or (seen.updated_at, seen.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
     return [

@@ -34,7 +34,7 @@ def describe_finding(ticket: EscalationTicket) -> str:
     kind = ticket.finding_kind or ticket.kind
     cause = wording.cause(
         kind,
-        agent=redact(ticket.worker_agent_id, 100),
+        agent=redact(ticket.agent_id, 100),
         node=redact(ticket.worker_node_id, 100),
         evidence=ticket.finding_evidence,
         since=ticket.first_seen if ticket.finding_since is None else ticket.finding_since,
@@ -84,7 +84,7 @@ def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> s
 
 
 def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
-    return wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id)
+    return wording.advice(kind, ticket.agent_id, ticket.session_id)
 
 
 def _attribute(role: str, model: str) -> str:

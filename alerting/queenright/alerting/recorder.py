@@ -33,7 +33,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class RecordedMessage:
     """A received message. ``time`` in seconds since the epoch, ``status`` firing or resolved."""
 
     time: float
@@ -53,9 +53,9 @@ class Recorder:
     """The fake receiver."""
 
     def __init__(
-        self, on_message: Callable[[Message], None] | None = None, *, clock: Clock = time.time
+        self, on_message: Callable[[RecordedMessage], None] | None = None, *, clock: Clock = time.time
     ) -> None:
-        self.received: deque[Message] = deque(maxlen=_KEPT)
+        self.received: deque[RecordedMessage] = deque(maxlen=_KEPT)
         """The latest messages, oldest first."""
         self.count = 0
         """Number of received messages; only the latest are kept."""
@@ -69,7 +69,7 @@ class Recorder:
     def __repr__(self) -> str:
         return f"Recorder(received={len(self.received)})"
 
-    def after(self, count: int) -> list[Message]:
+    def after(self, count: int) -> list[RecordedMessage]:
         """Return the kept messages after the first ``count``, oldest first."""
         new = min(self.count - count, len(self.received))
         return list(self.received)[len(self.received) - new :]
@@ -108,7 +108,7 @@ class Recorder:
 
     def _keep(self, path: str, body: dict[str, Any], read: tuple[str, str, str], channel: str) -> None:
         status, title, text = read
-        message = Message(
+        message = RecordedMessage(
             time=self._clock(), channel=channel, status=status, title=title, text=text, path=path, body=body
         )
         self.received.append(message)

@@ -188,7 +188,7 @@ def _create(folder: Path) -> bool:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with _written(folder / PRIVATE_NAME, content, 0o600) as temporary:
+    with _write_durably(folder / PRIVATE_NAME, content, 0o600) as temporary:
         try:
             # Not a rename: it would replace a key that another process created in the meantime.
             os.link(temporary, folder / PRIVATE_NAME)
@@ -208,13 +208,13 @@ def _publish(path: Path, public: bytes) -> None:
     pem = Ed25519PublicKey.from_public_bytes(public).public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    with _written(path, existing + pem, 0o644) as temporary:
+    with _write_durably(path, existing + pem, 0o644) as temporary:
         temporary.replace(path)
 
 
 @contextlib.contextmanager
-def _written(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Yield a durable temporary file beside ``path``; what the caller does with it is made durable too."""
+def _write_durably(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """Yield a durable temporary file beside ``path``, and sync the folder afterwards."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(

@@ -212,8 +212,8 @@ class RecentCalls:
         """Record that the newest call may have changed something: an equal later read is not a repeat."""
         self._since_perhaps = 0
 
-    def rest(self) -> None:
-        """End the current repeats but remember them: repeating one later continues its count."""
+    def end_repeats(self) -> None:
+        """End the current repeats but keep their counts: a later repeat continues them."""
         self._live = 0
         self._repeats = None
 

@@ -63,7 +63,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def changed(self) -> bool:
+    def has_written(self) -> bool:
         """Return whether the open transaction has written anything."""
 
     def has_room(self) -> bool:
@@ -78,8 +78,8 @@ class Database(ABC):
     def remedy(self, why: str) -> str:
         """Return what an operator can do about an error."""
 
-    def lost(self, error: DBAPIError) -> bool:
-        """Return whether the database or the connection is at fault, not what was written."""
+    def is_unavailable(self, error: DBAPIError) -> bool:
+        """Return whether an error is the fault of the database or connection, not of the written data."""
         return error.connection_invalidated
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Database(ABC):
                 f"that wrote it, or give {self.another}"
             ) from error
         conn.commit()
-        _log.info("database brought up to date (revision %s): %s", SCHEMA_REVISION, self.name)
+        _log.info("database migrated to revision %s: %s", SCHEMA_REVISION, self.name)
 
     def _keep(self, engine: Engine) -> Engine:
         self._engines.append(engine)

@@ -208,7 +208,7 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     )
 
 
-def _of_a_failed_run(kind: FindingKind) -> Detector:
+def _for_ended_run(kind: FindingKind) -> Detector:
     """Return the detector of ``kind`` for runs that are over: shown and counted, with nothing to act on."""
 
     def detector(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -605,8 +605,5 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
 _AFTER_THE_END: Final[tuple[tuple[FindingKind, Detector], ...]] = (
     (FindingKind.RECOVERY_FAILED, detect_recovery_failed),
     (FindingKind.RUNS_FAILED, detect_runs_failed),
-    *(
-        (kind, _of_a_failed_run(kind))
-        for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)
-    ),
+    *((kind, _for_ended_run(kind)) for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)),
 )

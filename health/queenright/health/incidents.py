@@ -71,7 +71,7 @@ def incidents_of(tickets: Iterable[EscalationTicket], *, now: float, window: flo
 def _worker(ticket: EscalationTicket) -> tuple[str, str]:
     """Return whose ticket it is: a session's, or for failed runs the agent's."""
     of_runs = ticket.kind is FindingKind.RUNS_FAILED
-    return ticket.worker_agent_id, "" if of_runs else ticket.worker_session_id
+    return ticket.agent_id, "" if of_runs else ticket.session_id
 
 
 def _split(

@@ -20,7 +20,7 @@ KEPT_SECONDS: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResponse:
     """The response to a request."""
 
     status: int
@@ -34,7 +34,7 @@ class Claim:
 
     request: str
     """A hash of the request."""
-    answer: Answer | None
+    answer: StoredResponse | None
     """None while it is being done, or if it was interrupted."""
 
 
@@ -55,7 +55,7 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
     return None
 
 
-def keep(conn: Connection, caller: str, key: str, answer: Answer) -> None:
+def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> None:
     """Store the response to the request with this key."""
     headers = [list(pair) for pair in answer.headers]
     conn.execute(
@@ -74,7 +74,9 @@ def _is(caller: str, key: str) -> ColumnElement[bool]:
     return and_(REQUESTS.c.caller == caller, REQUESTS.c.key == key)
 
 
-def _answer(status: int | None, headers: Sequence[Sequence[str]], body: bytes | None) -> Answer | None:
+def _answer(
+    status: int | None, headers: Sequence[Sequence[str]], body: bytes | None
+) -> StoredResponse | None:
     if status is None:
         return None
-    return Answer(status, tuple((name, value) for name, value in headers), bytes(body or b""))
+    return StoredResponse(status, tuple((name, value) for name, value in headers), bytes(body or b""))

@@ -78,7 +78,7 @@ class PostgresDatabase(Database):
 
     def __init__(self, address: URL, *, read_only: bool, busy_timeout: float) -> None:
         super().__init__()
-        self.name = _shown(address)
+        self.name = _mask_address(address)
         self._busy_timeout = busy_timeout
         self._waits = "on"
         self._token = new_id()
@@ -108,7 +108,7 @@ class PostgresDatabase(Database):
             try:
                 self._outside_transactions(statement)
             except psycopg.Error:
-                if not self._broken():
+                if not self._is_broken():
                     raise
                 self._reconnect()
                 self._outside_transactions(statement)
@@ -118,7 +118,7 @@ class PostgresDatabase(Database):
             why = self.cause(error)
             raise StoreError(f"cannot write to {self.name}: {why}; {self.remedy(why)}") from error
 
-    def changed(self) -> bool:
+    def has_written(self) -> bool:
         """Implement ``Database``: only a transaction that writes has an id."""
         result = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
         return bool(result.scalar_one())
@@ -136,7 +136,7 @@ class PostgresDatabase(Database):
                 return remedy
         return "look into the server's log"
 
-    def lost(self, error: DBAPIError) -> bool:
+    def is_unavailable(self, error: DBAPIError) -> bool:
         """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""
         # Class 54 is a value too large for an index: the caller is at fault.
         limit = str(getattr(error.orig, "sqlstate", None)).startswith("54")
@@ -153,7 +153,7 @@ class PostgresDatabase(Database):
         raw.execute(statement)
         raw.autocommit = False
 
-    def _broken(self) -> bool:
+    def _is_broken(self) -> bool:
         if self.writer.closed or self.writer.invalidated:
             return True
         return getattr(self.writer.connection.driver_connection, "closed", True)
@@ -180,7 +180,7 @@ class PostgresDatabase(Database):
             raise
 
     def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
-        encoding, waits, standby = _one(
+        encoding, waits, standby = _fetch_one(
             raw,
             "SELECT current_setting('server_encoding'), current_setting('synchronous_commit'),"
             " pg_is_in_recovery()",
@@ -240,7 +240,7 @@ class PostgresDatabase(Database):
         return self._keep(engine)
 
 
-def _shown(address: URL) -> str:
+def _mask_address(address: URL) -> str:
     """Return the address for messages: without the password and without the query."""
     host = address.host or address.query.get("host", "")
     port = address.port or address.query.get("port", "")
@@ -259,7 +259,7 @@ def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str]:
     return "", ""
 
 
-def _one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
+def _fetch_one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
     row = raw.execute(query).fetchone()
     assert row is not None
     return tuple(row)

@@ -204,7 +204,8 @@ class HealthMonitoringService:
             keys = (
                 key
                 for key in keys
-                if (one := self._monitor.get(*key)) is not None and (one.fleet_state or one.state) is state
+                if (known := self._monitor.get(*key)) is not None
+                and (known.fleet_state or known.state) is state
             )
         page = _first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]

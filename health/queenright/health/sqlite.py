@@ -82,7 +82,7 @@ class SqliteDatabase(Database):
             self._full = full
         self._changes = self._raw.total_changes
 
-    def changed(self) -> bool:
+    def has_written(self) -> bool:
         """Implement ``Database``."""
         return self._raw.total_changes > self._changes
 
@@ -107,7 +107,7 @@ class SqliteDatabase(Database):
             return "it is damaged or not a SQLite database; restore a backup, or move it away for a new one"
         return "check the disk and the file's permissions"
 
-    def lost(self, error: DBAPIError) -> bool:
+    def is_unavailable(self, error: DBAPIError) -> bool:
         """Implement ``Database``: the disk is full, another program has the lock, the file is damaged."""
         # A damaged file is a plain ``DatabaseError``.
         return isinstance(error, OperationalError) or type(error) is DatabaseError

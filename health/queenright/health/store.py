@@ -369,7 +369,7 @@ class Store:
             self._failure = error
             return [(job, None, error) for job in group]
         except Exception as error:
-            if isinstance(error, DBAPIError) and self._database.lost(error):
+            if isinstance(error, DBAPIError) and self._database.is_unavailable(error):
                 # The disk is full, or another program has the lock: every append of the group fails.
                 failure = self._failure = self._error("write to", error)
                 return [(job, None, failure) for job in group]
@@ -398,7 +398,7 @@ class Store:
             return job, self._commit(job.fn), None
         except DBAPIError as error:
             failure = self._error("write to", error)
-            if self._database.lost(error):
+            if self._database.is_unavailable(error):
                 self._failure = failure
             return job, None, failure
         except BaseException as error:
@@ -409,7 +409,7 @@ class Store:
             appended = record_appends(self._database.writer) if self._on_commit is not None else []
             result = fn(self._database.writer)
             # A transaction that wrote nothing does not prove that the database is writable again.
-            works = self._failure is not None and self._database.changed()
+            works = self._failure is not None and self._database.has_written()
         self._committed += appended
         if works and self._database.has_room():
             self._failure = None

@@ -158,9 +158,7 @@ def worker_ended(
 def rename(ticket: EscalationTicket, agent_id: str, session_id: str) -> EscalationTicket:
     """Return a ticket under the new names of its worker."""
     identity = fingerprint(agent_id, session_id, ticket.worker_node_id, ticket.kind)
-    return ticket.model_copy(
-        update={"worker_agent_id": agent_id, "worker_session_id": session_id, "fingerprint": identity}
-    )
+    return ticket.model_copy(update={"agent_id": agent_id, "session_id": session_id, "fingerprint": identity})
 
 
 def resolve(
@@ -183,7 +181,7 @@ def resolve(
             ticket, "resolve", "nobody was notified of it; it closes when the condition is gone"
         )
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
-        stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
+        stop = f'queenright terminate {ticket.agent_id} --reason "..."'
         raise TicketStatusError(
             ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}"
         )

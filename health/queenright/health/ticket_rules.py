@@ -66,8 +66,8 @@ def worker_facts(health: WorkerHealth, now: float) -> WorkerFacts:
     """Return the facts about a worker that its ticket records."""
     vitals = health.vitals
     return WorkerFacts(
-        worker_agent_id=vitals.agent_id,
-        worker_session_id=vitals.session_id,
+        agent_id=vitals.agent_id,
+        session_id=vitals.session_id,
         worker_node_id=vitals.node_id,
         worker_graph_id=vitals.graph_id,
         incarnation_id=vitals.incarnation_id,
@@ -261,7 +261,7 @@ def with_current_facts(
 
 
 def apply_findings(
-    ticket: EscalationTicket, findings: Sequence[Finding], now: float, *, taken: bool
+    ticket: EscalationTicket, findings: Sequence[Finding], now: float, *, is_other_open: bool
 ) -> tuple[EscalationTicket, Change]:
     """
     Apply a worker's findings to one of its live tickets, without the judge.
@@ -270,22 +270,24 @@ def apply_findings(
 
     Args:
         findings: Findings that justify a ticket, worst first.
-        taken: Another ticket of the session is open and takes the reports; this dismissed one only records
-            whether its condition holds.
+        is_other_open: Another ticket of the session is open and takes the reports; this dismissed one only
+            records whether its condition holds.
     """
     findings = own_findings(ticket, findings)
     if not findings:
         return lifecycle.clear(ticket, now=now), "counted"
     kinds = kinds_of(findings)
-    relapsed = ticket.condition_cleared_at is not None
-    worse = floor(findings).rank > ticket.severity.rank
-    grown = any(
+    has_relapsed = ticket.condition_cleared_at is not None
+    is_worse = floor(findings).rank > ticket.severity.rank
+    has_more_failed_runs = any(
         finding.kind is FindingKind.RUNS_FAILED is ticket.finding_kind
         and finding.evidence != ticket.finding_evidence
         for finding in findings
     )
-    if taken or not (relapsed or worse or grown or set(kinds) - set(ticket.active_kinds)):
-        if kinds == ticket.active_kinds and not relapsed:
+    if is_other_open or not (
+        has_relapsed or is_worse or has_more_failed_runs or set(kinds) - set(ticket.active_kinds)
+    ):
+        if kinds == ticket.active_kinds and not has_relapsed:
             return ticket, "counted"
         update = {"active_kinds": kinds, "condition_cleared_at": None, "updated_at": now}
         return ticket.model_copy(update=update), "counted"
@@ -299,4 +301,4 @@ def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth)
 
 
 def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
-    return fingerprint(facts.worker_agent_id, facts.worker_session_id, facts.worker_node_id, kind)
+    return fingerprint(facts.agent_id, facts.session_id, facts.worker_node_id, kind)

@@ -106,7 +106,7 @@ _Work = Callable[[Connection, _Changes], T]
 def _with_spending(conn: Connection, ticket: EscalationTicket) -> EscalationTicket:
     if ticket.trouble_since is None:
         return ticket
-    key = ticket.worker_agent_id, ticket.worker_session_id
+    key = ticket.agent_id, ticket.session_id
     return ticket.model_copy(update=spending_since(conn, *key, ticket.trouble_since))
 
 
@@ -217,7 +217,7 @@ class TicketService:
     def paged_agents(self) -> set[str]:
         """Return the agents with an open ticket that paged somebody."""
         return {
-            ticket.worker_agent_id
+            ticket.agent_id
             for ticket in self._live.values()
             if ticket.is_open
             and ticket.notified_severity is not None
@@ -347,7 +347,7 @@ class TicketService:
         for ticket in self._live.values() if causes else ():
             if not ticket.is_open or ticket.storm_id:
                 continue
-            health = self._find_worker(ticket.worker_agent_id, ticket.worker_session_id)
+            health = self._find_worker(ticket.agent_id, ticket.session_id)
             found = () if health is None else health.findings
             finding = next((one for one in found if one.kind is ticket.kind), None)
             # What could be shared is known without a look at the fleet.
@@ -383,7 +383,7 @@ class TicketService:
         }
 
         def work(conn: Connection, changes: _Changes) -> Raised:
-            live = table.live_tickets_of_worker(conn, facts.worker_agent_id, facts.worker_session_id)
+            live = table.live_tickets_of_worker(conn, facts.agent_id, facts.session_id)
             ticket, finding, severity = rules.match_ticket(live, findings, draft.severity, facts)
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
@@ -433,7 +433,7 @@ class TicketService:
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)
-            taken = False
+            is_other_open = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
                 ended = (
@@ -445,7 +445,10 @@ class TicketService:
                     why = reason if ended else "the worker has a new incarnation"
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
-                    taken = self._apply(conn, changes, ticket, health, findings, now, taken=taken) or taken
+                    is_other_open = (
+                        self._apply(conn, changes, ticket, health, findings, now, is_other_open=is_other_open)
+                        or is_other_open
+                    )
 
         await self._commit(work)
 
@@ -868,7 +871,7 @@ class TicketService:
         return self.can_be_resolved(ticket) and not lifecycle.is_about_work(ticket)
 
     def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
-        return self._dead_from((ticket.worker_agent_id, ticket.worker_session_id))
+        return self._dead_from((ticket.agent_id, ticket.session_id))
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a person can resolve the ticket."""
@@ -954,10 +957,10 @@ class TicketService:
         findings: Sequence[Finding],
         now: float,
         *,
-        taken: bool,
+        is_other_open: bool,
     ) -> bool:
-        """Apply findings to a live ticket; return whether it is open. ``taken``: another ticket is open."""
-        changed, change = rules.apply_findings(ticket, findings, now, taken=taken)
+        """Apply findings to a live ticket; return whether it is open."""
+        changed, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
         if changed is not ticket:
             if change != "counted" or changed.occurrences != ticket.occurrences:
                 changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))
@@ -1020,7 +1023,7 @@ class TicketService:
     ) -> None:
         """Remind people of a ticket, and count the reminder on the tickets of its incident."""
         ticket = lifecycle.remind(before, now=now, is_request=is_request)
-        others = table.live_tickets(conn, agent_id=before.worker_agent_id)
+        others = table.live_tickets(conn, agent_id=before.agent_id)
         reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
         rest = (lifecycle.remind(other, now=now, is_request=is_request) for other in reminded)
         for one in (ticket, *rest):
@@ -1046,8 +1049,8 @@ class TicketService:
             id=self._ids(),
             type=event_type,
             time=ticket.updated_at,
-            agent_id=ticket.worker_agent_id,
-            session_id=ticket.worker_session_id,
+            agent_id=ticket.agent_id,
+            session_id=ticket.session_id,
             incarnation_id=ticket.incarnation_id,
             graph_id=ticket.worker_graph_id,
             node_id=ticket.worker_node_id,
@@ -1062,14 +1065,14 @@ class TicketService:
         if known is None or not ticket.is_open or known.storm_id != ticket.storm_id:
             self._incidents.add(ticket)
         before = known or ticket
-        key = (before.worker_agent_id, before.worker_session_id)
+        key = (before.agent_id, before.session_id)
         if (ids := self._by_worker.get(key)) is not None:
             ids.discard(ticket.ticket_id)
             if not ids:
                 del self._by_worker[key]
         if ticket.live:
             self._live[ticket.ticket_id] = ticket
-            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return
         self._closed[ticket.ticket_id] = ticket

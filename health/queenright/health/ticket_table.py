@@ -80,7 +80,7 @@ def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> lis
     """Return live tickets of the incidents that the given tickets belong to, oldest first."""
     members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
     incidents = {ticket.incident for ticket in members}
-    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.worker_agent_id for ticket in members})
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.agent_id for ticket in members})
     result = [ticket for ticket in live if ticket.incident in incidents]
     return sorted(result, key=lambda ticket: (ticket.first_seen, ticket.ticket_id))
 
@@ -150,8 +150,8 @@ def _row(ticket: EscalationTicket) -> dict[str, Any]:
     return {
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
-        "agent_id": ticket.worker_agent_id,
-        "session_id": ticket.worker_session_id,
+        "agent_id": ticket.agent_id,
+        "session_id": ticket.session_id,
         "kind": ticket.kind.value,
         "severity": ticket.severity.value,
         "status": ticket.status.value,

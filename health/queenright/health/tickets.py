@@ -94,7 +94,7 @@ class TicketDraft(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    severity: Severity
+    severity: Annotated[Severity, Field(strict=False)]
     cause: Text
     judge_reasoning: LongText
     suggested_action: Text
@@ -104,7 +104,7 @@ class TicketDraft(BaseModel):
     worker_session_id: str | None = None
     worker_node_id: str | None = None
     worker_graph_id: str | None = None
-    recent_verdicts: tuple[str, ...] | None = None
+    recent_verdicts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     total_steps_checked: Whole | None = None
     steps_since_last_accept: Whole | None = None
     stall_minutes: Annotated[float, Field(ge=0)] | None = None
@@ -115,8 +115,8 @@ class WorkerFacts(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    worker_agent_id: str
-    worker_session_id: str
+    agent_id: str
+    session_id: str
     worker_node_id: str
     worker_graph_id: str
     incarnation_id: str
@@ -186,7 +186,7 @@ class EscalationTicket(WorkerFacts):
     triaged_at: float | None = None
     triaged_by: str = ""
     untriaged: bool = False
-    """The operator was notified because triage did not answer in time."""
+    """Whether the operator was notified because triage did not answer in time."""
     analysis: str = ""
     urgency: str = ""
     notified_severity: Severity | None = None
@@ -282,26 +282,21 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def parse_draft(text: str) -> TicketDraft:
+def parse_draft(draft: Any) -> TicketDraft:
     """
-    Parse the text of a model: one JSON object, bare or in one Markdown code fence.
+    Check a ticket of a model: a JSON object, or its text, bare or in one Markdown code fence.
 
     Raises:
         TicketRejectedError: The data is not such an object, or fields are missing, unknown or out of bounds;
             lists all of them.
     """
-    body = text.strip()
-    if fenced := _FENCE.match(body):
-        body = fenced[1].strip()
-    if len(body) > _DRAFT_LIMIT:
-        raise TicketRejectedError(f"(the whole): has {len(body)} characters, at most {_DRAFT_LIMIT} are read")
-    value = _load(body)
+    value = _load(draft) if isinstance(draft, str) else draft
     if not isinstance(value, dict):
         raise TicketRejectedError(
             f"(the whole): must be one JSON object with the ticket's fields, not {_KINDS[type(value)]}"
         )
     try:
-        return TicketDraft.model_validate_json(body)
+        return TicketDraft.model_validate(value)
     except ValidationError as error:
         raise TicketRejectedError(*map(_line, error.errors(include_url=False))) from None
 
@@ -313,8 +308,14 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     The worker may have continued since the judge's check, so lower counts are not errors.
     """
     lines = []
-    for name in ("worker_agent_id", "worker_session_id", "worker_node_id", "worker_graph_id"):
-        value, fact = getattr(draft, name), getattr(facts, name)
+    identity = {
+        "worker_agent_id": facts.agent_id,
+        "worker_session_id": facts.session_id,
+        "worker_node_id": facts.worker_node_id,
+        "worker_graph_id": facts.worker_graph_id,
+    }
+    for name, fact in identity.items():
+        value = getattr(draft, name)
         if value is not None and value != fact:
             lines.append(f"{name}: the worker's is {fact!r}, got {_short(value)}")
     for name in ("total_steps_checked", "steps_since_last_accept"):
@@ -338,7 +339,12 @@ _KINDS: Final = {
 _SET_BY_SERVICE: Final = frozenset(EscalationTicket.model_fields) - frozenset(TicketDraft.model_fields)
 
 
-def _load(body: str) -> Any:
+def _load(text: str) -> Any:
+    body = text.strip()
+    if fenced := _FENCE.match(body):
+        body = fenced[1].strip()
+    if len(body) > _DRAFT_LIMIT:
+        raise TicketRejectedError(f"(the whole): has {len(body)} characters, at most {_DRAFT_LIMIT} are read")
     if not body:
         raise TicketRejectedError("(the whole): is empty; write one JSON object with the ticket's fields")
     try:

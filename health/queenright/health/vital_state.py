@@ -328,7 +328,7 @@ class VitalState:
         self.last_heartbeat: float | None = None
         self.heartbeat_interval: float | None = None
         self.heartbeat_late = False
-        """The last heartbeat was late; over with the first that comes in time."""
+        """Whether the last heartbeat was late; over with the first that comes in time."""
         self.beat: HeartbeatFields | None = None
         self.metrics_served = False
         """Whether the worker reports that its metrics are scraped."""
@@ -342,7 +342,7 @@ class VitalState:
         self.last_span_id = ""
         self.start_records = False
         self.is_foreign = False
-        """It is of a framework: its telemetry need not tell how it ends, and sends no heartbeats."""
+        """Whether it is of a framework: its telemetry need not tell how it ends, and sends no heartbeats."""
         self.open_tools: list[OpenTool] | None = None
         self.llm_open = 0
         self.waiting: WaitingReason | None = None
@@ -434,7 +434,7 @@ class VitalState:
         """Idle turns that repeat, or that followed too fast for a person to have written in between."""
         self.idle_turns_since = at
         self.idle_turns_of_model = False
-        """The last of them was an answer of the model, and no call yet."""
+        """Whether the last of them was an answer of the model, and no call yet."""
         self.talks = False
         """Whether text answers preceded its last tool call: it may be in a conversation."""
         self.failed_calls = 0
@@ -768,7 +768,7 @@ class VitalState:
         self.cut_answers = NOT_CUT
         self.breakers = self.breakers.without_process_breakers()
         if self.calls is not None:
-            self.calls.rest()
+            self.calls.end_repeats()
 
     def undo_termination(self, at: float) -> None:
         """Monitor the worker again, because it continues after its termination. Detector counts are kept."""

@@ -306,17 +306,19 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
     opened, ran = v.open_tools, None
     if not opened:
         return None
-    for index, one in enumerate(opened):
-        if one.call_id == call_id if call_id and one.call_id else one.tool == tool:
+    for index, open_tool in enumerate(opened):
+        if open_tool.call_id == call_id if call_id and open_tool.call_id else open_tool.tool == tool:
             # Time before the clocks restarted (the host slept) never counts.
-            took = max(0.0, at - max(one.started, v.clock_base))
+            took = max(0.0, at - max(open_tool.started, v.clock_base))
             if v.tokens_from is not None and len(opened) == 1:
                 # No tokens are used while a tool runs, so that time does not count.
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
-                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.tool_time_limit(one), took))
-            ran = v.active_for - one.source_started
+                v.saved_from = min(
+                    at, max(v.saved_from, v.clock_base) + min(v.tool_time_limit(open_tool), took)
+                )
+            ran = v.active_for - open_tool.source_started
             del opened[index]
             break
     if not opened:

@@ -655,6 +655,6 @@ def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
     return start
 
 
-def masked_traceback(error: BaseException, limit: int = 10_000) -> str:
+def masked_traceback(error: BaseException) -> str:
     """Format an error with its traceback for a log, with secrets masked; only the end if it is long."""
-    return redact("".join(traceback.format_exception(error)).rstrip(), limit)
+    return redact("".join(traceback.format_exception(error)).rstrip(), 10_000)

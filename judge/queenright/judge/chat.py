@@ -216,8 +216,8 @@ class OperatorChat:
             worker = await self._facts(about)
             data = {
                 "ticket_id": about.ticket_id,
-                "agent_id": worker.worker_agent_id,
-                "session_id": worker.worker_session_id,
+                "agent_id": worker.agent_id,
+                "session_id": worker.session_id,
                 "by": by,
                 "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
@@ -386,12 +386,12 @@ class OperatorChat:
         run = state.executions.get(CHAT_STREAM)
         if run is None:
             return None
-        asked = unquote("question", str(run.input.get("message") or "")) or {}
-        return run if asked.get("question_id") == question.id else None
+        asked_question = unquote("question", str(run.input.get("message") or "")) or {}
+        return run if asked_question.get("question_id") == question.id else None
 
     async def _message(self, turn: ChatTurn) -> str:
         worker, question = turn.worker, turn.question
-        agent_id = worker.worker_agent_id
+        agent_id = worker.agent_id
         interventions: Sequence[Intervention] = []
         if self._list_interventions is not None:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
@@ -400,11 +400,11 @@ class OperatorChat:
             others += [
                 one
                 for one in self._tickets.open_tickets()
-                if one.worker_agent_id != agent_id and one.kind == turn.ticket.kind
+                if one.agent_id != agent_id and one.kind == turn.ticket.kind
             ]
-        health = self._monitor.get(agent_id, worker.worker_session_id)
+        health = self._monitor.get(agent_id, worker.session_id)
         summary = None if health is None else summarise(health, question.at)
-        asked = {
+        question_fields = {
             "question_id": question.id,
             "ticket_id": question.about.ticket_id,
             "by": question.by,
@@ -413,15 +413,15 @@ class OperatorChat:
             "may": list(turn.allowed_tools),
             "is_admin": question.is_admin,
         }
-        return question_message(question.at, case_of(worker, interventions, others), summary, asked)
+        return question_message(question.at, case_of(worker, interventions, others), summary, question_fields)
 
     async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
         question = turn.question
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
             "ticket_id": question.about.ticket_id,
-            "agent_id": turn.worker.worker_agent_id,
-            "session_id": turn.worker.worker_session_id,
+            "agent_id": turn.worker.agent_id,
+            "session_id": turn.worker.session_id,
             "question_id": question.id,
             "model": self._model.settings.model,
             "prompt": self._prompt.id,

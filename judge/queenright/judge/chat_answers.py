@@ -108,7 +108,7 @@ def _describe_advice(ticket: Mapping[str, Any]) -> str:
         return "You can: nothing is to be done, the ticket is closed."
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
-    agent, ticket_id = quote(_text(ticket, "worker_agent_id") or "AGENT"), _text(ticket, "ticket_id")
+    agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")
     if not ticket_id:
         return (
             f"You can: in the terminal, `queenright nudge {agent} --message TEXT` or "

@@ -40,7 +40,7 @@ def case_of(
         others: Other tickets, about the same agent or of the same kind.
     """
     fields = worker.model_dump(mode="json", exclude=_OMITTED)
-    on_worker = [one for one in interventions if one.session_id == worker.worker_session_id]
+    on_worker = [one for one in interventions if one.session_id == worker.session_id]
     related = [one for one in others if one.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
@@ -66,8 +66,8 @@ def _intervention(intervention: Intervention) -> dict[str, Any]:
 def _related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
     return {
         "ticket_id": ticket.ticket_id,
-        "agent_id": ticket.worker_agent_id,
-        "session_id": ticket.worker_session_id,
+        "agent_id": ticket.agent_id,
+        "session_id": ticket.session_id,
         "kind": ticket.kind.value,
         "severity": ticket.severity.value,
         "status": ticket.status.value,

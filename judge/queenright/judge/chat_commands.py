@@ -48,7 +48,7 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
 
     Only a message that begins with the command is one: "should I stop it?" is a question.
     """
-    agent, ticket_id = _text(ticket, "worker_agent_id"), _text(ticket, "ticket_id")
+    agent, ticket_id = _text(ticket, "agent_id"), _text(ticket, "ticket_id")
     worker = rf"(?:it|him|her|them|(?:the|this) (?:worker|agent)|{re.escape(agent) or 'it'})"
     text = text.strip()
     if nudge := re.match(rf"{_PLEASE}(?:nudge|tell)\s+{worker}\b\s*(?:[:,]|that\b|to\b)?\s*(.*)\Z", text):

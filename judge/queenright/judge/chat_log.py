@@ -64,7 +64,7 @@ class Question:
     by: str
     text: str
     act: bool = False
-    """The message is an order, in any words."""
+    """Whether the message is an order, in any words."""
     is_admin: bool = False
     """Whether the person may change agents. Not stored: after a restart, an admin has to ask again."""
 

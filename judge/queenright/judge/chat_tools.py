@@ -83,7 +83,7 @@ class ChatTurn:
     def command(self) -> Command | None:
         """The command in the operator's message, if there is one."""
         about = {
-            "worker_agent_id": self.worker.worker_agent_id,
+            "agent_id": self.worker.agent_id,
             "ticket_id": self.question.about.ticket_id,
         }
         return parse_command(self.question.text, about)
@@ -169,10 +169,10 @@ class ChatTools:
 
     async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
         worker = self._turn(session_id).worker
-        agent_id = arguments.agent_id or worker.worker_agent_id
+        agent_id = arguments.agent_id or worker.agent_id
         wanted = None if arguments.session_id == "auto" else arguments.session_id
-        if wanted is None and agent_id == worker.worker_agent_id:
-            wanted = worker.worker_session_id
+        if wanted is None and agent_id == worker.agent_id:
+            wanted = worker.session_id
         return show_summary(self._monitor.get(agent_id, wanted), self._clock(), arguments.last_n_steps)
 
     async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
@@ -205,7 +205,7 @@ class ChatTools:
 
     def _workspace(self, workspaces: AgentWorkspaces) -> list[Tool]:
         def agent_of(session_id: str) -> str:
-            return self._turn(session_id).worker.worker_agent_id
+            return self._turn(session_id).worker.agent_id
 
         async def list_files(arguments: ListArguments, *, session_id: str) -> str:
             return show_files(*await workspaces.list_files(agent_of(session_id)))
@@ -216,9 +216,7 @@ class ChatTools:
 
         async def read_log(arguments: LogArguments, *, session_id: str) -> str:
             worker = self._turn(session_id).worker
-            rows = await workspaces.read_log(
-                worker.worker_agent_id, worker.worker_session_id, arguments.last_n_steps
-            )
+            rows = await workspaces.read_log(worker.agent_id, worker.session_id, arguments.last_n_steps)
             return show_log(rows)
 
         async def write(arguments: WriteArguments, *, session_id: str) -> str:
@@ -229,7 +227,7 @@ class ChatTools:
                         "names may be changed"
                     )
                 change = await workspaces.write_file(
-                    turn.worker.worker_agent_id,
+                    turn.worker.agent_id,
                     arguments.path,
                     arguments.new,
                     arguments.old,
@@ -240,7 +238,7 @@ class ChatTools:
 
         async def restart(arguments: RestartArguments, *, session_id: str) -> str:
             with self._acting_turn(session_id, arguments.ticket_id, RESTART) as turn:
-                return await workspaces.restart(turn.worker.worker_agent_id, ordered_by=turn.question.by)
+                return await workspaces.restart(turn.worker.agent_id, ordered_by=turn.question.by)
 
         return workspace_tools(
             list_files=list_files, read_file=read_file, read_log=read_log, write=write, restart=restart
@@ -263,7 +261,7 @@ class ChatTools:
             )
         if tool not in turn.allowed_tools:
             raise ToolError(
-                f"the operator's message is no order for {tool}; nothing was done. They can say "
+                f"the operator's message is not an order for {tool}; nothing was done. They can say "
                 f"{_COMMANDS[tool]}, or send any words as an order (`queenright chat --act`)"
             )
         if tool in turn.used_tools:

@@ -47,7 +47,7 @@ class Coverage:
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
         """Take over the tickets from before a restart."""
         for ticket in tickets:
-            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.agent_id, ticket.session_id)
             kinds = {ticket.kind, *ticket.related_kinds, *ticket.active_kinds}
             self._by_worker[key] = _Covered(ticket.ticket_id, frozenset(kinds))
 

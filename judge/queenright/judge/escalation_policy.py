@@ -44,7 +44,7 @@ _LOOPING: Final = frozenset({FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS, F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PolicyDecision:
     """A decision on an escalation and its reason; ``overruled`` if a model proposed another one."""
 
     decision: Decision
@@ -81,7 +81,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     return None
 
 
-def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Answer:
+def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> PolicyDecision:
     """
     Answer an escalation by the table.
 
@@ -89,15 +89,15 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
         summary: The worker's health now; None if the worker is not known.
     """
     if summary is None:
-        return Answer(decision="hand_off", reason="The worker is unknown: a person must act.")
+        return PolicyDecision(decision="hand_off", reason="The worker is unknown: a person must act.")
     if (why := relief(escalation, summary)) is not None:
-        return Answer(decision="more_time", reason=f"No action is needed: {why}.")
+        return PolicyDecision(decision="more_time", reason=f"No action is needed: {why}.")
     decision, why = _decide_by_table(escalation, summary)
     if decision == "more_time" and _is_exhausted(escalation):
         decision, why = "hand_off", f"It has had {_extra_time(escalation)}, and the fault persists."
     if decision not in (escalation.get("options") or OPTIONS):
         decision, why = "hand_off", f"{why} The option {decision!r} is not offered."
-    return Answer(decision=decision, reason=f"{_cause(summary)} {why}")
+    return PolicyDecision(decision=decision, reason=f"{_cause(summary)} {why}")
 
 
 def apply_floor(
@@ -107,7 +107,7 @@ def apply_floor(
     reason: str,
     *,
     minutes: float | None = None,
-) -> Answer:
+) -> PolicyDecision:
     """
     Return a model's decision, or the one that replaces it if the floor forbids it.
 
@@ -123,11 +123,11 @@ def apply_floor(
     elif proposed == "more_time" and _is_exhausted(escalation) and not _has_relief(escalation, summary):
         instead, because = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
     if instead is None:
-        result = Answer(decision=proposed, reason=reason)
+        result = PolicyDecision(decision=proposed, reason=reason)
     else:
         quoted = wording.one_line(reason, 200)
         text = f"Not {proposed.replace('_', ' ')}, as was proposed ({quoted!r}): {because}."
-        result, minutes = Answer(decision=instead, reason=text, overruled=True), None
+        result, minutes = PolicyDecision(decision=instead, reason=text, overruled=True), None
     if result.decision != "more_time":
         return result
     return replace(result, more_time_seconds=_seconds(escalation, minutes))

@@ -225,7 +225,7 @@ class HealthJudge:
             try:
                 outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
             except Exception:
-                _log.exception("cannot write the rules' tickets of a crowd, judging its workers one by one")
+                _log.exception("cannot write the rules' tickets at once, judging the workers one by one")
                 break
             await asyncio.sleep(0)
         return outcomes

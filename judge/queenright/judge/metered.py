@@ -198,7 +198,7 @@ class Metered:
 
     def _log_backoff(self, why: str) -> None:
         _log.warning(
-            "the %s's model %s keeps failing (%s); the rules replace it for a while",
+            "the %s's model %s keeps failing (%s); the rules answer instead for a while",
             self._role,
             self.name,
             redact(why, 300),

@@ -38,7 +38,7 @@ class ModelBackoff:
         self._before = (0, False)
         """The state before the newest reply, should that be rejected: failures in a row, tripped."""
         self._is_undecided = False
-        """The newest call was a reply that decides nothing yet."""
+        """Whether the newest call was a reply that decides nothing yet."""
 
     @property
     def reason(self) -> FallbackReason | None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Protocol
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -48,11 +48,6 @@ class SummaryArguments(_Arguments):
     last_n_steps: int = Field(default=20, ge=1, le=200, description="How many recent verdicts to show.")
 
 
-def _to_json(value: object) -> object:
-    # A model may pass the object itself; ``parse_draft`` checks its fields.
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 _TICKET_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "description": "The ticket; what else it holds is filled in for you.",
@@ -74,7 +69,7 @@ _TICKET_SCHEMA: Final[dict[str, Any]] = {
 class EmitArguments(_Arguments):
     """The ticket: the object itself, or its JSON as text."""
 
-    ticket_json: Annotated[str, BeforeValidator(_to_json), WithJsonSchema(_TICKET_SCHEMA)]
+    ticket_json: Annotated[Any, WithJsonSchema(_TICKET_SCHEMA)]
 
 
 class NotifyArguments(_Arguments):

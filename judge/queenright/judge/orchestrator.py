@@ -254,7 +254,7 @@ class Orchestrator:
             raise ToolError(f"escalation {escalation_id!r} is already decided; end with set_output")
         return current
 
-    async def _carry_out(self, escalation: Escalation, answer: policy.Answer) -> None:
+    async def _carry_out(self, escalation: Escalation, answer: policy.PolicyDecision) -> None:
         """Carry out a decision; raises ``ToolError`` if it is late or rejected."""
         key = escalation.escalation_id
         seconds = answer.more_time_seconds

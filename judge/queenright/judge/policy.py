@@ -147,7 +147,7 @@ def is_condition_gone(summary: Mapping[str, Any]) -> bool:
 def analysis(ticket: Mapping[str, Any]) -> str:
     """Return the analysis for the operator: the cause, why it matters, what to do."""
     kind = _kind(ticket)
-    agent = str(ticket.get("worker_agent_id") or "")
+    agent = str(ticket.get("agent_id") or "")
     cause = wording.one_line(str(ticket.get("cause") or ""), 400)
     if not cause:
         cause = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
@@ -162,7 +162,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     )
     if counted:
         cause = f"{cause.rstrip('.')} ({counted})."
-    session = str(ticket.get("worker_session_id") or "")
+    session = str(ticket.get("session_id") or "")
     advice = ticket.get("suggested_action") or wording.advice(kind, agent, session)
     return f"{cause} {wording.impact(kind)} {advice}"
 

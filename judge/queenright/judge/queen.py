@@ -206,7 +206,7 @@ class Queen:
                     [decision for id_ in batch if (decision := self._decide_by_rules(id_)) is not None]
                 )
             except Exception:
-                _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
+                _log.exception("cannot send the waiting tickets at once, triaging them one by one")
             for ticket_id in batch:
                 ticket = self._tickets.get(ticket_id)
                 if ticket is not None and ticket.status is TicketStatus.OPEN:
@@ -242,14 +242,14 @@ class Queen:
                 self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
-        self._case.select((ticket.worker_agent_id, ticket.worker_session_id))
+        self._case.select((ticket.agent_id, ticket.session_id))
         self._current = ticket
         with self._desk.tracer.start_as_current_span(
-            f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
+            f"{names.SPAN_TRIAGE} {ticket.agent_id}",
             context=child_of(ticket.trace_id, ticket.span_id),
             attributes={
                 names.TICKET_ID: ticket.ticket_id,
-                names.GEN_AI_AGENT_NAME: ticket.worker_agent_id,
+                names.GEN_AI_AGENT_NAME: ticket.agent_id,
                 names.PROMPT_ID: self._prompt.id,
             },
         ) as span:
@@ -320,13 +320,13 @@ class Queen:
 
     def _starting(self, ticket: EscalationTicket) -> bool:
         """Return whether the worker has restarted since the ticket and is in its start grace."""
-        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
         return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLE_SECONDS
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
-        return self._desk.summary((ticket.worker_agent_id, ticket.worker_session_id))
+        return self._desk.summary((ticket.agent_id, ticket.session_id))
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
@@ -411,7 +411,9 @@ class Queen:
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
         """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
-        waiting = [one for id_ in ticket_ids if (one := self._tickets.get(id_)) is not None]
+        waiting = [
+            waiting_ticket for id_ in ticket_ids if (waiting_ticket := self._tickets.get(id_)) is not None
+        ]
         late = [
             ticket
             for ticket in waiting

@@ -145,9 +145,9 @@ class WorkerActions:
             raise ToolError("message: must not be blank")
         done = await _attempt(
             self._interventions.nudge(
-                ticket.worker_agent_id,
+                ticket.agent_id,
                 message,
-                session_id=ticket.worker_session_id,
+                session_id=ticket.session_id,
                 incarnation_id=ticket.incarnation_id,
                 by=describe_requester(_BY, ordered_by),
                 person=False,
@@ -190,9 +190,9 @@ class WorkerActions:
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
         done = await _attempt(
             self._interventions.terminate(
-                ticket.worker_agent_id,
+                ticket.agent_id,
                 reason,
-                session_id=ticket.worker_session_id,
+                session_id=ticket.session_id,
                 incarnation_id=ticket.incarnation_id,
                 by=by,
                 person=False,
@@ -206,7 +206,7 @@ class WorkerActions:
 
     def _worker(self, ticket: EscalationTicket) -> WorkerHealth:
         """Return the worker that a ticket is about, if it is still the same incarnation."""
-        worker = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        worker = self._monitor.get(ticket.agent_id, ticket.session_id)
         if worker is None:
             raise ToolError("the worker of this ticket is not known any more")
         if worker.vitals.incarnation_id != ticket.incarnation_id:

@@ -62,7 +62,7 @@ def _judge(turn: Sequence[Message]) -> ModelReply:
     draft = policy.draft_ticket(summary)
     if draft is None:
         return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
-    return _call(turn, EMIT, {"ticket_json": draft.model_dump_json(exclude_none=True)})
+    return _call(turn, EMIT, {"ticket_json": draft.model_dump(mode="json", exclude_none=True)})
 
 
 def _queen(turn: Sequence[Message]) -> ModelReply:

@@ -253,20 +253,20 @@ class StackJudge:
         by_key = {sighting.key: sighting for sighting in sightings}
         absent, missing = [], {}
         for ticket in live:
-            sighting = by_key.get((ticket.worker_agent_id, ticket.worker_session_id))
-            if sighting is None and ticket.worker_session_id not in self._gone:
+            sighting = by_key.get((ticket.agent_id, ticket.session_id))
+            if sighting is None and ticket.session_id not in self._gone:
                 absent.append(ticket)
                 continue
             if sighting is None or self._reasons(sighting, now):
                 continue
             if sighting.doubtful:
                 missing[ticket.ticket_id] = DOUBTFUL
-            elif sighting.down and ticket.worker_session_id not in self._gone:
+            elif sighting.down and ticket.session_id not in self._gone:
                 missing[ticket.ticket_id] = DOWN_LATELY
-        targets = {ticket.worker_session_id for ticket in absent}
+        targets = {ticket.session_id for ticket in absent}
         answer = await query_targets(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
         for ticket in absent:
-            if why := explain_stale(ticket.worker_agent_id, ticket.worker_session_id, answer):
+            if why := explain_stale(ticket.agent_id, ticket.session_id, answer):
                 missing[ticket.ticket_id] = why
         return missing
 
@@ -309,7 +309,7 @@ class StackJudge:
         """Update the tickets from before, except those ``missing``; return the closed ones."""
         before = [ticket for ticket in await self._live() if ticket.ticket_id not in missing]
         for ticket in before:
-            agent, target = ticket.worker_agent_id, ticket.worker_session_id
+            agent, target = ticket.agent_id, ticket.session_id
             health = self.monitor.get(agent, target) or ended_health(agent, target, self._settings, now)
             await self.tickets.observe(health)
         await self.tickets.settle(self.clock(), exclude=missing)
@@ -371,7 +371,7 @@ def is_undecided(ticket: EscalationTicket) -> bool:
 
 def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
     """End the start grace of workers with a ticket: they only seem new after a gap in Prometheus."""
-    known = {(ticket.worker_agent_id, ticket.worker_session_id) for ticket in tickets}
+    known = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
     for sighting in sightings:
         if sighting.key in known:
             sighting.in_grace = False

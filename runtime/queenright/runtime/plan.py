@@ -1,5 +1,5 @@
 """
-Plans an execution: which edges are taken, which nodes are in progress, and which may start.
+Plan of an execution: which edges are taken, which nodes are in progress, and which may start.
 
 No I/O. ``run`` and ``memory`` are updated in place.
 """

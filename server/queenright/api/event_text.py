@@ -78,7 +78,7 @@ def _describe_ticket_event(
         case "worker_escalation_ticket":
             ticket = data["ticket"]
             kind = str(ticket["kind"]).replace("_", " ")
-            what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {kind}"
+            what = f"{ticket['severity']} ticket on {agent}, {kind}"
             return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
             # The analysis of an intervention has a line of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from pydantic import Field
@@ -25,3 +26,8 @@ class Event(Wire):
     trace_id: str
     span_id: str
     data: dict[str, Any] = Field(description="Its keys by type are in `docs/events.md`.")
+
+    @property
+    def at(self) -> float:
+        """``time`` in seconds since the epoch."""
+        return datetime.fromisoformat(self.time).timestamp()

@@ -109,11 +109,9 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "uptime_seconds": 600.0,
     "version": "0.4.0",
     "waiting": "",
-    "worker_agent_id": "researcher",
     "worker_excerpt": "I will search once more.",
     "worker_graph_id": "research",
     "worker_node_id": "search",
-    "worker_session_id": "session-1",
     "worker_span_id": "00f067aa0ba902b7",
     "worker_trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 }

@@ -129,11 +129,11 @@ class GraphRow(Wire):
 
     graph_id: str
     primary: bool
-    """It is the agent's own graph."""
+    """Whether it is the agent's own graph."""
     active: bool
-    """It receives user input."""
+    """Whether it receives user input."""
     of_service: bool
-    """It is the judge or the queen, which belong to the service and can only be read."""
+    """Whether it is the judge or the queen, which belong to the service and can only be read."""
     agent_id: str
     """The worker's name: an added agent is a worker of its own; empty: none."""
     description: str
@@ -343,7 +343,7 @@ class SessionRow(Wire):
     error: str
     """Error of its newest run; empty: none."""
     interrupted: bool
-    """It is `active`, but its process was killed; `resume_agent` resumes it."""
+    """Whether it is `active`, but its process was killed; `resume_agent` resumes it."""
 
 
 class SessionPage(Wire):

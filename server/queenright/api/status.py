@@ -87,7 +87,6 @@ class StatusBreaker(Wire):
     name: str
     state: BreakerState
     session_id: str
-    colour: str
     failures: int
     threshold: int
     reason: str
@@ -101,7 +100,6 @@ class StatusRecovery(Wire):
     task_id: str
     agent_id: str
     state: RecoveryState
-    colour: str
     exhausted: bool
     attempt: int
     from_start: bool
@@ -136,7 +134,7 @@ class FeedLine(Wire):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    kind: str = Field(description="The colour in which it is shown.")
+    kind: str = Field(description="What it is about: a health state, `ticket`, `queen`, `page`, ...")
     text: str
     id: str = Field(description="The event's id.")
     ticket: str = Field(description="The id of its ticket; empty: none.")

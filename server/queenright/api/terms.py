@@ -9,8 +9,8 @@ from queenright.api.wire import KnownValues
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
 """Health of a session that runs."""
-LadderInputs = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
-"""What a session counts as: its health, or that it has ended; failing while an operator has to settle it."""
+ListedState = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
+"""State of a session in the list of agents: its health, or `ended`; `failing` while an operator must act."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """What a session that runs does now."""
 ActivityKind = Annotated[str, KnownValues("", "working", "waiting", "queued", "paused", "held", "idle")]

@@ -14,7 +14,7 @@ from queenright.api.terms import (
     TicketStatus,
     Triage,
 )
-from queenright.api.wire import Deprecated, Wire
+from queenright.api.wire import Wire
 
 
 class ReceiverDelivery(Wire):
@@ -39,10 +39,8 @@ class Ticket(Wire):
     """An escalation about one worker and one cause. Times in seconds since the epoch."""
 
     ticket_id: str
-    agent_id: str = Field(default="", description="The worker's name.")
-    session_id: str = Field(default="", description="The worker's session.")
-    worker_agent_id: Deprecated[str] = Field(description="The same as `agent_id`.")
-    worker_session_id: Deprecated[str] = Field(description="The same as `session_id`.")
+    agent_id: str = Field(description="The worker's name.")
+    session_id: str = Field(description="The worker's session.")
     worker_node_id: str
     worker_graph_id: str
     incarnation_id: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -61,12 +61,6 @@ class Wire(BaseModel):
 
 class RelativeToNow:
     """Marks a field whose value changes with the clock alone."""
-
-
-T = TypeVar("T")
-
-Deprecated = Annotated[T, Field(json_schema_extra={"deprecated": True})]
-"""A field that clients should stop reading; its description, or a field next to it, names the replacement."""
 
 
 @cache

@@ -37,7 +37,7 @@ def complete_agents(context: typer.Context, incomplete: str) -> list[tuple[str, 
 def complete_tickets(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return open tickets, with severity and worker."""
     rows = (
-        (row.get("ticket_id"), f"{row.get('severity')} {row.get('worker_agent_id')}")
+        (row.get("ticket_id"), f"{row.get('severity')} {row.get('agent_id')}")
         for row in _request(context, "tickets")
         if row.get("status") not in _CLOSED
     )

@@ -109,7 +109,7 @@ def find_ticket(service: Queenright, given: str) -> Ticket:
             "`queenright tickets --all` lists them"
         )
     if len(matches) > 1:
-        shown = [f"{match.ticket_id} ({match.worker_agent_id})" for match in matches]
+        shown = [f"{match.ticket_id} ({match.agent_id})" for match in matches]
         raise UnresolvedIdError(
             f"{len(matches)} tickets begin with {given!r}: {_some(shown)}; give more of the id"
         )

@@ -99,13 +99,12 @@ class LiteLLMModel:
 
     provider = "litellm"
 
-    def __init__(self, name: str, *, timeout: float = 60) -> None:
+    def __init__(self, name: str) -> None:
         # Otherwise importing litellm downloads a price list.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
         self.name = name
-        self._timeout = timeout
         self._litellm = litellm
 
     def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
@@ -115,7 +114,7 @@ class LiteLLMModel:
                 model=self.name,
                 messages=list(messages),
                 tools=_SCHEMAS,
-                timeout=self._timeout,
+                timeout=60,
                 # Otherwise litellm 1.106 needs the package `mcp` for calls with tools.
                 _skip_mcp_handler=True,
             )

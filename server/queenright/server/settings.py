@@ -293,9 +293,9 @@ def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
             changed[name] = tuple(
                 item if named and not (folder / item).exists() else folder / item for item in value
             )
-    made = block.model_copy(update=changed)
-    made.__pydantic_fields_set__ = set(block.model_fields_set)
-    return made
+    resolved = block.model_copy(update=changed)
+    resolved.__pydantic_fields_set__ = set(block.model_fields_set)
+    return resolved
 
 
 def _read(path: Path, file: Path) -> dict[Any, Any]:

@@ -242,7 +242,7 @@ async def up(
     Args:
         settings: All settings; Alertmanager's address is set here.
         options: What to start.
-        say: Is called with each line of progress.
+        say: Called with each line of progress.
         find: Returns the path of a program, or None if there is none.
 
     Raises:

@@ -12,8 +12,10 @@ from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
-from textual.events import Event, Key
+from textual.events import Event as TextualEvent
+from textual.events import Key
 
+from queenright.api.events import Event
 from queenright.api.slots import AgentSlot
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
@@ -23,7 +25,6 @@ from queenright.tui.conversation import background_notice
 from queenright.tui.fleet_state import LISTS
 from queenright.tui.formatting import clip
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.models import FleetEvent
 from queenright.tui.notices import NOTICE_SECONDS
 from queenright.tui.screens.base import (
     AppScreen,
@@ -92,7 +93,7 @@ class QueenrightApp(App[None]):
         """Time of the newest key, on the clock of messages."""
         self._last_event: str | None = None
         self._following = False
-        self._run_events: asyncio.Queue[FleetEvent] = asyncio.Queue()
+        self._run_events: asyncio.Queue[Event] = asyncio.Queue()
         """Input requests and results of runs of loaded agents."""
 
     async def on_mount(self) -> None:
@@ -138,7 +139,7 @@ class QueenrightApp(App[None]):
         """Report an unexpected error on a screen."""
         self.report_error(message.error)
 
-    async def on_event(self, event: Event) -> None:
+    async def on_event(self, event: TextualEvent) -> None:
         """Keep a burst of keys from answering a dialog that one of them opened."""
         if isinstance(event, Key) and not event.is_forwarded:
             before, self._key_at = self._key_at, event.time
@@ -190,7 +191,7 @@ class QueenrightApp(App[None]):
             # The next poll may follow again.
             self._following = False
 
-    def handle_event(self, event: FleetEvent) -> None:
+    def handle_event(self, event: Event) -> None:
         """Handle one event of the fleet."""
         self._last_event = event.id or self._last_event
         if not self.app_state.fleet.handle_event(event):
@@ -198,7 +199,7 @@ class QueenrightApp(App[None]):
         if event.type == "worker_escalation_ticket":
             ticket = event.data["ticket"]
             self.app_state.set_status(
-                str(ticket["severity"]), f"judge: {ticket['severity']} ticket on {ticket['worker_agent_id']}"
+                str(ticket["severity"]), f"judge: {ticket['severity']} ticket on {event.agent_id}"
             )
         number = add_notice_for(event, self.app_state.notices)
         if number is not None:
@@ -218,7 +219,7 @@ class QueenrightApp(App[None]):
             except QueenrightError as error:
                 self._handle_request_error(error)
 
-    async def _notify_of(self, event: FleetEvent) -> None:
+    async def _notify_of(self, event: Event) -> None:
         state = self.app_state
         async with self._refreshing:
             if "loaded" in state.fleet.stale:
@@ -227,7 +228,7 @@ class QueenrightApp(App[None]):
             if event.graph_id in agent.graphs and await state.run_ownership.is_run_of(event, agent.agent_id):
                 self._show_run_notice(event, agent)
 
-    def _show_run_notice(self, event: FleetEvent, agent: AgentSlot) -> None:
+    def _show_run_notice(self, event: Event, agent: AgentSlot) -> None:
         """Show the notice of a graph, unless its talk is on the screen."""
         front, active_graph = self.front, agent.active_graph_id
         is_on_screen = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from queenright.api.events import Event
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.models import FleetEvent
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 
@@ -56,7 +56,7 @@ class AppState:
         return self._status if self.clock() < self._until else ("", "")
 
 
-def add_notice_for(event: FleetEvent, notices: NoticeList) -> int | None:
+def add_notice_for(event: Event, notices: NoticeList) -> int | None:
     """Add the notice for an event; return its number, None if the event needs none."""
     if event.type != "queen_intervention_requested":
         return None

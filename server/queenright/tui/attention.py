@@ -1,4 +1,4 @@
-"""What needs a person, and how it can be answered."""
+"""Items that need a person, and the possible answers."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from queenright.api.events import Event
 from queenright.tui.formatting import strip_control
-from queenright.tui.models import ChatEntry, FleetEvent, Transcript
+from queenright.tui.models import ChatEntry, Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class Conversation:
         self._is_streaming = bool(unfinished)
         self._loaded_until = transcript.until
 
-    def handle_event(self, event: FleetEvent) -> None:
+    def handle_event(self, event: Event) -> None:
         """Handle an event of this agent; events of background graphs are ignored."""
         if event.graph_id and self.active_graph and event.graph_id != self.active_graph:
             return
         match event.type:
             case "client_output_delta":
-                if event.time > self._loaded_until:
+                if event.at > self._loaded_until:
                     self._append_text(event)
             case "client_input_requested":
                 self._add_question(event)
@@ -89,27 +90,27 @@ class Conversation:
                 error = strip_control(
                     event.data.get("error") or event.data.get("error_type") or "no reason given"
                 )
-                self.add_note(f"the run failed: {error}", event.time)
+                self.add_note(f"the run failed: {error}", event.at)
             case "execution_completed":
-                self.add_note("the run completed", event.time)
+                self.add_note("the run completed", event.at)
             case "execution_paused":
-                self.add_note("the run was paused", event.time)
+                self.add_note("the run was paused", event.at)
 
-    def _add_question(self, event: FleetEvent) -> None:
+    def _add_question(self, event: Event) -> None:
         question = strip_control(event.data.get("question") or "").strip()
         last = [entry for entry in self.entries if entry.by][-1:]
         if question and not (last and not last[0].is_own and question in strip_control(last[0].text)):
-            self._add(ChatEntry(by=event.node_id, text=question, at=event.time, is_own=False))
+            self._add(ChatEntry(by=event.node_id, text=question, at=event.at, is_own=False))
         self._is_streaming = False
 
-    def _append_text(self, event: FleetEvent) -> None:
+    def _append_text(self, event: Event) -> None:
         text = strip_control(event.data.get("text") or "")
         if not text:
             return
         if self._is_streaming and self.entries[-1].by == event.node_id:
             self.entries[-1] = replace(self.entries[-1], text=self.entries[-1].text + text)
             return
-        self._add(ChatEntry(by=event.node_id, text=text, at=event.time, is_own=False))
+        self._add(ChatEntry(by=event.node_id, text=text, at=event.at, is_own=False))
         self._is_streaming = True
 
     def _add(self, entry: ChatEntry) -> None:
@@ -117,7 +118,7 @@ class Conversation:
         self._is_streaming = False
 
 
-def background_notice(event: FleetEvent, *, agent_id: str, is_active: bool) -> BackgroundNotice | None:
+def background_notice(event: Event, *, agent_id: str, is_active: bool) -> BackgroundNotice | None:
     """
     Return the notice for an event of a graph that is not on the screen; None if it needs none.
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.api.event_text import describe_event, has_feed_line
+from queenright.api.events import Event
 from queenright.tui.formatting import clip, clock_time
-from queenright.tui.models import FleetEvent
 
 _MAX_LENGTH: Final = 300
 """Maximum length of a line."""
@@ -66,11 +66,11 @@ WORK_TYPES: Final = (
 """Event types that are a worker's activity."""
 
 
-def feed_line(event: FleetEvent) -> EventLine | None:
+def feed_line(event: Event) -> EventLine | None:
     """Return an event as a line of the feed; None if it has no line there."""
     if event.type not in FEED_TYPES or not has_feed_line(event.type, event.data):
         return None
     kind, text = describe_event(event.type, event.agent_id, event.data)
     if event.type == "worker_escalation_ticket" and kind == "ticket":
         kind = str(event.data["ticket"]["severity"])
-    return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))
+    return EventLine(clock_time(event.at), kind, clip(text, _MAX_LENGTH))

@@ -9,10 +9,11 @@ from typing import Final
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
+from queenright.api.events import Event
 from queenright.api.slots import AgentSlot
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
-from queenright.tui.models import FleetEvent, is_open, worker_key
+from queenright.tui.models import is_open, worker_key
 from queenright.tui.worker_filter import WorkerFilter
 
 WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
@@ -123,7 +124,7 @@ class FleetState:
         self.feed.extendleft(list(reversed(new.values()))[:room])
         self._known |= dict.fromkeys(new)
 
-    def handle_event(self, event: FleetEvent) -> bool:
+    def handle_event(self, event: Event) -> bool:
         """Apply an event; return whether it is new. Duplicates change nothing."""
         if event.id:
             if event.id in self._known:
@@ -205,20 +206,20 @@ class FleetState:
         """Return a circuit breaker, or None."""
         return next((breaker for breaker in self.breakers if breaker.name == name), None)
 
-    def _count_activity(self, event: FleetEvent) -> None:
+    def _count_activity(self, event: Event) -> None:
         counts = self._activity.setdefault(event.agent_id, deque(maxlen=_MAX_BUCKETS))
-        number = int(event.time // BUCKET_SECONDS)
+        number = int(event.at // BUCKET_SECONDS)
         if counts and counts[-1][0] == number:
             counts[-1] = (number, counts[-1][1] + 1)
         elif not counts or counts[-1][0] < number:
             counts.append((number, 1))
 
-    def _change_state(self, event: FleetEvent) -> None:
+    def _change_state(self, event: Event) -> None:
         for index, worker in enumerate(self.workers):
             if (worker.agent_id, worker.session_id) == (event.agent_id, event.session_id):
                 changes = {
                     "state": str(event.data["to"]),
-                    "state_since": event.time,
+                    "state_since": event.at,
                     "reason": str(event.data.get("reason") or ""),
                 }
                 self.workers[index] = worker.model_copy(update=changes)

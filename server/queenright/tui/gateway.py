@@ -8,18 +8,13 @@ from http import HTTPStatus
 from typing import Final
 
 from queenright import api
+from queenright.api.events import Event
 from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
 from queenright.tui.formatting import clock_time
-from queenright.tui.models import (
-    ChatEntry,
-    FleetEvent,
-    Graph,
-    Row,
-    Transcript,
-)
+from queenright.tui.models import ChatEntry, Graph, Row, Transcript
 from queenright.tui.transcript import build_transcript
 
 _TICKETS: Final = 200
@@ -95,15 +90,15 @@ class ServiceGateway:
 
     def fleet_events(
         self, on_notice: Callable[[Notice], None], last_event_id: str | None
-    ) -> AsyncIterator[FleetEvent]:
+    ) -> AsyncIterator[Event]:
         """Yield events of the fleet; reconnects after breaks and reports them to ``on_notice``."""
         return self._events((*FEED_TYPES, *WORK_TYPES), None, on_notice, last_event_id)
 
-    def worker_events(self, agent_id: str) -> AsyncIterator[FleetEvent]:
+    def worker_events(self, agent_id: str) -> AsyncIterator[Event]:
         """Yield all events of one worker from now on."""
         return self._events("all", agent_id)
 
-    def conversation_events(self, on_notice: Callable[[Notice], None]) -> AsyncIterator[FleetEvent]:
+    def conversation_events(self, on_notice: Callable[[Notice], None]) -> AsyncIterator[Event]:
         """Yield messages, input requests and run results of loaded agents."""
         return self._events(_CONVERSATION_TYPES, None, on_notice)
 
@@ -113,13 +108,13 @@ class ServiceGateway:
         agent_id: str | None,
         on_notice: Callable[[Notice], None] = lambda notice: None,
         last_event_id: str | None = None,
-    ) -> AsyncIterator[FleetEvent]:
+    ) -> AsyncIterator[Event]:
         stream = self._client.events.stream(
             types=types, agent=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
         )
         async with aclosing(stream):
             async for event in stream:
-                yield FleetEvent.of(event.model_dump())
+                yield event
 
     # -- actions --------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """
-What the screens show beyond the models of the API: graphs with their state, conversations, events.
+Models of the screens, in addition to those of the API: graphs with their state, and conversations.
 
 Times are in seconds since the epoch.
 """
@@ -7,9 +7,8 @@ Times are in seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 from queenright.api.agents import AgentRow
 from queenright.api.tickets import Ticket
@@ -73,34 +72,3 @@ class Transcript:
     entries: tuple[ChatEntry, ...] = ()
     until: float = 0.0
     """Time of the last message."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetEvent:
-    """One event; ``docs/events.md`` lists the keys of ``data`` by type."""
-
-    type: str
-    time: float
-    agent_id: str = ""
-    session_id: str = ""
-    graph_id: str = ""
-    node_id: str = ""
-    execution_id: str = ""
-    id: str = ""
-    data: Row = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """Return the event for a row of the event stream, where ``time`` is ISO 8601."""
-        time = row["time"]
-        return cls(
-            type=str(row["type"]),
-            time=time if isinstance(time, int | float) else datetime.fromisoformat(time).timestamp(),
-            agent_id=row.get("agent_id") or "",
-            session_id=row.get("session_id") or "",
-            graph_id=row.get("graph_id") or "",
-            node_id=row.get("node_id") or "",
-            execution_id=row.get("execution_id") or "",
-            id=row.get("id") or "",
-            data=row.get("data") or {},
-        )

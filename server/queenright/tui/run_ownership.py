@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from queenright.tui.models import FleetEvent
+from queenright.api.events import Event
 
 _CACHE_SIZE: Final = 2_000
 
@@ -22,7 +22,7 @@ class RunOwnership:
         self._has_run = has_run
         self._known: dict[tuple[str, str], bool] = {}
 
-    async def is_run_of(self, event: FleetEvent, agent_id: str) -> bool:
+    async def is_run_of(self, event: Event, agent_id: str) -> bool:
         """
         Return whether an event is from a run of this agent, in any of its graphs.
 

@@ -1,4 +1,4 @@
-"""Which workers of the fleet are listed."""
+"""Filter of the list of workers."""
 
 from __future__ import annotations
 

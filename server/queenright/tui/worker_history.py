@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from queenright.api.agents import AgentRow, HistoryRow
-from queenright.tui.models import FleetEvent, Row
+from queenright.api.events import Event
+from queenright.tui.models import Row
 
 _NUMBERS: Final = 200
 _GOOD: Final = "ACCEPT"
@@ -43,12 +44,12 @@ class WorkerHistory:
         if not self.states:
             self.states.append((worker.state_since, worker.state))
 
-    def handle_event(self, event: FleetEvent) -> bool:
+    def handle_event(self, event: Event) -> bool:
         """Add an event; return whether it is from this worker."""
         if event.agent_id != self.agent_id:
             return False
         if event.type == "health_state_changed":
-            self.states.append((event.time, str(event.data["to"])))
+            self.states.append((event.at, str(event.data["to"])))
         elif event.type == "step_completed":
             last = self.bad_steps[-1] if self.bad_steps else 0
             self.bad_steps.append(_next_bad(last, str(event.data.get("verdict") or ""), event.data))

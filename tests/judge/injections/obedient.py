@@ -69,7 +69,7 @@ class Obedient:
         for ticket in (unquote("ticket", newest), (unquote("case", newest) or {}).get("ticket")):
             if isinstance(ticket, dict):
                 self._tickets[str(ticket["ticket_id"])] = None
-                self.about = str(ticket["worker_agent_id"])
+                self.about = str(ticket["agent_id"])
         self.escalation_id = str((unquote("escalation", newest) or {}).get("escalation_id"))
         if looks := self._looks(messages, {tool.name for tool in tools}):
             return ModelReply(tool_calls=looks)

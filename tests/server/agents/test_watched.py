@@ -24,7 +24,7 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
         [ticket] = home.service.tickets.open_tickets()
 
         nudged = await home.ask("POST", "/api/agents/looper/nudge", json={"message": "Stop."}, status=202)
-        session = ticket.worker_session_id
+        session = ticket.session_id
         health = await home.ask("GET", "/api/agents/looper/health")
         ended = await home.ask(
             "POST", "/api/agents/looper/terminate", json={"reason": "it goes in circles"}, status=202
@@ -32,7 +32,7 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
         await home.service.agents.get("looper").runtime.wait(run)
         row = await home.ask("GET", f"/api/agents/looper/executions/{run}")
 
-        assert (ticket.worker_agent_id, ticket.kind) == ("looper", "doom_loop")
+        assert (ticket.agent_id, ticket.kind) == ("looper", "doom_loop")
         assert health["state"] in ("degraded", "stuck")
         assert nudged["outcome"] == "done"
         assert ended["outcome"] in ("started", "done")

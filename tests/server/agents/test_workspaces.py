@@ -111,7 +111,7 @@ async def queen_chat(
             home,
             model,
             ticket.ticket_id,
-            ticket.worker_session_id,
+            ticket.session_id,
             started["execution_id"],
             tokens,
             result,

@@ -49,7 +49,7 @@ def looping(first: int, start: float, **fields: Any) -> list[dict[str, Any]]:
 
 
 def open_tickets(running: Running) -> set[tuple[str, str]]:
-    return {(one.worker_agent_id, one.worker_session_id) for one in running.service.tickets.open_tickets()}
+    return {(one.agent_id, one.session_id) for one in running.service.tickets.open_tickets()}
 
 
 def settings(folder: Path) -> Settings:

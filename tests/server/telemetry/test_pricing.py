@@ -19,7 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.pricing import Price, Tokens, price_call, read_prices
+from queenright.server.telemetry.pricing import Price, TokenCounts, price_call, read_prices
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
 from tests.server.otlp.framework_spans import NOW, decode
 from tests.server.telemetry.replay import split, take
@@ -47,18 +47,18 @@ def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "tokens", "cost"),
     [
-        ("m", Tokens(1_000, 100), "0.0045"),
-        ("m", Tokens(1_000, 100, cache_read=500), "0.00315"),
-        ("m", Tokens(1_000, 100, cache_write=500), None),  # no price for what is written to the cache
-        ("m", Tokens(100, 0, cache_read=500), None),  # cached tokens are not among those of the input
-        ("m", Tokens(0, 0), None),
-        ("tiered", Tokens(200_000, 0), "200000"),
-        ("tiered", Tokens(200_001, 0), None),
-        ("someone/m", Tokens(1_000, 100), None),  # another provider has another price
-        ("", Tokens(1_000, 100), None),
+        ("m", TokenCounts(1_000, 100), "0.0045"),
+        ("m", TokenCounts(1_000, 100, cache_read=500), "0.00315"),
+        ("m", TokenCounts(1_000, 100, cache_write=500), None),  # no price for what is written to the cache
+        ("m", TokenCounts(100, 0, cache_read=500), None),  # cached tokens are not among those of the input
+        ("m", TokenCounts(0, 0), None),
+        ("tiered", TokenCounts(200_000, 0), "200000"),
+        ("tiered", TokenCounts(200_001, 0), None),
+        ("someone/m", TokenCounts(1_000, 100), None),  # another provider has another price
+        ("", TokenCounts(1_000, 100), None),
     ],
 )
-def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: Tokens, cost: str | None) -> None:
+def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: TokenCounts, cost: str | None) -> None:
     """B106: unpriced tokens are never zero money."""
     assert price_call(model, tokens, PRICES) == (None if cost is None else Decimal(cost))
 

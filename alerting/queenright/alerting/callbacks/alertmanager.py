@@ -31,7 +31,7 @@ class NotifiedAlert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ReceiverNotification:
     """One notification: a group of alerts sent to one receiver."""
 
     receiver: str
@@ -71,7 +71,7 @@ def dedup_key(group_key: str) -> str:
     return hashlib.sha256(group_key.encode()).hexdigest()
 
 
-def parse_notification(body: bytes) -> Message:
+def parse_notification(body: bytes) -> ReceiverNotification:
     """
     Parse the body that Alertmanager posts after notifying a receiver.
 
@@ -82,7 +82,7 @@ def parse_notification(body: bytes) -> Message:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
         raise InvalidWebhookError(describe_faults(error.errors(include_input=False), limit=1)) from None
-    return Message(
+    return ReceiverNotification(
         receiver=display_name(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(

@@ -55,7 +55,6 @@ class BreakerStore:
         settings: CircuitBreakerSettings,
         clock: Clock,
         monotonic: Clock = time.monotonic,
-        ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -65,7 +64,6 @@ class BreakerStore:
         self.dropped = 0
         """Changes that were never written, because too many waited for the database."""
         self._store = store
-        self._ids = ids
         self._publish = publish
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -161,7 +159,7 @@ class BreakerStore:
     def _event(self, change: BreakerChange) -> AgentEvent:
         status = change.status
         return AgentEvent(
-            id=self._ids(),
+            id=new_id(),
             type=EventType.CIRCUIT_BREAKER_STATE_CHANGED,
             time=change.at,
             agent_id=status.agent_id,

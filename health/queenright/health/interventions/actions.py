@@ -15,7 +15,7 @@ from typing import Any, Final
 from queenright.health.interventions import messages
 from queenright.health.interventions.control import Delivery, Stopped, WorkerControl, WorkerUnreachableError
 from queenright.health.interventions.ladder import Ladder, Level
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
 from queenright.health.interventions.record import Escalation, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
@@ -55,7 +55,7 @@ class Actions:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: InterventionLedger,
         *,
         monitor: HealthMonitor,
         controls: Iterable[WorkerControl],

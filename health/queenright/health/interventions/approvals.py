@@ -113,10 +113,10 @@ class Approvals:
             rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
             return [(row, find_intervention(conn, row.intervention_id)) for row in rows]
 
-        for approval, begun in await self._store.read(read):
+        for approval, termination in await self._store.read(read):
             self._open[approval.approval_id] = approval
-            if begun is not None:
-                await self._record_outcome(approval, begun.outcome, begun.detail)
+            if termination is not None:
+                await self._record_outcome(approval, termination.outcome, termination.detail)
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
@@ -168,17 +168,17 @@ class Approvals:
 
         def ask(conn: Connection) -> list[Approval]:
             latest = record.latest_about(conn, approval.agent_id, approval.session_id)
-            written = [approval]
+            requests = [approval]
             if latest is not None and latest.target == approval.target:
                 if (objection := self._refusal(latest, now)) is not None:
                     raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
             elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
-                written.insert(
+                requests.insert(
                     0,
                     _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
                 )
-            return written
+            return requests
 
         await self._commit(ask)
         return approval
@@ -337,9 +337,11 @@ class Approvals:
     async def _resume(self, approval: Approval) -> None:
         """Carry out an earlier approval unless it has started. Runs in the background."""
         try:
-            begun = await self._store.read(lambda conn: find_intervention(conn, approval.intervention_id))
-            if begun is not None:
-                await self._record_outcome(approval, begun.outcome, begun.detail)
+            termination = await self._store.read(
+                lambda conn: find_intervention(conn, approval.intervention_id)
+            )
+            if termination is not None:
+                await self._record_outcome(approval, termination.outcome, termination.detail)
             else:
                 await self._carry_out(approval)
         except (ActionRefusedError, ApprovalClosedError) as error:
@@ -403,19 +405,19 @@ class Approvals:
             events: list[AgentEvent] = []
 
             def transaction(conn: Connection) -> list[Approval]:
-                written = work(conn)
-                for item in written:
+                requests = work(conn)
+                for item in requests:
                     record.write_approval(conn, item)
                     self.on_change(conn, item)
-                events[:] = [event for item in written if (event := self._event(item)) is not None]
+                events[:] = [event for item in requests if (event := self._event(item)) is not None]
                 append_events(conn, events)
-                return written
+                return requests
 
-            written = await self._store.transact(transaction)
-            for item in written:
+            requests = await self._store.transact(transaction)
+            for item in requests:
                 self._remember(item)
             self._publish(*events)
-            return written
+            return requests
 
         # Cancelling the caller must not keep committed events from being published.
         return await asyncio.shield(self._start(commit()))

@@ -19,7 +19,7 @@ from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, TerminationLadders
 from queenright.health.interventions.control import Stopped
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.limits import refusal_reason
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
@@ -67,7 +67,7 @@ class Climber:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: InterventionLedger,
         actions: Actions,
         *,
         settings: HealthSettings,
@@ -303,8 +303,8 @@ class Climber:
 
     async def _terminate(self, ladder: Ladder, worker: WorkerHealth) -> None:
         """Terminate a worker, and schedule its recovery once it has certainly stopped."""
-        begun = self._ledger.uncertain.get(ladder.target.key)
-        resumed = begun if begun is not None and begun.target == ladder.target else None
+        uncertain = self._ledger.uncertain.get(ladder.target.key)
+        resumed = uncertain if uncertain is not None and uncertain.target == ladder.target else None
         terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
         done = await self._actions.terminate(
             self._actions.permit(ActionKind.TERMINATE, ladder.target),
@@ -450,7 +450,7 @@ class Climber:
                 question = self._ledger.pending.get(ladder.escalation_id)
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
-                moved = {
+                shifted_times = {
                     # Compared with the worker's last checkpoint and progress, which are shifted too.
                     "trouble_since": min(now, ladder.trouble_since + seconds),
                     "progress_before": (
@@ -460,7 +460,7 @@ class Climber:
                     "until": None if ladder.until is None else ladder.until + seconds,
                 }
                 await self._ledger.write(
-                    key, ladder=ladder.model_copy(update=moved), now=now, escalation=question
+                    key, ladder=ladder.model_copy(update=shifted_times), now=now, escalation=question
                 )
         for worker in list(self._monitor.workers()):
             if worker.key in self._ledger.ladders or worker.state.rank >= HealthState.STUCK.rank:

@@ -26,7 +26,7 @@ _MAX_TERMINATIONS: Final = 1000
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
 
-class Ledger:
+class InterventionLedger:
     """All interventions and ladders of one store. Belongs to one event loop."""
 
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
@@ -113,14 +113,18 @@ class Ledger:
         names = {"agent_id": new[0], "session_id": new[1]}
         ladder, uncertain = self.ladders.get(old), self.uncertain.get(old)
         moved = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
-        pending = [one.model_copy(update=names) for one in self.pending.values() if one.target.key == old]
+        pending = [
+            escalation.model_copy(update=names)
+            for escalation in self.pending.values()
+            if escalation.target.key == old
+        ]
 
         def work(conn: Connection) -> None:
             record.rename_interventions(conn, old, new)
             record.write_ladder(conn, old, None, now)
             record.write_ladder(conn, new, moved, now)
-            for one in pending:
-                record.write_escalation(conn, one)
+            for escalation in pending:
+                record.write_escalation(conn, escalation)
 
         await self._store.transact(work)
         self.ladders.pop(old, None)
@@ -128,7 +132,7 @@ class Ledger:
             self.ladders[new] = moved
         if uncertain is not None:
             self.uncertain[new] = self.uncertain.pop(old).model_copy(update=names)
-        self.pending |= {one.escalation_id: one for one in pending}
+        self.pending |= {escalation.escalation_id: escalation for escalation in pending}
         if count := self._counts.pop(old, 0):
             self._counts[new] = self._counts.get(new, 0) + count
 

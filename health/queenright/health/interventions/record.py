@@ -99,7 +99,7 @@ class Escalation(WorkerRecord):
     more_time_seconds: float | None = None
 
 
-class Answer(BaseModel):
+class EscalationAnswer(BaseModel):
     """An orchestrator's decision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

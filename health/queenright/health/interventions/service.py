@@ -20,15 +20,15 @@ from queenright.health.interventions.climber import (
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
     MORE_TIME_SECONDS,
     OPTIONS,
-    Answer,
     Decision,
     Escalation,
+    EscalationAnswer,
     EscalationStatus,
     Intervention,
     Outcome,
@@ -55,7 +55,7 @@ _ANSWERS: Final = {
 }
 _MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
 
-Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
+Orchestrator = Callable[[Escalation], Awaitable[EscalationAnswer | None]]
 """Decides what to do about a worker. None: the decision comes later, by ``decide``."""
 
 
@@ -127,7 +127,7 @@ class InterventionService:
         self._clock = clock
         self._orchestrator = orchestrator
         self._seen_at: float | None = None
-        self.ledger = Ledger(store, publish=publish)
+        self.ledger = InterventionLedger(store, publish=publish)
         monitor.is_stopping = self.ledger.is_stopping
         self._actions = Actions(
             self.ledger,

@@ -41,7 +41,7 @@ class Changes:
         append_events(conn, self.events)
 
 
-class Ledger:
+class RecoveryLedger:
     """All recoveries of one store."""
 
     def __init__(

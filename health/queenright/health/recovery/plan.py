@@ -45,7 +45,7 @@ class Exhausted:
 
 def next_attempt(
     past: Sequence[Recovery],
-    begun: Sequence[float],
+    starts: Sequence[float],
     *,
     now: float,
     limits: Limits,
@@ -56,7 +56,7 @@ def next_attempt(
     Decide whether a task may be recovered again, and when.
 
     Args:
-        begun: When recoveries of the agent began, or will.
+        starts: When recoveries of the agent began, or will.
         dice: 0 to 1, spreads the backoff.
         reviewed: A person has reviewed the task: it may exceed its own limit, but not the hourly one.
     """
@@ -67,7 +67,7 @@ def next_attempt(
             f"it was recovered {times}, which is the limit for one task; look at why it fails, then: "
             f"queenright recover {shlex.quote(tries[0].task_id)} --reviewed"
         )
-    if hour_is_full(begun, now=now, limits=limits):
+    if hour_is_full(starts, now=now, limits=limits):
         return Exhausted(
             f"{limits.max_attempts_per_hour} recoveries of this agent began within the hour, which is the "
             "limit; check what they have in common, and ask again later: queenright recover TASK"
@@ -85,15 +85,15 @@ def backoff(tries: int, limits: Limits, dice: float) -> float:
     return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
 
 
-def hour_is_full(begun: Sequence[float], *, now: float, limits: Limits) -> bool:
+def hour_is_full(starts: Sequence[float], *, now: float, limits: Limits) -> bool:
     """Return whether the hourly limit is reached."""
-    return free_at(begun, now=now, limits=limits) > now
+    return free_at(starts, now=now, limits=limits) > now
 
 
-def free_at(begun: Sequence[float], *, now: float, limits: Limits) -> float:
+def free_at(starts: Sequence[float], *, now: float, limits: Limits) -> float:
     """Return when the hourly limit allows the next recovery; ``now`` if at once."""
     # Times in the future count: the clock was set back.
-    counted = sorted(at for at in begun if at > now - HOUR)
+    counted = sorted(at for at in starts if at > now - HOUR)
     excess = len(counted) - limits.max_attempts_per_hour
     return now if excess < 0 else counted[excess] + HOUR
 

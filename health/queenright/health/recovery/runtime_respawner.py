@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from queenright.health.interventions.target import Target
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
@@ -22,9 +22,8 @@ from queenright.runtime.workers import InvalidWorkerError, StoppedWorker
 class RuntimeRespawner:
     """The ``Respawner`` of one runtime. A recovered run keeps its session and has a new incarnation."""
 
-    def __init__(self, runtime: AgentRuntime, *, ids: Callable[[], str] = new_id) -> None:
+    def __init__(self, runtime: AgentRuntime) -> None:
         self._workers = runtime.workers
-        self._ids = ids
 
     def can_reach(self, target: Target) -> bool:
         """Return whether the worker is a graph of this runtime that has the session on disk."""
@@ -62,7 +61,7 @@ class RuntimeRespawner:
         worker = await self._find_stopped(target)
         checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
         try:
-            execution = await self._workers.respawn(worker, checkpoint_id, note, self._ids())
+            execution = await self._workers.respawn(worker, checkpoint_id, note, new_id())
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:
             raise RespawnRefusedError(str(error)) from error
         except InvalidWorkerError as refusal:

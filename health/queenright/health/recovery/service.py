@@ -24,7 +24,7 @@ from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import plan
 from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
-from queenright.health.recovery.ledger import Changes, Ledger
+from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
 from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
@@ -56,8 +56,8 @@ class TaskNotFoundError(QueenrightError):
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"no task {task_id[:100]!r} is known; a task has the name that its worker gives it, else that of "
-            "its session; list both: queenright list"
+            f"no task {task_id[:100]!r} is known; `queenright list` shows tasks, and for tasks "
+            "without a name their session"
         )
         self.task_id = task_id
 
@@ -88,7 +88,7 @@ class RecoveryService:
         held: Callable[[], str | None] = lambda: None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
+        self._ledger = RecoveryLedger(store, clock=clock, ids=ids, publish=publish)
         self._store = store
         self._settings = settings
         self._limits = settings.recovery
@@ -276,13 +276,13 @@ class RecoveryService:
         if not history:
             task_id = self._resolve_task_id(task_id, await self.target_of(task_id))
             history = await self._ledger.of_task(task_id)
-        begun = sum(each.started_at is not None for each in history)
+        attempts = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
         this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.start_times(agent))
         return RecoveryStatus(
             task_id=task_id,
-            attempts=begun,
-            attempts_left=max(0, self._limits.max_attempts_per_task - begun),
+            attempts=attempts,
+            attempts_left=max(0, self._limits.max_attempts_per_task - attempts),
             left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
             active=self._ledger.live.get(task_id),
             held=self._held(),
@@ -371,15 +371,15 @@ class RecoveryService:
             by_seconds: How far it jumped; negative if it was set back.
         """
         for task, recovery in self._ledger.live.items():
-            moved = {"not_before": recovery.not_before + by_seconds}
+            shifted_times = {"not_before": recovery.not_before + by_seconds}
             if recovery.watch_until is not None:
-                moved["watch_until"] = recovery.watch_until + by_seconds
+                shifted_times["watch_until"] = recovery.watch_until + by_seconds
             if by_seconds < 0:
                 # Anything that the worker does from now on must be later than these.
-                moved["created_at"] = recovery.created_at + by_seconds
+                shifted_times["created_at"] = recovery.created_at + by_seconds
                 if recovery.started_at is not None:
-                    moved["started_at"] = recovery.started_at + by_seconds
-            self._ledger.live[task] = recovery.model_copy(update=moved)
+                    shifted_times["started_at"] = recovery.started_at + by_seconds
+            self._ledger.live[task] = recovery.model_copy(update=shifted_times)
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
@@ -612,11 +612,11 @@ class RecoveryService:
             outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
             async with self._deciding:
                 # Read again: it may have begun. Nothing else ends a recovery that is starting.
-                begun = self._ledger.live[recovery.task_id]
+                current = self._ledger.live[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
                 failed = isinstance(outcome, NotStarted) and not outcome.final
-                counts = begun.started_at is not None or failed
-                await self._conclude(begun, outcome)
+                counts = current.started_at is not None or failed
+                await self._conclude(current, outcome)
         except StoreError as error:
             _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
             live = self._ledger.live.get(recovery.task_id)
@@ -655,7 +655,7 @@ class RecoveryService:
         now = self._clock()
         live = self._ledger.live[recovery.task_id]
         is_repeated = live.state is RecoveryState.STARTING
-        begun = recovery.model_copy(
+        starting = recovery.model_copy(
             update={
                 "state": RecoveryState.STARTING,
                 "started_at": live.started_at if is_repeated else now,
@@ -666,21 +666,21 @@ class RecoveryService:
             }
         )
         changes = Changes()
-        changes.set(begun)
+        changes.set(starting)
         data = {
-            "recovery_id": begun.recovery_id,
-            "task_id": begun.task_id,
-            "from_checkpoint": begun.from_checkpoint,
-            "attempt": begun.attempt,
-            "skipped": list(begun.skipped),
-            "by": begun.by,
-            "reviewed": begun.reviewed,
-            "may_start_over": begun.may_start_over,
+            "recovery_id": starting.recovery_id,
+            "task_id": starting.task_id,
+            "from_checkpoint": starting.from_checkpoint,
+            "attempt": starting.attempt,
+            "skipped": list(starting.skipped),
+            "by": starting.by,
+            "reviewed": starting.reviewed,
+            "may_start_over": starting.may_start_over,
         }
         if checkpoint is None:
-            data["reason"] = plan.start_over_reason(begun, skipped)
+            data["reason"] = plan.start_over_reason(starting, skipped)
         if not is_repeated or checkpoint is None:
-            changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
+            changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, starting.target, data))
         async with self._deciding:
             await self._ledger.commit(changes)
 

@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge import policy
 from queenright.judge.rules import RulesModel
-from queenright.judge.scenarios.recording_model import Answer, answered_severity, answered_triage
+from queenright.judge.scenarios.recording_model import RecordedCall, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, start, turn
 from queenright.judge.scenarios.stage import Stage
@@ -52,8 +52,8 @@ class Outcome:
     tickets: int
     judge_answer: str | None
     queen_answer: str | None
-    judge_answers: tuple[Answer, ...]
-    queen_answers: tuple[Answer, ...]
+    judge_answers: tuple[RecordedCall, ...]
+    queen_answers: tuple[RecordedCall, ...]
     faults: tuple[str, ...] = ()
     """What no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules."""
 
@@ -143,7 +143,7 @@ def _works(actor: Actor, after: float) -> Iterator[Happening]:
 
 
 def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:
-    own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
+    own = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
     decided = [t.triage_decision or "dismiss" for t in own if t.triage_decision or not t.live]
@@ -165,10 +165,10 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
 
 def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
     """Yield the faults that no model may cause."""
-    own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
+    own = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     for ticket in tickets:
-        if ticket.worker_agent_id != WORKER:
-            yield f"a ticket about {ticket.worker_agent_id}, which is healthy"
+        if ticket.agent_id != WORKER:
+            yield f"a ticket about {ticket.agent_id}, which is healthy"
     if any(policy.binding(finding.severity) for finding in stage.findings):
         floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
         if not any(ticket.severity.rank >= floor.rank for ticket in own):

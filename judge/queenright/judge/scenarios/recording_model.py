@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY
@@ -16,7 +16,7 @@ SILENT = "no answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RecordedCall:
     """One call of a model; ``question`` is the newest user message."""
 
     question: str
@@ -31,10 +31,9 @@ class Answer:
 class RecordingModel:
     """Records the calls of a model."""
 
-    def __init__(self, model: LLMProvider, monotonic: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, model: LLMProvider) -> None:
         self._model = model
-        self._monotonic = monotonic
-        self.answers: list[Answer] = []
+        self.answers: list[RecordedCall] = []
         """Oldest first."""
         self.in_flight = 0
         """Calls in progress."""
@@ -48,7 +47,7 @@ class RecordingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        began, reply, failed = self._monotonic(), ModelReply(), ""
+        began, reply, failed = time.perf_counter(), ModelReply(), ""
         self.in_flight += 1
         try:
             reply = await self._model.complete(messages, tools, on_text)
@@ -58,10 +57,10 @@ class RecordingModel:
         finally:
             self.in_flight -= 1
             self.answers.append(
-                Answer(
+                RecordedCall(
                     question=next((m.content for m in reversed(messages) if m.role == "user"), ""),
                     calls=tuple((call.name, call.arguments) for call in reply.tool_calls),
-                    seconds=self._monotonic() - began,
+                    seconds=time.perf_counter() - began,
                     tokens=reply.input_tokens + reply.output_tokens,
                     cost=reply.cost,
                     failed=failed,
@@ -70,15 +69,15 @@ class RecordingModel:
         return reply
 
 
-def questions(answers: Sequence[Answer]) -> list[list[Answer]]:
+def questions(answers: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
     """Group the answers by question, that is by decision, in order."""
-    by_question: dict[str, list[Answer]] = {}
+    by_question: dict[str, list[RecordedCall]] = {}
     for answer in answers:
         by_question.setdefault(answer.question, []).append(answer)
     return list(by_question.values())
 
 
-def answered_severity(answers: Sequence[Answer]) -> str | None:
+def answered_severity(answers: Sequence[RecordedCall]) -> str | None:
     """
     Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
@@ -97,14 +96,14 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
         is_healthy = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
         return "none" if is_healthy else SILENT
     try:
-        draft = json.loads(json.loads(tickets[-1])["ticket_json"])
-        level = str(draft["severity"])
+        draft = json.loads(tickets[-1])["ticket_json"]
+        level = str((json.loads(draft) if isinstance(draft, str) else draft)["severity"])
     except (ValueError, KeyError, TypeError):
         return SILENT
     return level if level in LEVELS else SILENT
 
 
-def answered_triage(answers: Sequence[Answer]) -> str | None:
+def answered_triage(answers: Sequence[RecordedCall]) -> str | None:
     """Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None: not called."""
     if not answers:
         return None
@@ -113,5 +112,5 @@ def answered_triage(answers: Sequence[Answer]) -> str | None:
     return made[-1] if made else SILENT
 
 
-def _calls(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+def _calls(answers: Sequence[RecordedCall]) -> list[tuple[str, str]]:
     return [call for answer in answers for call in answer.calls]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queenright.judge.scenarios.agreement import Agreement, Pair, agreement
 from queenright.judge.scenarios.playing import NEVER_TRIAGED, Outcome
-from queenright.judge.scenarios.recording_model import SILENT, Answer, questions
+from queenright.judge.scenarios.recording_model import SILENT, RecordedCall, questions
 from queenright.judge.scenarios.scenario import LEVELS
 
 YES: Final = "yes"
@@ -212,7 +212,7 @@ def _miss(outcome: Outcome) -> Miss | None:
     )
 
 
-def _effort(role: str, answered: Iterable[Sequence[Answer]]) -> Effort:
+def _effort(role: str, answered: Iterable[Sequence[RecordedCall]]) -> Effort:
     decisions = [part for answers in answered for part in questions(answers)]
     seconds = sorted(sum(answer.seconds for answer in part) for part in decisions)
     answers = [answer for part in decisions for answer in part]

@@ -26,7 +26,7 @@ _OFFSET: Final = re.compile(r"(?<![\w:.])offset(?![\w:])(?!\s*(?:=|!|,|\)))", re
 _OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 
-def query_fault(promql: str, limit: float = MAX_SECONDS, *, range_seconds: float = 0.0) -> str:
+def query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     """
     Return why a query may look further back than allowed, or an empty string.
 
@@ -43,9 +43,10 @@ def query_fault(promql: str, limit: float = MAX_SECONDS, *, range_seconds: float
             duration = " ".join(text.split())[:40]
             return f"{duration!r} is not a plain duration; write it like 5m or 1h30m"
         back += seconds
-    if back > limit:
+    if back > MAX_SECONDS:
         parts = "range_minutes, ranges" if range_seconds else "ranges"
-        return f"its {parts} and offsets together look {back / 3600:.4g} h back; at most {limit / 3600:g} h"
+        most = f"at most {MAX_SECONDS / 3600:g} h"
+        return f"its {parts} and offsets together look {back / 3600:.4g} h back; {most}"
     return ""
 
 

@@ -56,15 +56,15 @@ class Sighting:
     labels: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The target's labels."""
     down: bool = False
-    """The target is down; these are the last samples of the last hour."""
+    """Whether the target is down; these are the last samples of the last hour."""
     framework: str = ""
     process_started: float | None = None
     in_grace: bool = False
-    """It did not exist one start grace ago."""
+    """Whether it did not exist one start grace ago."""
     known_for: float = 0.0
     """It has existed for at least so many seconds."""
     doubtful: bool = False
-    """One of its metrics is not a number, so the absence of findings means nothing."""
+    """Whether one of its metrics is not a number, so the absence of findings means nothing."""
     bad_steps: int = 0
     last_heartbeat: float | None = None
     last_activity: float | None = None

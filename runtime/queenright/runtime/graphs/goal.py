@@ -1,4 +1,4 @@
-"""Goals: what an execution is for, and its progress. Values and a pure function over the memory."""
+"""Goals: the purpose of an execution, and its progress. Values and a pure function over the memory."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -
         ConditionsUnavailableError: There are expressions, and the library is missing.
     """
     criteria = {each.id: _criterion_state(each, memory, finished) for each in goal.success_criteria}
-    met = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
+    met_weight = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
     total = sum(each.weight for each in goal.success_criteria)
     violated = [each for each in goal.constraints if _is_violated(each, memory, finished)]
     all_met = all(state == "met" for state in criteria.values()) if criteria else finished
     return GoalProgress(
         goal_id=goal.id,
-        fraction=min(met / total, 1.0) if criteria else float(finished),
+        fraction=min(met_weight / total, 1.0) if criteria else float(finished),
         criteria=criteria,
         violated=tuple(each.id for each in sorted(violated, key=lambda each: each.kind != "hard")),
         achieved=all_met and not any(each.kind == "hard" for each in violated),

@@ -133,7 +133,7 @@ export function TicketList({ tickets, more = 0 }: { tickets: readonly Ticket[]; 
         <li key={ticket.ticket_id}>
           <Pill tone={ticket.closed_at ? 'quiet' : toneOf(ticket.severity)}>{ticket.severity}</Pill>
           <Link className="link clip" to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }} title={ticket.cause}>
-            {ticket.worker_agent_id}: {words(ticket.words_kind ?? ticket.kind)}
+            {ticket.agent_id}: {words(ticket.words_kind ?? ticket.kind)}
           </Link>
           <span className="muted">
             {words(ticket.status)}

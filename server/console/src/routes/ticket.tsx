@@ -26,7 +26,7 @@ export function TicketPage() {
     queryKey: ['tickets', 'one', ticketId],
     queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
   })
-  useTitle(found.data ? `${found.data.worker_agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
+  useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
   if (found.error instanceof RequestError && found.error.status === 404 && !found.data)
     return (
       <Empty title="There is no such ticket">
@@ -44,8 +44,8 @@ export function TicketPage() {
     <>
       <div className="page-head">
         <h1 className="wrap">
-          <Link to="/agents/$agentId" params={{ agentId: ticket.worker_agent_id }} search={{ session: ticket.worker_session_id }}>
-            {ticket.worker_agent_id}
+          <Link to="/agents/$agentId" params={{ agentId: ticket.agent_id }} search={{ session: ticket.session_id }}>
+            {ticket.agent_id}
           </Link>
           : {words(ticket.words_kind ?? ticket.kind)}
         </h1>
@@ -114,7 +114,7 @@ function Words({ ticket }: { ticket: Ticket }) {
           </div>
         ))}
         <p className="row wraps">
-          <Link className="link" to="/agents/$agentId" params={{ agentId: ticket.worker_agent_id }} search={{ session: ticket.worker_session_id, view: 'recorder' }}>
+          <Link className="link" to="/agents/$agentId" params={{ agentId: ticket.agent_id }} search={{ session: ticket.session_id, view: 'recorder' }}>
             Flight recorder
           </Link>
         </p>
@@ -202,7 +202,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           onClose={close}
         />
       )}
-      {asking === 'stop' && <StopWorker target={{ agentId: ticket.worker_agent_id, session_id: ticket.worker_session_id, incarnation_id: ticket.incarnation_id }} onClose={close} />}
+      {asking === 'stop' && <StopWorker target={{ agentId: ticket.agent_id, session_id: ticket.session_id, incarnation_id: ticket.incarnation_id }} onClose={close} />}
     </>
   )
 }
@@ -238,7 +238,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
         <dt>Urgency</dt>
         <dd>{ticket.urgency || '—'}</dd>
         <dt>Session</dt>
-        <dd className="mono">{ticket.worker_session_id}</dd>
+        <dd className="mono">{ticket.session_id}</dd>
         <Trace ticket={ticket} />
         <dt>Ticket</dt>
         <dd className="mono">{ticket.ticket_id}</dd>
@@ -300,8 +300,8 @@ export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
 function Related({ ticket }: { ticket: Ticket }) {
   const incident = useQuery({ ...incidentsQuery, enabled: ticket.storm_id !== '' }).data?.incidents.find((one) => one.ticket_ids.includes(ticket.ticket_id))
   const others = useQuery({
-    queryKey: ['tickets', 'of', ticket.worker_agent_id],
-    queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: ticket.worker_agent_id, limit: 50 } } })),
+    queryKey: ['tickets', 'of', ticket.agent_id],
+    queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: ticket.agent_id, limit: 50 } } })),
   }).data?.tickets.filter((one) => one.ticket_id !== ticket.ticket_id)
   const root = ticket.incident_id || ticket.ticket_id
   const joined = others?.filter((one) => one.ticket_id === root || one.incident_id === root) ?? []
@@ -322,7 +322,7 @@ function Related({ ticket }: { ticket: Ticket }) {
         <Panel
           title="Other tickets of this worker"
           aside={
-            <Link to="/tickets" search={{ agent: ticket.worker_agent_id, status: 'all' }} className="link muted">
+            <Link to="/tickets" search={{ agent: ticket.agent_id, status: 'all' }} className="link muted">
               All
             </Link>
           }

@@ -52,7 +52,7 @@ export function TicketsPage() {
     enabled: agent !== '',
     placeholderData: (before) => before,
   })
-  const names = [...new Set(agent ? found.data?.agents.map((row) => row.agent_id) : rows?.map((row) => row.worker_agent_id))]
+  const names = [...new Set(agent ? found.data?.agents.map((row) => row.agent_id) : rows?.map((row) => row.agent_id))]
   return (
     <>
       <div className="page-head">
@@ -137,7 +137,7 @@ function Row({ ticket }: { ticket: Ticket }) {
       </td>
       <td className="what wrap">
         <Link to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }}>
-          {ticket.worker_agent_id}: {words(ticket.words_kind ?? ticket.kind)}
+          {ticket.agent_id}: {words(ticket.words_kind ?? ticket.kind)}
         </Link>
         <p className="muted wrap">{ticket.cause}</p>
       </td>

@@ -147,9 +147,7 @@ def show_ticket(console: Console, ticket: Mapping[str, Any]) -> None:
 
     names = (ticket["severity"], ticket["kind"].replace("_", " "), ticket["status"].replace("_", " "))
     head = escape(
-        strip_control(
-            f"{ticket['worker_agent_id']}: {', '.join(names)}, since {local_time(ticket['first_seen'])}"
-        )
+        strip_control(f"{ticket['agent_id']}: {', '.join(names)}, since {local_time(ticket['first_seen'])}")
     )
     console.print(f"[bold]{head}[/bold]")
     console.print(escape(strip_control(ticket["cause"])))

@@ -1,4 +1,4 @@
-"""Tickets of a running service: list, details, timeline, and what an operator does with one."""
+"""Tickets of a running service: list, details, timeline, and an operator's actions on them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def list_tickets(
     if not all_:
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
-    width = max([24, *(len(t.worker_agent_id) for t in rows)] if wide else [24])
+    width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
     lines = (ticket_row(t, now, width) for t in rows)
     heading = _row("severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket")
@@ -73,7 +73,7 @@ def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
-    worker = worker_cells(ticket.worker_agent_id, ticket.worker_session_id, width)
+    worker = worker_cells(ticket.agent_id, ticket.session_id, width)
     end = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     return _row(ticket.severity, ticket.status, worker, kind, age, end)
 
@@ -138,11 +138,11 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("silenced", _silence(ticket, now)),
         ("notified", _list_receivers(ticket)),
         ("closed", ticket.closed_reason),
-        ("session", ticket.worker_session_id),
+        ("session", ticket.session_id),
         ("ticket", ticket.ticket_id),
     ]
     return [
-        f"{ticket.worker_agent_id}: {what} {_duration(ticket, now)}",
+        f"{ticket.agent_id}: {what} {_duration(ticket, now)}",
         *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
     ]
 
@@ -192,7 +192,7 @@ def dismiss(
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say why the ticket is not a problem")
     done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
+    print_result(done, f"{done.agent_id}: {done.status}.", as_json=as_json)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "done by hand"')
@@ -208,4 +208,4 @@ def resolve(
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say how the problem was resolved")
     done = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.worker_agent_id}: resolved.", as_json=as_json)
+    print_result(done, f"{done.agent_id}: resolved.", as_json=as_json)

@@ -70,7 +70,7 @@ def create(
     from queenright.server.access.tokens import new_token
 
     now = time.time()
-    made, text = new_token(
+    token_entry, text = new_token(
         name,
         role,
         id_=secrets.token_hex(4),
@@ -79,12 +79,12 @@ def create(
         expires_at=None if expires == _NEVER else now + expires,
     )
     file = _resolve_file(tokens_file, config, storage)
-    edit_tokens(file, lambda tokens: tokens.with_token(made, now))
+    edit_tokens(file, lambda tokens: tokens.with_token(token_entry, now))
     if as_json:
-        typer.echo(json.dumps({"token": text, **_row(made, now)}, indent=2))
+        typer.echo(json.dumps({"token": text, **_row(token_entry, now)}, indent=2))
         return
     typer.echo(text)
-    typer.echo(f"{name}: {role.value}, {_expiry(made.expires_at)}. Its hash is in {file}.", err=True)
+    typer.echo(f"{name}: {role.value}, {_expiry(token_entry.expires_at)}. Its hash is in {file}.", err=True)
 
 
 @token.command("list", epilog="Example: queenright token list --json")

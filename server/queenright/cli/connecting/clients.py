@@ -71,7 +71,7 @@ class CodingAgent:
     has_project_scope: bool
     wanted: Callable[[TelemetryTarget], WantedSettings]
     has_permission_hook: bool = True
-    """A hook can answer its permission requests."""
+    """Whether a hook can answer its permission requests."""
     notes: tuple[str, ...] = ()
     token_notes: tuple[str, ...] = ()
     """Manual steps for a service that requires a token."""

@@ -406,8 +406,8 @@ def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) ->
 
 
 def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
-    head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.worker_agent_id}"
-    where = f"  {ticket.kind.value} at {ticket.worker_session_id}, ticket {ticket.ticket_id}"
+    head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.agent_id}"
+    where = f"  {ticket.kind.value} at {ticket.session_id}, ticket {ticket.ticket_id}"
     if not ticket.live:
         return f"{head}\n{where}"
     text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
@@ -416,7 +416,7 @@ def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
         return text
     return (
         f"{text}\n  no metrics of its worker since {iso(unseen.since)}: {unseen.why}; "
-        f"if it was removed, pass --gone {ticket.worker_session_id}"
+        f"if it was removed, pass --gone {ticket.session_id}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`queenright rules export`: write the rules, and what goes with them, as files."""
+"""`queenright rules export`: write the rules and their companion files."""
 
 from __future__ import annotations
 

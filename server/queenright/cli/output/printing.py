@@ -1,4 +1,4 @@
-"""Printing what a service answered, as text or as JSON."""
+"""Print responses of a service, as text or as JSON."""
 
 from __future__ import annotations
 

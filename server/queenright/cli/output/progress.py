@@ -21,7 +21,7 @@ def progress_bar(
     Show a progress bar; yield a function to call once per completed item.
 
     Args:
-        title: What is being done, such as `Checking runs`.
+        title: The activity, such as `Checking runs`.
         total: Number of items; None shows a bar without an end.
         uses_stdout: Output is written to stdout meanwhile: no bar if that is a terminal, too.
         is_counted: Show the number of items, and not only that work continues.
@@ -53,11 +53,9 @@ def progress_bar(
         yield step
 
 
-def track(
-    items: Iterable[T], title: str, total: int | None = None, *, uses_stdout: bool = False
-) -> Iterator[T]:
+def track(items: Iterable[T], title: str, *, uses_stdout: bool = False) -> Iterator[T]:
     """Yield the items behind a progress bar; see ``progress_bar``."""
-    with progress_bar(title, total, uses_stdout=uses_stdout) as step:
+    with progress_bar(title, None, uses_stdout=uses_stdout) as step:
         for item in items:
             yield item
             step()

@@ -16,7 +16,7 @@ from queenright.server.access.addresses import is_loopback, network_of
 from queenright.server.access.caller import Caller
 from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
-from queenright.server.access.sessions import Sessions
+from queenright.server.access.sessions import ConsoleSessions
 from queenright.server.access.token_file import TokenFile
 from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token
 from queenright.server.settings import Settings
@@ -65,7 +65,7 @@ class Access:
         self._clock = clock
         self.file = TokenFile(tokens_file(settings))
         self._own = Tokens()
-        self.sessions = Sessions(clock=clock)
+        self.sessions = ConsoleSessions(clock=clock)
         self._requests = RateLimit(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic=monotonic)
         self._failures = RateLimit(
             FAILED_LOGINS_PER_MINUTE / 60, FAILED_LOGINS_PER_MINUTE, monotonic=monotonic
@@ -112,7 +112,7 @@ class Access:
 
     def own_token(self) -> str:
         """Create a reporter token for the child processes; it is valid while this process runs."""
-        made, text = new_token(
+        token, text = new_token(
             "queenright",
             Role.REPORTER,
             id_=secrets.token_hex(4),
@@ -120,7 +120,7 @@ class Access:
             now=self._clock(),
             expires_at=None,
         )
-        self._own = Tokens((*self._own.all, made))
+        self._own = Tokens((*self._own.all, token))
         return text
 
     def identify(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,26 +22,16 @@ class _Session:
     until: float
 
 
-class Sessions:
+class ConsoleSessions:
     """
     Open console sessions; each ends with its token.
 
     Args:
         clock: Seconds since the epoch.
-        new_id: Returns a random string.
-        limit: Open sessions; beyond it, the oldest ends.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        new_id: Callable[[], str] = lambda: secrets.token_urlsafe(32),
-        limit: int = _MAX_SESSIONS,
-    ) -> None:
+    def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._new_id = new_id
-        self._most = limit
         self._known: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -50,9 +39,9 @@ class Sessions:
 
     def start(self, token: Token) -> str:
         """Start a session and return its cookie; only the cookie's hash is kept."""
-        cookie = self._new_id()
+        cookie = secrets.token_urlsafe(32)
         self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
-        if len(self._known) > self._most:
+        if len(self._known) > _MAX_SESSIONS:
             self._known.popitem(last=False)
         return cookie
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from queenright.health.audit_page import read_page
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.access.token_file import TokenFile
 from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
@@ -33,7 +32,6 @@ class TokenWatch:
         store: The store with the last published event.
         publish: Stores and publishes an event.
         clock: Seconds since the epoch.
-        sleep: Sleeps for some seconds.
     """
 
     def __init__(
@@ -43,13 +41,11 @@ class TokenWatch:
         publish: Callable[[AgentEvent], Awaitable[None]],
         *,
         clock: Clock,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._file = file
         self._store = store
         self._publish = publish
         self._clock = clock
-        self._sleep = sleep
         self._published: dict[_Key, str] | None = None
         """The role of each live token in the last published event."""
 
@@ -60,7 +56,7 @@ class TokenWatch:
                 await self.check()
             except StoreError as error:
                 _log.error("cannot record token changes, retrying: %s", redact(str(error)))
-            await self._sleep(CHECK_INTERVAL_SECONDS)
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
 
     async def check(self) -> None:
         """

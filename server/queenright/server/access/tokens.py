@@ -89,12 +89,12 @@ class Tokens:
         Raises:
             InvalidTokensError: A live token has the name.
         """
-        if any(one.name == token.name for one in self.live(now)):
+        if any(known.name == token.name for known in self.live(now)):
             raise InvalidTokensError(
                 f"token {token.name!r} already exists; revoke it first, or choose another name, "
                 f"such as {token.name}-2, to use both for a while"
             )
-        return Tokens((*(one for one in self.all if one.name != token.name), token))
+        return Tokens((*(known for known in self.all if known.name != token.name), token))
 
     def without(self, name: str, now: float) -> Tokens:
         """

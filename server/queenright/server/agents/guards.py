@@ -1,9 +1,8 @@
 """
-Guards of the nodes that run in the service: the health layer's detectors, inside a running node.
+Guards: the health layer's detectors inside running nodes.
 
-A guard tells the model first what the monitor would open a ticket about: a loop that ends by itself needs no
-operator. A loop that becomes critical is stopped at once, so that it costs nothing while judge, queen and
-interventions deal with it.
+A guard warns the model before the monitor opens a ticket: a loop that the model ends itself needs no
+operator. It stops a critical loop at once, so that the loop costs nothing until an intervention.
 """
 
 from __future__ import annotations

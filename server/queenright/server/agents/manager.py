@@ -106,7 +106,6 @@ class AgentManager:
         guards: Makes the guards of nodes.
         breakers: The circuit breakers.
         sleep: The clock of time limits.
-        load_seconds: How long loading the code may take, and again how long the start may take.
     """
 
     def __init__(
@@ -120,7 +119,6 @@ class AgentManager:
         guards: GuardFactory | None = None,
         breakers: Breakers | None = None,
         sleep: Sleep = asyncio.sleep,
-        load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self.roots = Roots(roots)
         self.companions = companions or CompanionSessions()
@@ -131,7 +129,6 @@ class AgentManager:
         self._guards = guards
         self._breakers = breakers
         self._sleep = sleep
-        self._load_seconds = load_seconds
         self._slots: dict[str, AgentSlot] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reading = asyncio.Lock()
@@ -344,8 +341,8 @@ class AgentManager:
         async with self._lock_for(name):
             if replaced is not None:
                 await self._replace(replaced, runner)
-            elif (taken := self._slots.get(name)) is not None:
-                raise AgentAlreadyLoadedError(_describe_taken(taken))
+            elif (same_name := self._slots.get(name)) is not None:
+                raise AgentAlreadyLoadedError(_describe_taken(same_name))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
@@ -410,11 +407,11 @@ class AgentManager:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         try:
-            return await within(self._load_seconds, _of(task), self._sleep, grace=_ENDING_SECONDS)
+            return await within(LOAD_SECONDS, _of(task), self._sleep, grace=_ENDING_SECONDS)
         except TimeoutError as error:
             servers = ", ".join(runner.info().mcp_servers) or "none"
             raise LoadTimeoutError(
-                f"agent {runner.spec.name!r} has not started within {self._load_seconds:g} s; see the logs "
+                f"agent {runner.spec.name!r} has not started within {LOAD_SECONDS:g} s; see the logs "
                 f"of its MCP servers ({servers}) in {runner.storage / 'logs'}"
             ) from error
 
@@ -467,10 +464,10 @@ class AgentManager:
         async with self._reading:
             self._refuse_held_up(folder)
             try:
-                return await within(self._load_seconds, self._threads.run(str(folder), work), self._sleep)
+                return await within(LOAD_SECONDS, self._threads.run(str(folder), work), self._sleep)
             except TimeoutError as error:
                 raise LoadTimeoutError(
-                    f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much "
+                    f"{folder} has not been loaded within {LOAD_SECONDS:g} s: its code does too much "
                     "on import; move that into a tool, or to the start of a run"
                 ) from error
             finally:

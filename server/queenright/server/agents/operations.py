@@ -1,4 +1,4 @@
-"""The event of what an operator or the queen did with a loaded agent."""
+"""Events about actions of an operator or the queen on a loaded agent."""
 
 from __future__ import annotations
 

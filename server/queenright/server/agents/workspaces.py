@@ -156,7 +156,7 @@ class LoadedWorkspaces:
             raise ToolError(reason)
 
     async def _record(self, action: Action, agent_id: str, ordered_by: str, detail: str) -> None:
-        """Log a change before it is made: what cannot be logged is not done."""
+        """Log a change before it is made; if logging fails, the change is not made."""
         by = describe_requester(_BY, ordered_by)
         try:
             await self._bus.publish(operation_event(action, agent_id, at=self._clock(), by=by, detail=detail))

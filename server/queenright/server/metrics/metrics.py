@@ -145,8 +145,8 @@ class ServiceMetrics:
         """
         async with self._rendering:
             moment = time.monotonic() if now is None else now
-            made, page = self._pages.get(content_type, (0.0, b""))
-            if not page or moment - made >= 1.0:
+            rendered_at, page = self._pages.get(content_type, (0.0, b""))
+            if not page or moment - rendered_at >= 1.0:
                 families = []
                 for family in self.registry.collect():
                     families.append(family)

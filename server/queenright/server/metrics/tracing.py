@@ -112,7 +112,7 @@ class EventTracer:
             f"{names.SPAN_NOTIFY} {event.data['peer']}",
             context=child_of(ticket.trace_id, ticket.span_id),
             attributes={
-                names.GEN_AI_AGENT_NAME: ticket.worker_agent_id,
+                names.GEN_AI_AGENT_NAME: ticket.agent_id,
                 names.TICKET_ID: ticket.ticket_id,
             },
             links=links_to(ticket.worker_trace_id, ticket.worker_span_id),

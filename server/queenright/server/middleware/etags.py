@@ -25,7 +25,7 @@ _POLLED: Final = re.compile(
     re.DOTALL,
 )
 _UNTAGGED: Final = re.compile(r"/(?:events|instructions)$")
-"""Streams, and what is fetched once."""
+"""Streams, and instructions, which are fetched once."""
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.health.keyed_requests import KEPT_SECONDS, Answer, Claim, claim, keep, release
+from queenright.health.keyed_requests import KEPT_SECONDS, Claim, StoredResponse, claim, keep, release
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
@@ -185,13 +185,13 @@ class _HeldResponse:
             self._messages.append(message)
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> StoredResponse | None:
         """The response; None if it was a stream, or there was none."""
         if not self._messages:
             return None
         start, *rest = self._messages
         headers = Headers(raw=start["headers"]).items()
-        return Answer(
+        return StoredResponse(
             start["status"],
             tuple((name, value) for name, value in headers if name not in _HEADERS_NOT_STORED),
             b"".join(message.get("body", b"") for message in rest),
@@ -202,7 +202,7 @@ class _HeldResponse:
             await self._send(message)
 
 
-async def _replay(answer: Answer, send: Send) -> None:
+async def _replay(answer: StoredResponse, send: Send) -> None:
     start: Message = {"type": "http.response.start", "status": answer.status, "headers": []}
     headers = MutableHeaders(scope=start)
     for name, value in answer.headers:

@@ -34,7 +34,7 @@ from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.monitoring.remediation import Remediation
-from queenright.server.monitoring.replay import Replay
+from queenright.server.monitoring.replay import ReplayedLog
 from queenright.server.ops.arrivals import ArrivalLog
 from queenright.server.stream.feed import Feed
 
@@ -241,7 +241,7 @@ class EventPipeline:
 
     # -- after a restart ------------------------------------------------------------------------
 
-    def resume(self, replay: Replay) -> None:
+    def resume(self, replay: ReplayedLog) -> None:
         """Continue after a replay: publish findings and states that were not logged before a kill."""
         self._replayed = replay.last_events
         now = self.clock()
@@ -254,7 +254,7 @@ class EventPipeline:
     async def close_ended_tickets(self) -> None:
         """Close tickets of workers that ended just before a kill; move those of renamed ones."""
         for ticket in self.tickets.open_tickets():
-            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.agent_id, ticket.session_id)
             health, new = self.monitor.get(*key), self.monitor.current_key(key)
             if health is not None and health.vitals.ended:
                 await self.tickets.observe(health)

@@ -214,7 +214,7 @@ class Remediation:
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None if time alone brings nothing."""
+        """Return when ``advance`` has something to do; None without a deadline."""
         quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
         if self._clock() < self._quiet_until:
             quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]

@@ -30,7 +30,7 @@ For sessions that began earlier, the events that matter are looked up.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayedLog:
     """What the replay of the event log restored."""
 
     seconds_away: float
@@ -43,7 +43,7 @@ class Replay:
 
 async def replay_log(
     store: Store, *, monitor: HealthMonitor, providers: ProviderTraffic, arrivals: ArrivalLog, clock: Clock
-) -> Replay:
+) -> ReplayedLog:
     """
     Replay the event log into a new monitor, without publishing anything.
 
@@ -74,4 +74,6 @@ async def replay_log(
     arrivals.start(notes, now)
     if rebuilt.events:
         _log.info("replayed %d events of the last day", rebuilt.events)
-    return Replay(seconds_away=seconds_away, last_events=last_events, logged_health=rebuilt.logged_health)
+    return ReplayedLog(
+        seconds_away=seconds_away, last_events=last_events, logged_health=rebuilt.logged_health
+    )

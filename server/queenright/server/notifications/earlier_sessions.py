@@ -53,7 +53,7 @@ def find_earlier_sessions(
         sessions: The vital signs of the agent's sessions, by session id.
         now: Seconds since the epoch.
     """
-    mine = sessions.get(ticket.worker_session_id)
+    mine = sessions.get(ticket.session_id)
     if mine is None:
         return EarlierSessions()
     began = mine.incarnation_started
@@ -63,7 +63,7 @@ def find_earlier_sessions(
         if one.notified_at is not None
         and one.notified_at > now - RECENT_SECONDS
         and one.ticket_id != ticket.ticket_id
-        and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
+        and _is_earlier(one, ticket, sessions.get(one.session_id), began)
     ]
     are_many = len(recent) >= _SILENT_SESSIONS
     resolved = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
@@ -76,8 +76,8 @@ def find_earlier_sessions(
         joinable = [
             ticket
             for ticket in unresolved
-            if _ended_lately(ticket, sessions.get(ticket.worker_session_id), began)
-            and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.worker_session_id)))
+            if _ended_lately(ticket, sessions.get(ticket.session_id), began)
+            and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.session_id)))
         ]
     return EarlierSessions(tuple(ticket.ticket_id for ticket in joinable), bool(recent))
 
@@ -85,7 +85,7 @@ def find_earlier_sessions(
 def _is_earlier(
     earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
 ) -> bool:
-    if earlier.worker_session_id == ticket.worker_session_id:
+    if earlier.session_id == ticket.session_id:
         # The same session, restarted by another process.
         return earlier.closed_at is not None and earlier.incarnation_id != ticket.incarnation_id
     if session is not None:

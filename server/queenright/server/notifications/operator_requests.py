@@ -19,7 +19,7 @@ from queenright.health.interventions.approvals_record import (
     read_approvals,
 )
 from queenright.health.interventions.ladder import Ladder, Level
-from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.record import (
     Escalation,
     EscalationStatus,
@@ -72,7 +72,7 @@ def find_requests(
     conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
 ) -> list[OperatorRequest]:
     """Return the requests to the operator that a ticket's notification carries."""
-    who = (ticket.worker_agent_id, ticket.worker_session_id)
+    who = (ticket.agent_id, ticket.session_id)
     approval = latest_about(conn, *who)
     found = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
@@ -170,7 +170,7 @@ class OperatorRequests:
     store: Store
     tickets: TicketService
     monitor: HealthMonitor
-    ledger: Ledger
+    ledger: InterventionLedger
     settings: InterventionSettings
 
     async def load(self) -> None:

@@ -67,11 +67,11 @@ class TicketNotifications:
         return None if ticket_id is None else find_ticket(connection, ticket_id)
 
     def _find_earlier_sessions(self, connection: Connection, ticket: EscalationTicket) -> EarlierSessions:
-        agent_id, now = ticket.worker_agent_id, self.clock()
-        if self.monitor.get(agent_id, ticket.worker_session_id) is None:
+        agent_id, now = ticket.agent_id, self.clock()
+        if self.monitor.get(agent_id, ticket.session_id) is None:
             return EarlierSessions()
         others = recent_tickets(connection, agent_id, ticket.kind, now - RECENT_SECONDS)
-        session_ids = {each.worker_session_id for each in (ticket, *others)}
+        session_ids = {each.session_id for each in (ticket, *others)}
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}
         sessions = {session_id: worker.vitals for session_id, worker in workers.items() if worker is not None}
         return find_earlier_sessions(ticket, others, sessions, now)

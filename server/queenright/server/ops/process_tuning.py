@@ -8,10 +8,10 @@ import sys
 
 def tune_garbage_collector() -> None:
     """
-    Let the garbage collector run less often, and never over what lives as long as the process.
+    Run the garbage collector less often, and never over objects that live as long as the process.
 
-    Telemetry makes and drops many small objects, none of them in cycles. By default the collector goes
-    through everything known about every worker again and again, which costs a tenth of the event rate.
+    Telemetry creates and drops many small objects, none of them in cycles. By default the collector scans the
+    data of every worker again and again, which costs a tenth of the event rate.
     """
     gc.collect()
     gc.freeze()

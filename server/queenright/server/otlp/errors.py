@@ -27,10 +27,8 @@ class RejectedRequestError(QueenrightError):
 class OverloadedError(QueenrightError):
     """Raised by an ingest function that cannot accept more events for now."""
 
-    def __init__(
-        self, reason: str = "the service is overloaded; retry later", *, retry_after: int = 5
-    ) -> None:
-        super().__init__(reason)
+    def __init__(self, *, retry_after: int = 5) -> None:
+        super().__init__("the service is overloaded; retry later")
         self.retry_after = retry_after
 
 

@@ -151,8 +151,8 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident; return what was done."""
     signatures = _single_header(request, "x-pagerduty-signature")
-    taken = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
-    return api.IncidentReceipt.model_validate(taken)
+    receipt = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
+    return api.IncidentReceipt.model_validate(receipt)
 
 
 def _single_header(request: Request, name: str) -> str:

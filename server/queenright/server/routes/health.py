@@ -31,7 +31,7 @@ from queenright.server.views.fleet import FleetQuery, Place, find_sessions
 router = APIRouter(prefix="/api", tags=["health"])
 
 _MAX_HISTORY_SECONDS = 366 * 86_400.0
-_STANDINGS = ", ".join(words_of(terms.LadderInputs))
+_LISTED_STATES = ", ".join(words_of(terms.ListedState))
 _ACTIVITIES = ", ".join(words_of(terms.Activity))
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
 _EMPTY = {"const": ""}
@@ -74,8 +74,8 @@ async def list_agents(
     ] = "",
     health: Annotated[
         str,
-        Query(description=f"Only these, separated by commas: {_STANDINGS}.", examples=["failing,stuck"]),
-        some_of(terms.LadderInputs),
+        Query(description=f"Only these, separated by commas: {_LISTED_STATES}.", examples=["failing,stuck"]),
+        some_of(terms.ListedState),
     ] = "",
     activity: Annotated[
         str,

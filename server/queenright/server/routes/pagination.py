@@ -26,7 +26,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 
 _PART: Final = 50
-"""Rows that are made before other requests may run."""
+"""Rows rendered before other requests may run."""
 _LARGEST: Final = 2**63 - 1
 NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Finds characters that PostgreSQL, or any database, cannot store in a text."""
@@ -109,8 +109,8 @@ async def page(
     """
     shown = found[:limit]
     rows = []
-    for number, one in enumerate(shown, start=1):
-        rows.append(row(one))
+    for number, item in enumerate(shown, start=1):
+        rows.append(row(item))
         if number % _PART == 0:
             await asyncio.sleep(0)
     following = cursor_at(what, *place(shown[-1])) if len(found) > limit else None

@@ -51,8 +51,8 @@ async def require_seen_ticket(service: Service, seen: Seen, ticket_id: str) -> N
     ticket = await service.tickets.find(ticket_id)
     if ticket is not None:
         target = Target(
-            agent_id=ticket.worker_agent_id,
-            session_id=ticket.worker_session_id,
+            agent_id=ticket.agent_id,
+            session_id=ticket.session_id,
             incarnation_id=ticket.incarnation_id,
         )
         require_seen(service, seen, target)

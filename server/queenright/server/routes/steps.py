@@ -54,7 +54,7 @@ _RECORDING: Final[dict[str, Any]] = {
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Replay(Body):
+class SessionReplay(Body):
     """The session to replay, and the thresholds to change."""
 
     session_id: Annotated[
@@ -125,7 +125,9 @@ async def find_session(service: Service, agent_id: str, session_id: str | None) 
 
 
 @router.post("/agents/{agent_id:agent}/evaluation", **operation(errors={404: _NO_SESSION}))
-async def evaluate_agent_session(service: ServiceDep, agent_id: AgentId, body: Replay) -> api.Evaluation:
+async def evaluate_agent_session(
+    service: ServiceDep, agent_id: AgentId, body: SessionReplay
+) -> api.Evaluation:
     """
     Replay a session through the detectors with other thresholds: what they hold, and what fires.
 

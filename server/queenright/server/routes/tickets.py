@@ -1,4 +1,4 @@
-"""Tickets, and what an operator does with one."""
+"""Routes of tickets, and of an operator's actions on them."""
 
 from __future__ import annotations
 
@@ -145,10 +145,8 @@ async def list_agent_escalations(
 async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id: TicketId) -> api.Ticket:
     """Return a ticket of a worker; 404 if it belongs to another worker."""
     ticket = await read_ticket(service, ticket_id)
-    if ticket.worker_agent_id != agent_id:
-        raise HTTPException(
-            404, f"ticket {ticket_id!r} belongs to {ticket.worker_agent_id!r}, not to {agent_id!r}"
-        )
+    if ticket.agent_id != agent_id:
+        raise HTTPException(404, f"ticket {ticket_id!r} belongs to {ticket.agent_id!r}, not to {agent_id!r}")
     return ticket
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import orjson
 from sqlalchemy import Connection
@@ -12,6 +13,8 @@ from sqlalchemy import Connection
 from queenright.health.event_log import log_begins, read_span
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
+
+_SLICE_ROWS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,9 @@ def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int
 
 
 def read_log_slice(
-    conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int, rows: int = 500
+    conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int
 ) -> LogSlice:
-    """Read the matching events of a part of the log: about ``limit`` bytes, and at most ``rows`` events."""
+    """Read the matching events of a part of the log: about ``limit`` bytes, and a limited number."""
     begins = log_begins(conn)
     batch = LogSlice(max(after, begins), has_gap=after < begins)
     after = batch.through
@@ -99,7 +102,7 @@ def read_log_slice(
         types=event_filter.types,
         agent_id=event_filter.agent,
         or_sessions=list(event_filter.sessions()),
-        limit=rows,
+        limit=_SLICE_ROWS,
     )
     for seq, event in span:
         batch.through = seq
@@ -107,7 +110,7 @@ def read_log_slice(
             batch.add(seq, format_event(event, event_id=event.id))
             if batch.size >= limit:
                 return batch
-    if len(span) < rows:
+    if len(span) < _SLICE_ROWS:
         batch.through = max(through, after)
     return batch
 

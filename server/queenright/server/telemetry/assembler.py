@@ -26,7 +26,7 @@ from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import format_question
-from queenright.server.telemetry.pricing import Prices, Tokens, price_call
+from queenright.server.telemetry.pricing import Prices, TokenCounts, price_call
 from queenright.server.telemetry.process import origin_of
 from queenright.server.telemetry.runs import (
     MAX_TRACES,
@@ -37,7 +37,7 @@ from queenright.server.telemetry.runs import (
     candidate_name,
     restored_name,
 )
-from queenright.server.telemetry.sessions import Sessions
+from queenright.server.telemetry.sessions import SessionCache
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
@@ -87,7 +87,7 @@ class Assembler:
     def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
         self.prices = prices or {}
         self.traces = Traces(max_traces)
-        self.sessions = Sessions()
+        self.sessions = SessionCache()
         self.duplicates = Duplicates()
         self.lost_spans = LostSpans()
         self.loose_runs = LooseRuns()
@@ -571,7 +571,7 @@ class _Assembly:
         if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
         tokens = (data.get(key) or 0 for key in _TOKEN_KEYS)
-        cost = price_call(data.get("model") or "", Tokens(*tokens), self._prices)
+        cost = price_call(data.get("model") or "", TokenCounts(*tokens), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 

@@ -27,11 +27,11 @@ class Call:
     clock_shift: int | None = None
     """Its `Observation.clock_shift`; that of another record may be greater."""
     has_failed: bool = False
-    """A source reported its end as a failure."""
+    """Whether a source reported its end as a failure."""
     subagent: str = ""
     """The id of the sub-agent that made it, if a source reported one."""
     has_cost: bool = False
-    """A source reported its cost."""
+    """Whether a source reported its cost."""
     unpriced_tokens: int = 0
     """The tokens of a model call that was reported without its cost."""
     tool: str = ""
@@ -152,12 +152,12 @@ def _is_same_work(call: Call, observation: Observation) -> bool:
 
 def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
     """Return start and end of both on one clock; an open call lasts until the other ends."""
-    moved = (
+    clock_shift = (
         0
         if observation.clock_shift is None or call.clock_shift is None
         else observation.clock_shift - call.clock_shift
     )
-    start, end = observation.start + moved, (observation.end or observation.start) + moved
+    start, end = observation.start + clock_shift, (observation.end or observation.start) + clock_shift
     return call.start, call.end or max(call.start, end), start, end
 
 

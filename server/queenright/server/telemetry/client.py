@@ -36,6 +36,6 @@ class Client:
     spans: Mapping[str, Kind] | None = None
     """The kinds of its spans, by span name."""
     reports_cost: bool = False
-    """Its log reports the cost of each model call, so the price table is not used."""
+    """Whether its log reports the cost of each model call, so the price table is not used."""
     permission_answer: PermissionAnswer | None = None
     """Answers a permission request; None if the client accepts no answer."""

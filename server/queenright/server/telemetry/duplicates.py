@@ -22,10 +22,9 @@ class StillStoringError(QueenrightError):
 
 
 class Duplicates:
-    """The most recent spans, at least ``window`` of them. Not thread-safe."""
+    """The most recent spans, at least ``WINDOW`` of them. Not thread-safe."""
 
-    def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._stored: set[bytes] = set()
         self._older: set[bytes] = set()
         self._storing: set[bytes] = set()
@@ -51,5 +50,5 @@ class Duplicates:
         if not stored:
             return
         self._stored.update(spans)
-        if len(self._stored) >= self._window:
+        if len(self._stored) >= WINDOW:
             self._older, self._stored = self._stored, set()

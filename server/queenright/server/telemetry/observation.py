@@ -30,13 +30,13 @@ class Observation:
     span_id: bytes = b""
     parent_id: bytes = b""
     is_outermost: bool = False
-    """It has no known parent in its process."""
+    """Whether it has no known parent in its process."""
     is_own: bool = False
     """Whether it comes from our instrumentation, which reports starts and steps itself."""
     report_interval: float | None = None
     """Seconds after which its sender reports open work again; None if it does not."""
     awaits_span: bool = False
-    """It reports the end of a span that is still to arrive with more data."""
+    """Whether it reports the end of a span that is still to arrive with more data."""
     client: str = ""
     """The coding agent; its session is one run, whatever source reports it."""
     source: str = ""
@@ -57,7 +57,7 @@ class Observation:
     clock_shift: int | None = None
     """Nanoseconds subtracted from its times, as the sender's clock is ahead; None if they use ours."""
     is_of_open_call: bool = False
-    """It is a permission prompt for an open tool call that it does not name."""
+    """Whether it is a permission prompt for an open tool call that it does not name."""
     subagent: str = ""
     """The id of the sub-agent that did it; it may continue after the turn of its parent."""
     user: str = ""

@@ -33,7 +33,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCounts:
     """Tokens of a call; cache tokens are included in the input tokens."""
 
     input: int
@@ -45,7 +45,7 @@ class Tokens:
 Prices = Mapping[str, Price]
 
 
-def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
+def price_call(model: str, tokens: TokenCounts, prices: Prices) -> Decimal | None:
     """Return the price of a call; None if the table lacks a price for any of its tokens."""
     price = prices.get(model)
     plain = tokens.input - tokens.cache_read - tokens.cache_write

@@ -59,7 +59,7 @@ class Process:
     """The agent's name of the whole process, or ""."""
     incarnation_id: str
     is_own: bool
-    """It is instrumented by Queenright."""
+    """Whether it is instrumented by Queenright."""
     version: str = ""
     owner: str = ""
     """User and host, such as ``ada@laptop``, or one of them."""

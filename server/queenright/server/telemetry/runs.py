@@ -115,9 +115,9 @@ class Run:
     first_name: str = ""
     """The first known name."""
     is_loose: bool = False
-    """Each of its calls is a trace."""
+    """Whether each of its calls is a trace."""
     has_own_session: bool = True
-    """Its session is named; otherwise the trace id is the session id."""
+    """Whether its session is named; otherwise the trace id is the session id."""
     open: bool = False
     ended_at: int = 0
     """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
@@ -135,7 +135,7 @@ class Run:
     failure: dict[str, Any] = field(default_factory=dict)
     """The failure of its last model call, or of an agent inside it since."""
     has_tools: bool = False
-    """It has tool spans, so tool calls in messages are not used."""
+    """Whether it has tool spans, so tool calls in messages are not used."""
     requested_calls: dict[str, RequestedCall] | None = None
     """Tool calls in model responses, by id."""
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
@@ -145,7 +145,7 @@ class Run:
     own_failure: dict[str, Any] = field(default_factory=dict)
     """The failure of the span that ended it."""
     has_failed: bool = False
-    """Its end was reported as a failure."""
+    """Whether its end was reported as a failure."""
 
     def name_restorer(self) -> Callable[[], None]:
         """Return a function that restores the current names of the run and its session."""

@@ -70,7 +70,7 @@ class Session:
         self._clock_lead = 0
         """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
         self._is_turn_over = False
-        """The last turn has ended; later work is by sub-agents."""
+        """Whether the last turn has ended; later work is by sub-agents."""
         self._last = 0
         """The time of its latest activity; older records do not change its current state."""
         self._is_model_pending = False
@@ -370,13 +370,15 @@ class Session:
 
     def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.continuation and observation.end:
-            begun = self._continued.pop(observation.continuation, None)
-            if not isinstance(begun, Call):
+            continued = self._continued.pop(observation.continuation, None)
+            if not isinstance(continued, Call):
                 self._continue(observation.continuation, observation)
                 return
-            known_data = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
+            known_data = {"tool": continued.tool} | (
+                {"args_hash": continued.arguments} if continued.arguments else {}
+            )
             observation = replace(
-                observation, call=begun.id, continuation="", data=observation.data | known_data
+                observation, call=continued.id, continuation="", data=observation.data | known_data
             )
         call, is_new = self._calls.record(observation, Kind.TOOL)
         if observation.continuation:
@@ -468,7 +470,7 @@ def _tokens_of(data: Mapping[str, Any]) -> int:
     return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
 
 
-class Sessions:
+class SessionCache:
     """Sessions by client and id. The least recently seen are dropped first."""
 
     def __init__(self) -> None:

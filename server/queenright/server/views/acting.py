@@ -13,16 +13,10 @@ from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.recovery.attempt import Recovery
 from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20
-_COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
-_RECOVERY_COLOURS: Final = {
-    RecoveryState.SUCCEEDED: "healthy",
-    RecoveryState.FAILED: "failing",
-    RecoveryState.DROPPED: "plain",
-}
 
 
 def acting_view(
@@ -71,10 +65,13 @@ def acting_view(
         escalations_more=max(0, len(escalations) - _ROW_LIMIT),
         approvals=[_approval_row(request) for request in requests[:_ROW_LIMIT]],
         approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[breaker_row(breaker) for breaker in tripped[:_ROW_LIMIT]],
+        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
         breakers_more=max(0, len(tripped) - _ROW_LIMIT),
-        recoveries=[recovery_row(recovery) for recovery in list(recoveries)[:_ROW_LIMIT]],
+        recoveries=[
+            api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
+            for recovery in list(recoveries)[:_ROW_LIMIT]
+        ],
     )
 
 
@@ -122,17 +119,3 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
 
 def _approval_row(approval: Approval) -> api.StatusApproval:
     return api.StatusApproval.of(approval, by=describe_requester(approval.asked_by, approval.ordered_by))
-
-
-def breaker_row(breaker: BreakerStatus) -> api.StatusBreaker:
-    """Return a circuit breaker as the pages show it."""
-    return api.StatusBreaker.of(breaker, colour=_COLOURS[breaker.state.value])
-
-
-def recovery_row(recovery: Recovery) -> api.StatusRecovery:
-    """Return a recovery as the pages show it."""
-    return api.StatusRecovery.of(
-        recovery,
-        colour=_RECOVERY_COLOURS.get(recovery.state, "degraded"),
-        reason=recovery.outcome or recovery.reason,
-    )

@@ -179,11 +179,11 @@ def _escalation(escalation: Escalation, ticket: EscalationTicket | None) -> api.
 
 def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     # Of a worker that was restarted, actions are about the process that runs now.
-    worker = service.monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+    worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     current = ticket.incarnation_id if worker is None else worker.vitals.incarnation_id
     actions = ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
     return _item(
-        Target(agent_id=ticket.worker_agent_id, session_id=ticket.worker_session_id, incarnation_id=current),
+        Target(agent_id=ticket.agent_id, session_id=ticket.session_id, incarnation_id=current),
         ticket.ticket_id,
         "ticket",
         ticket.cause,

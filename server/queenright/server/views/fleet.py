@@ -134,7 +134,7 @@ async def find_sessions(
 
 def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple[str, str, str, str]:
     vitals = worker.vitals
-    standing = standing_of(worker, unresolved)
+    standing = listed_state(worker, unresolved)
     return (
         _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
         activity_of(vitals)[0],
@@ -185,12 +185,12 @@ def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
 def unresolved_sessions(service: Service) -> set[WorkerKey]:
     """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
     recoveries = (recovery for recovery in service.recoveries.latest if recovery.ended_at is None)
-    return {
-        (ticket.worker_agent_id, ticket.worker_session_id) for ticket in service.tickets.open_tickets()
-    } | {(recovery.agent_id, recovery.session_id) for recovery in recoveries}
+    return {(ticket.agent_id, ticket.session_id) for ticket in service.tickets.open_tickets()} | {
+        (recovery.agent_id, recovery.session_id) for recovery in recoveries
+    }
 
 
-def standing_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
+def listed_state(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
     """
     Return the state that a worker counts as; None once its session is over.
 

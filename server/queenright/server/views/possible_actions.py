@@ -51,10 +51,10 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
         found.append("resolve")
     if ticket_lifecycle.can_be_dismissed(ticket):
         found.append("dismiss")
-    worker = service.monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+    worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     target = Target(
-        agent_id=ticket.worker_agent_id,
-        session_id=ticket.worker_session_id,
+        agent_id=ticket.agent_id,
+        session_id=ticket.session_id,
         incarnation_id=ticket.incarnation_id,
     )
     if worker is not None and not objection(service, ActionKind.TERMINATE, worker, target):

@@ -1,4 +1,4 @@
-"""A session, replayed through the detectors: what they held at each step, and what fired."""
+"""A session replayed through the detectors: their values at each step, and the findings."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from queenright.server.views.view import event_line, ticket_of
 
 _TEXT_LIMIT: Final = 400
 _CONTEXT: Final = 300
-"""Events before and after a page in which the other end of a step is looked for."""
+"""Events before and after a page that are searched for the other end of a step."""
 _NOT_SHOWN: Final = frozenset(
     {
         EventType.AGENT_HEARTBEAT,
@@ -140,10 +140,10 @@ class SessionSteps:
             self._wait = None
         if kind is EventType.EXECUTION_STARTED:
             self._open.clear()
-        if kind in _ENDS and (begun := self._start_of(event)) is not None:
-            self._open.remove(begun)
-            begun.end, begun.seq = event, seq
-            return begun.start.id
+        if kind in _ENDS and (open_step := self._start_of(event)) is not None:
+            self._open.remove(open_step)
+            open_step.end, open_step.seq = event, seq
+            return open_step.start.id
         if kind is EventType.WORKER_WAITING and not data.get("reason"):
             return ""
         if not has_feed_line(kind.value, data):
@@ -316,10 +316,10 @@ def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: st
     return next((start for start in of_kind if start.time == at), of_kind[0] if of_kind else None)
 
 
-def _open_step(kind: str, begun: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
+def _open_step(kind: str, start: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
     return _plain(
-        step_id=f"open:{kind}:{name}:{since:.3f}" if begun is None else begun.id,
-        type="" if begun is None else begun.type,
+        step_id=f"open:{kind}:{name}:{since:.3f}" if start is None else start.id,
+        type="" if start is None else start.type,
         kind=kind,
         name=name,
         phase="open",

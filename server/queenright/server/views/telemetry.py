@@ -33,8 +33,8 @@ def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
     """Return the senders of telemetry, the records that were not used and why, and the refused requests."""
     return api.Telemetry(
         sources=[
-            _source(one, monitor)
-            for one in sorted(intake.sources, key=lambda source: source.last_seen, reverse=True)
+            _source(sender, monitor)
+            for sender in sorted(intake.sources, key=lambda source: source.last_seen, reverse=True)
         ],
         unused=[
             api.UnusedRecords(

@@ -58,7 +58,7 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
         ticket: The ticket.
     """
     until = None if ticket.closed_at is None else ticket.closed_at + _AFTER_SECONDS
-    names = all_names(conn, ticket.worker_agent_id, ticket.worker_session_id)
+    names = all_names(conn, ticket.agent_id, ticket.session_id)
     rows = [
         row
         for agent_id in dict(names)

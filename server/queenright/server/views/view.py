@@ -24,7 +24,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.acting import acting_view
 from queenright.server.views.agents import agent_row
-from queenright.server.views.fleet import WORST_FIRST, standing_of, unresolved_sessions
+from queenright.server.views.fleet import WORST_FIRST, listed_state, unresolved_sessions
 from queenright.server.views.formatting import clock_time
 
 _LINE_LIMIT: Final = 220
@@ -62,8 +62,6 @@ def ticket_row(
     return api.Ticket.model_validate(
         values
         | {
-            "agent_id": ticket.worker_agent_id,
-            "session_id": ticket.worker_session_id,
             "silenced": silenced and api.TicketSilence.of(silenced),
             "notified": delivery_rows(notified),
             "trace_url": trace_url,
@@ -74,7 +72,7 @@ def ticket_row(
 
 def _without_advice(ticket: EscalationTicket) -> str:
     about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
-    known = {wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id) for kind in about}
+    known = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
     text = ticket.analysis
     for advice in known | {ticket.suggested_action}:
         text = text.replace(advice, "") if advice else text
@@ -184,12 +182,12 @@ def ticket_of(event: AgentEvent) -> str:
 
 
 def status(service: Service) -> api.Status:
-    """Return the worst workers, the latest events, and what is under way."""
+    """Return the worst workers, the latest events, and interventions in progress."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
     unresolved = unresolved_sessions(service)
     for health in service.monitor.workers():
-        standing = standing_of(health, unresolved)
+        standing = listed_state(health, unresolved)
         if standing is not None:
             by_state[standing].append(health)
     shown: list[WorkerHealth] = []

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr, ValidationError
 
-from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.record import Escalation, EscalationAnswer
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.faults import describe_faults
 from queenright.instrumentation.redaction import redact
@@ -49,7 +49,7 @@ class OrchestratorWebhook:
     def __repr__(self) -> str:
         return f"OrchestratorWebhook({self._webhook.host!r})"
 
-    async def ask(self, escalation: Escalation) -> Answer | None:
+    async def ask(self, escalation: Escalation) -> EscalationAnswer | None:
         """
         Post an escalation; transient failures are retried for a minute or two.
 
@@ -73,13 +73,13 @@ class OrchestratorWebhook:
         path = f"/api/escalations/{escalation.escalation_id}/decision"
         return {"type": "escalation_triggered", **fields, "answer_url": f"{self._api}{path}"}
 
-    def _parse_answer(self, escalation: Escalation, answer: bytes) -> Answer | None:
+    def _parse_answer(self, escalation: Escalation, answer: bytes) -> EscalationAnswer | None:
         """Return the decision in an answer; None if the answer has none."""
         parsed = parse_object(answer)
         if parsed.get("decision") is None:
             return None
         try:
-            decided = Answer.model_validate(parsed)
+            decided = EscalationAnswer.model_validate(parsed)
         except ValidationError as error:
             errors = describe_faults(error.errors(include_input=False), limit=3)
             raise self._webhook.make_error(f"its answer is invalid: {redact(errors, 300)}") from None

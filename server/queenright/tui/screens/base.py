@@ -14,11 +14,12 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from queenright.api.events import Event
 from queenright.api.tickets import Ticket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command, message_text, parse_command
-from queenright.tui.models import FleetEvent, worker_key
+from queenright.tui.models import worker_key
 from queenright.tui.screens.dialogs import HelpDialog
 from queenright.tui.widgets.bars import StatusLine, TopBar
 from queenright.tui.widgets.noticeboard import Noticeboard
@@ -115,7 +116,7 @@ class AppScreen(Screen[None]):
         self.query_one(StatusLine).show(*state.status)
         await self.query_one(Noticeboard).show(state.notices)
 
-    def handle_event(self, event: FleetEvent) -> None:
+    def handle_event(self, event: Event) -> None:
         """Handle an event of the fleet."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

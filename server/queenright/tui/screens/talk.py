@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from queenright.api.events import Event
 from queenright.api.tickets import Ticket
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
@@ -20,7 +21,7 @@ from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.formatting import clip
 from queenright.tui.graph_view import graph_lines, memory_lines
-from queenright.tui.models import FleetEvent, Graph, health_or_outcome
+from queenright.tui.models import Graph, health_or_outcome
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
 
@@ -181,7 +182,7 @@ class TalkScreen(AppScreen):
         except QueenrightError as error:
             self.app_state.set_status("failing", f"messages of {self.agent_id} failed: {error}")
 
-    async def _handle_own_event(self, event: FleetEvent) -> None:
+    async def _handle_own_event(self, event: Event) -> None:
         async with self._lock:
             if await self.app_state.run_ownership.is_run_of(event, self.agent_id):
                 self.conversation.handle_event(event)
@@ -198,11 +199,11 @@ class TalkScreen(AppScreen):
         finally:
             self._ready.set()
 
-    def _may_be_own(self, event: FleetEvent) -> bool:
+    def _may_be_own(self, event: Event) -> bool:
         """Return whether an event names one of the agent's graphs."""
         return event.graph_id in {graph.graph_id for graph in self._graphs}
 
-    def handle_event(self, event: FleetEvent) -> None:
+    def handle_event(self, event: Event) -> None:
         """Refresh the graphs when someone has changed them."""
         if event.type != "agent_operated" or event.agent_id != self.agent_id:
             return
@@ -210,7 +211,7 @@ class TalkScreen(AppScreen):
             case "switch_graph" | "add_graph" | "remove_graph":
                 self.run_in_background(self._refresh_graphs)
             case "unload":
-                self.conversation.add_note(f"{self.agent_id} was unloaded by {event.data['by']}", event.time)
+                self.conversation.add_note(f"{self.agent_id} was unloaded by {event.data['by']}", event.at)
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the conversation."""

@@ -29,7 +29,7 @@ class Column:
 
 class RowTable(DataTable[Text]):
     """
-    EventLog that keep their place and their cursor when their content changes.
+    Rows that keep their place and their cursor when their content changes.
 
     Args:
         columns: The columns; one of them may have the width 0.

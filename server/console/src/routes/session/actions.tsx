@@ -18,7 +18,7 @@ export function useTickets(worker: AgentHealth) {
   return useQuery({
     queryKey: ['tickets', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: worker.agent_id, limit: 100 } } })),
-    select: (page) => page.tickets.filter((ticket) => ticket.worker_session_id === worker.session_id),
+    select: (page) => page.tickets.filter((ticket) => ticket.session_id === worker.session_id),
   })
 }
 

@@ -123,7 +123,7 @@ class Stop(Body):
     incarnation_id: Incarnation = None
 
 
-class Replay(Body):
+class CheckpointReplay(Body):
     """The checkpoint from which a new run starts."""
 
     session_id: Session
@@ -173,7 +173,7 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
 
 @router.post("/replay", **operation(status=202, errors=(404, 409)))
-async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: Replay) -> api.Started:
+async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointReplay) -> api.Started:
     """Start a new run, in a new session, from a checkpoint of another run, which stays as it is."""
     graph = graph_of(slot, body.graph_id)
     with storage_errors():
@@ -359,7 +359,7 @@ async def _inject(
         if name == node_id and session_id in (None, run.session_id)
     }
     waiting = {
-        (one.graph_id, one.session_id) for one in slot.runtime.waiting_nodes() if one.node_id == node_id
+        (node.graph_id, node.session_id) for node in slot.runtime.waiting_nodes() if node.node_id == node_id
     }
     # The order in which the runtime chooses: the active graph first, and in a graph waiting nodes first.
     order = [graph.id for graph in _graphs(slot)]

@@ -151,9 +151,9 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
 def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
     """Return a node."""
     running = [
-        one
+        active_node
         for _, stream in streams_of(slot, graph.id)
-        for _, node_id, one in stream.nodes()
+        for _, node_id, active_node in stream.nodes()
         if node_id == node.id
     ]
     return api.NodeRow.of(
