@@ -288,7 +288,7 @@ def write(sent: Mapping[str, Mapping[str, str]]) -> None:
 
 def patient(folder: Path, everybody: People) -> Path:
     """Write a configuration that waits longer where several alerts are to be one message."""
-    return configure(folder, everybody, storm_group_wait="3s", info_group_wait="3s", fleet_group_wait="5s")
+    return configure(folder, everybody, group_wait="3s")
 
 
 async def _all() -> dict[str, dict[str, str]]:

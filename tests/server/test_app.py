@@ -106,9 +106,7 @@ async def test_reading_moves_no_clock(running: Running, http: httpx.AsyncClient)
     assert (health.vitals.last_activity, health.vitals.last_progress, health.vitals.last_heartbeat) == before
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/agents/nobody/health", "/api/tickets/none", "/tickets/none", "/runbooks/None"]
-)
+@pytest.mark.parametrize("path", ["/api/agents/nobody/health", "/api/tickets/none", "/runbooks/None"])
 async def test_missing_resource_is_404_with_a_message(idle_http: httpx.AsyncClient, path: str) -> None:
     response = await idle_http.get(path)
 

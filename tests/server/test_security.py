@@ -119,7 +119,7 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
         response = await http.get(path)
         assert "\x1b" not in response.text
         assert "\nroot:" not in response.text
-        if "html" in response.headers["content-type"]:
+        if "html" in response.headers.get("content-type", ""):
             assert "<script>alert" not in response.text
     for record in caplog.records:
         assert "\x1b" not in record.getMessage()
