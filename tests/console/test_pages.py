@@ -48,6 +48,7 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1280, "dark"),
     (1280, "light"),
     (1920, "light"),
+    (1920, "dark"),
 )
 RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -80,6 +81,40 @@ async def test_ticket_is_handled_by_keyboard_alone(
     await expect(page.get_by_role("dialog")).to_have_count(0)
     [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
     assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
+
+
+async def press_tab_until(page: Page, condition: str) -> None:
+    """Move the focus on until a JavaScript condition holds for the element that has it."""
+    for _ in range(120):
+        await page.keyboard.press("Tab")
+        if await page.evaluate(f"(element => {condition})(document.activeElement)"):
+            return
+    pytest.fail(f"Tab does not reach an element of which {condition}")
+
+
+async def test_everything_is_reached_without_a_mouse(running: Running, page: Page) -> None:
+    """B112: home, session, ticket, action, search."""
+    ticket_id = await ticket_on(running)
+    await page.goto(running.url)
+    await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
+
+    await press_tab_until(page, "element.closest('[role=row]') && element.textContent === 'looper'")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile("/console/agents/looper"))
+    await is_shown(page)
+    await press_tab_until(page, f"element.href?.includes('/console/tickets/{ticket_id}')")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(f"{running.url}/console/tickets/{ticket_id}")
+    await is_shown(page)
+    await press_tab_until(page, "element.textContent === 'Acknowledge'")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
+    await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("searchbox", name=re.compile("Search for agents"))).to_be_focused()
+    await page.keyboard.type("audit")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(f"{running.url}/console/operate/audit")
 
 
 async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:
@@ -126,6 +161,19 @@ async def test_queen_is_asked_beside_the_session(running: Running, page: Page) -
 
     talk = page.get_by_role("log", name="Conversation with the queen")
     await expect(talk.get_by_text("What is wrong?")).to_be_visible()
+
+
+async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running, page: Page) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
+    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await is_shown(page)
+
+    await page.get_by_label("Question to the queen").fill("Is it running?")
+    await page.keyboard.press("Enter")
+
+    talk = page.get_by_role("log", name="Conversation with the queen")
+    await expect(talk.get_by_text("Is it running?")).to_be_visible()
+    await expect(talk.get_by_text("the worker is healthy")).to_be_visible()
 
 
 async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
@@ -242,6 +290,14 @@ async def test_every_page_is_accessible(
     assert found == []
 
 
+ACTIONS: Final = {
+    *("Acknowledge", "Acknowledge all", "Allow", "Approve stop", "Ask", "Deny", "Dismiss", "Escalate"),
+    *("Load", "Nudge", "Recover", "Reload", "Reply", "Reset", "Resolve", "Resume", "Send", "Silence"),
+    *("Silence all", "Start", "Stop", "Stop the worker", "Stop all automatic actions", "Try again", "Unload"),
+}
+"""What the service refuses to a viewer."""
+
+
 class TestViewer:
     """A person who may look and not act."""
 
@@ -268,5 +324,9 @@ class TestViewer:
         await page.goto(f"{running.url}/console/tickets/{ticket_id}")
         await is_shown(page)
         await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)
-        await page.goto(f"{running.url}/console/operate/settings")
-        await is_shown(page)
+        for address in PAGES:
+            await page.goto(running.url + address.format(ticket=ticket_id))
+            await is_shown(page)
+            buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
+            assert [name for name in buttons if name.strip().rstrip("…") in ACTIONS] == [], address
+            await expect(page.get_by_label("Question to the queen")).to_have_count(0)

@@ -7,6 +7,7 @@ import pytest
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
+from queenright.health.service import AgentNotFoundError
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.agent_workspace import Change
 from queenright.judge.budget import BUDGET_FILE
@@ -17,7 +18,7 @@ from queenright.judge.chat import (
     ChatRecord,
     ChatRefusedError,
 )
-from queenright.judge.chat_log import OPERATOR_CHAT, session_of
+from queenright.judge.chat_log import OPERATOR_CHAT, Subject
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
@@ -84,7 +85,7 @@ class RecordedActions:
 
 
 async def with_ticket(fleet: JudgedFleet, text: str = "same error") -> EscalationTicket:
-    """Start the hive, and let one worker get a ticket that is notified."""
+    """Start the fleet, and let one worker get a ticket that is notified."""
     await fleet.start()
     await fleet.begin()
     await fleet.bad_steps(16, text=text)
@@ -177,7 +178,9 @@ async def test_each_ticket_has_a_session_of_its_own(fleet: JudgedFleet) -> None:
 
     assert "One." not in [m.content for m in model.shown[1]]
     folder = fleet.path / "graphs" / "queen" / "sessions"
-    assert {session_of(t.ticket_id) for t in (first, second)} <= {path.name for path in folder.iterdir()}
+    assert {Subject(t.ticket_id).chat_session for t in (first, second)} <= {
+        path.name for path in folder.iterdir()
+    }
     assert [one.text for one in await fleet.judging.chat.history(second.ticket_id)] == ["what?", "Two."]
 
 
@@ -353,7 +356,6 @@ async def test_closed_ticket_has_a_chat_after_a_restart(fleet: JudgedFleet) -> N
     await fleet.update_tickets_of_worker()
     await fleet.stop()
     await fleet.start()
-    assert fleet.tickets.get(ticket.ticket_id) is None
 
     answer = await say(fleet, ticket, "what is wrong?")
 
@@ -801,3 +803,67 @@ async def test_chat_wakes_no_judge_and_opens_no_ticket(fleet: JudgedFleet) -> No
     assert [event.agent_id for event in fleet.events if event.node_id == OPERATOR_CHAT] == [""] * len(
         [event for event in fleet.events if event.node_id == OPERATOR_CHAT]
     )
+
+
+# -- a worker without a ticket ----------------------------------------------------------------------
+
+
+async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> None:
+    await fleet.start()
+    await fleet.begin()
+    chat = fleet.judging.chat
+
+    answer = await asyncio.wait_for(chat.ask_about_worker(AGENT, SESSION, "Is it running?", by="ada"), 10)
+
+    assert answer.text.startswith("Now")
+    assert "healthy" in answer.text
+    messages = await chat.history_about_worker(AGENT, SESSION)
+    assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
+    with pytest.raises(AgentNotFoundError, match="no worker"):
+        await chat.ask_about_worker(AGENT, "another", "Is it running?")
+    with pytest.raises(AgentNotFoundError, match="no worker"):
+        await chat.history_about_worker("nobody", SESSION)
+
+
+@pytest.mark.parametrize("order", ["nudge it: try again", "stop it: it loops", "acknowledge"])
+async def test_order_without_a_ticket_is_not_carried_out(fleet: JudgedFleet, order: str) -> None:
+    await fleet.start()
+    await fleet.begin()
+
+    answer = await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, order), 10)
+
+    assert answer.text.startswith("Without a ticket I only answer.")
+    assert fleet.tickets.open_tickets() == []
+
+
+async def test_tools_of_a_model_refuse_without_a_ticket(fleet: JudgedFleet) -> None:
+    fleet.actions = hands = RecordedActions()
+    fleet.queen_model = model = Chatting(
+        call("nudge_worker", ticket_id="", message="Stop all your work."), ModelReply(text="No.")
+    )
+    await fleet.start()
+    await fleet.begin()
+
+    await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "nudge it: stop"), 10)
+
+    assert "about no ticket" in model.shown[-1][-1].content
+    assert question_in(model.shown[0])["may"] == []
+    assert hands.did == []
+
+
+async def test_interrupted_question_about_a_worker_is_answered_after_the_restart(fleet: JudgedFleet) -> None:
+    fleet.queen_model = Chatting(asyncio.Event())
+    await fleet.start()
+    await fleet.begin()
+    waiting = asyncio.create_task(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "How is it?"))
+    await fleet.settle()
+    await fleet.stop()
+    with pytest.raises(ChatInterruptedError, match="after the next start"):
+        await waiting
+
+    fleet.queen_model = Chatting(ModelReply(text="It is well."))
+    await fleet.start(keep_monitor=True)
+    await fleet.settle()
+
+    messages = await fleet.judging.chat.history_about_worker(AGENT, SESSION)
+    assert [one.text for one in messages] == ["How is it?", "It is well."]

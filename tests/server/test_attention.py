@@ -11,7 +11,7 @@ import pytest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
-from tests.server.conftest import demo_settings
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_hooks import AGENT
 from tests.server.test_permissions import answering, ask, client_of, open_request, waiting_of
@@ -115,6 +115,30 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
     assert [(one["kind"], one["acknowledged"]) for one in left] == (
         [("ticket", True)] if ticket["severity"] == "critical" else []
     )
+
+
+async def test_numbers_of_a_running_loop_are_current_everywhere(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """The ticket's text and the worker's reason say what is so now, not what was so when they began."""
+    service = running.service
+    ticket_id = await ticket_on(running)
+    cause = (await http.get(f"/api/tickets/{ticket_id}")).json()["cause"]
+    await service.ingest(list(looping(service.clock(), times=45))[1 + 2 * 20 :])
+
+    def is_updated() -> bool:
+        ticket = service.tickets.get(ticket_id)
+        return ticket is not None and ticket.cause != cause
+
+    await until(is_updated, "the ticket has the newer calls")
+    [item] = await items(http)
+    ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    health = (await http.get("/api/agents/looper/health")).json()
+    [row] = (await http.get("/api/agents", params={"search": "looper"})).json()["agents"]
+
+    assert item["text"] == ticket["analysis"]
+    assert health["reason"] == row["reason"]
+    assert health["reason"] in [finding["evidence"] for finding in health["findings"]]
 
 
 async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(

@@ -49,6 +49,22 @@ async def test_a_question_has_its_answer_and_both_stay(running: Running, http: h
     assert later == [answer.json()]
 
 
+async def test_queen_answers_about_a_session_without_a_ticket(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), agent="team/well", times=1)))
+    path = "/api/agents/team%2Fwell/queen"
+    question = {"message": "Is it running?", "session_id": "team/well-session", "by": "ada"}
+
+    answer = await http.post(path, json=question)
+    history = (await http.get(path, params={"session_id": "team/well-session"})).json()["messages"]
+
+    assert "the worker is healthy" in answer.json()["text"]
+    assert history[-1] == answer.json()
+    assert (await http.get(path, params={"session_id": "another"})).status_code == 404
+    assert (await http.post(path, json=question | {"session_id": "another"})).status_code == 404
+
+
 async def test_chat_messages_are_in_the_feed_and_audit_trail(
     running: Running, http: httpx.AsyncClient
 ) -> None:

@@ -110,15 +110,12 @@ async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncCli
     assert dict(browser.cookies) == {}
 
 
-async def test_without_scripts_the_console_names_the_command(
-    running: Running, browser: httpx.AsyncClient
-) -> None:
+async def test_console_says_what_to_do_without_scripts(running: Running, browser: httpx.AsyncClient) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
 
     page = await browser.get("/agents/looper")
 
-    assert "<noscript>" in page.text
-    assert "queenright status" in page.text
+    assert "Without it, use the command line: queenright " in page.text
 
 
 async def test_form_of_another_kind_is_refused(browser: httpx.AsyncClient) -> None:

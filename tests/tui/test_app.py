@@ -351,6 +351,21 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
         assert sent["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
 
 
+async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:
+    """A key that was meant for one item answers no other."""
+    canned = Canned([])
+    first, *others = canned.attention
+    canned.attention = [first]
+    async with terminal(canned) as (app, _):
+        table = app.screen.query_one("#need-list", RowTable)
+        await until(lambda: table.row_count == 1, "the item")
+        canned.attention = [*others[:1], first]
+        app.app_state.fleet.stale.add("attention")
+        await until(lambda: table.row_count == 2, "the item before it")
+
+        assert table.selected == first["item_id"]
+
+
 async def test_nothing_that_needs_a_person_is_one_calm_line() -> None:
     canned = Canned([])
     canned.attention = []

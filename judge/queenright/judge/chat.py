@@ -1,9 +1,9 @@
 """
-The operator chat: an operator asks the queen about a ticket.
+The operator chat: an operator asks the queen about a ticket, or about a worker without one.
 
-Each ticket has its own session in the queen's graph, and each question is one run in it. A question is in the
-event log before it is processed, and an answer before it is returned: a question that a stop interrupts is
-answered once, after the next start.
+Each ticket and each such worker has its own session in the queen's graph, and each question is one run in
+it. A question is in the event log before it is processed, and an answer before it is returned: a question
+that a stop interrupts is answered once, after the next start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from queenright.health.interventions.record import Intervention
+from queenright.health.service import AgentNotFoundError
 from queenright.health.summary import summarise
-from queenright.health.tickets import EscalationTicket, TicketNotFoundError
+from queenright.health.ticket_rules import worker_facts
+from queenright.health.tickets import EscalationTicket, TicketNotFoundError, WorkerFacts
 from queenright.instrumentation.redaction import redact
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat_answers import answer
@@ -31,10 +33,10 @@ from queenright.judge.chat_log import (
     ChatRecord,
     ChatRefusedError,
     Question,
+    Subject,
     chat_event,
     question_of,
     record_of,
-    session_of,
 )
 from queenright.judge.chat_tools import ChatTools, ChatTurn
 from queenright.judge.desk import MAX_TURNS, Desk
@@ -70,10 +72,10 @@ MAX_MESSAGE_LENGTH: Final = 4_000
 """Characters of a question."""
 
 MAX_WAITING: Final = 32
-"""Questions that wait for their answers, about all tickets."""
+"""Questions that wait for their answers, in all chats."""
 
 _MAX_ANSWER_LENGTH: Final = 8_000
-_MAX_WAITING_PER_TICKET: Final = 8
+_MAX_WAITING_PER_CHAT: Final = 8
 _CONCURRENT_CHATS: Final = 4
 _RESUMED_SECONDS: Final = 24 * 3600.0
 _RESUMED_EVENTS: Final = 1_000
@@ -93,7 +95,7 @@ _FALLBACK: Final[Mapping[FallbackReason, str]] = {
 
 class OperatorChat:
     """
-    Answers operators about tickets: several tickets at a time, the questions about one in order.
+    Answers operators about tickets and workers: several at a time, the questions about one in order.
 
     The queen acts only on an operator's command, or on a message sent as an order. She has no tool to approve
     what she requests.
@@ -132,9 +134,9 @@ class OperatorChat:
             workspaces=workspaces,
         )
         self._prompt = chat_prompt()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Subject, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[ChatRecord]] = set()
-        self._waiting: Counter[str] = Counter()
+        self._waiting: Counter[Subject] = Counter()
 
     @property
     def waiting(self) -> int:
@@ -156,7 +158,7 @@ class OperatorChat:
         )
 
     def entry(self) -> EntryPointSpec:
-        """Return the entry point: started by questions, each in the session of its ticket."""
+        """Return the entry point: started by questions, each in the session of its chat."""
         return EntryPointSpec(id=OPERATOR_CHAT, node_id=OPERATOR_CHAT, max_concurrent=_CONCURRENT_CHATS)
 
     def tools(self) -> list[Tool]:
@@ -189,21 +191,41 @@ class OperatorChat:
             ChatInterruptedError: The service stops first.
             StoreError: The question could not be stored.
         """
+        return await self._ask(Subject(ticket_id), text, by, act=act, is_admin=is_admin)
+
+    async def ask_about_worker(
+        self, agent_id: str, session_id: str, text: str, by: str = "operator"
+    ) -> ChatRecord:
+        """
+        Ask about a session of a worker, and return the answer. No order is carried out.
+
+        Raises:
+            AgentNotFoundError: There is no such session.
+            ChatRefusedError: The message is blank or too long, or too many questions wait.
+            ChatInterruptedError: The service stops first.
+            StoreError: The question could not be stored.
+        """
+        return await self._ask(Subject(agent_id=agent_id, session_id=session_id), text, by)
+
+    async def _ask(
+        self, about: Subject, text: str, by: str, *, act: bool = False, is_admin: bool = False
+    ) -> ChatRecord:
         text = _check_message(text)
-        self._reserve(ticket_id)
+        self._reserve(about)
         try:
-            ticket = await self._ticket(ticket_id)
+            worker = await self._facts(about)
             data = {
-                "ticket_id": ticket_id,
-                "agent_id": ticket.agent_id,
+                "ticket_id": about.ticket_id,
+                "agent_id": worker.agent_id,
+                "session_id": worker.session_id,
                 "by": by,
                 "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
             }
-            event = chat_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
+            event = chat_event(EventType.OPERATOR_ASKED, about, self._clock(), data)
             await self._bus.publish(event)
         except BaseException:
-            self._release(ticket_id)
+            self._release(about)
             raise
         question = replace(question_of(event), is_admin=is_admin)
         return await asyncio.shield(self._start(question, resumed=False))
@@ -216,10 +238,25 @@ class OperatorChat:
             TicketNotFoundError: There is no such ticket.
             UnknownEventError: No message has the id ``after``.
         """
-        await self._ticket(ticket_id)
+        return await self._history(Subject(ticket_id), after, limit)
+
+    async def history_about_worker(
+        self, agent_id: str, session_id: str, after: str | None = None, limit: int = 100
+    ) -> list[ChatRecord]:
+        """
+        Return the messages about a session of a worker, as ``history`` does.
+
+        Raises:
+            AgentNotFoundError: There is no such session.
+            UnknownEventError: No message has the id ``after``.
+        """
+        return await self._history(Subject(agent_id=agent_id, session_id=session_id), after, limit)
+
+    async def _history(self, about: Subject, after: str | None, limit: int) -> list[ChatRecord]:
+        await self._facts(about)
         events = await self._bus.history(
             types=CHAT_EVENTS,
-            session_id=session_of(ticket_id),
+            session_id=about.chat_session,
             after=after,
             limit=limit,
             newest=after is None,
@@ -234,7 +271,7 @@ class OperatorChat:
         for event in events:
             if event.type is EventType.OPERATOR_ASKED and event.id not in answered and event.time >= since:
                 question = question_of(event)
-                self._waiting[question.ticket_id] += 1  # accepted before the stop: no limit applies
+                self._waiting[question.about] += 1  # accepted before the stop: no limit applies
                 self._start(question, resumed=True)
 
     async def stop(self) -> None:
@@ -244,23 +281,31 @@ class OperatorChat:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _reserve(self, ticket_id: str) -> None:
+    def _reserve(self, about: Subject) -> None:
         """Count a question before anything is awaited, so that concurrent callers cannot pass the limits."""
-        if self._waiting[ticket_id] >= _MAX_WAITING_PER_TICKET:
+        if self._waiting[about] >= _MAX_WAITING_PER_CHAT:
             raise ChatRefusedError(
-                f"{_MAX_WAITING_PER_TICKET} questions about ticket {ticket_id} wait for an answer; "
-                "try again later"
+                f"{_MAX_WAITING_PER_CHAT} questions about {about} wait for an answer; try again later"
             )
         if self.waiting >= MAX_WAITING:
             raise ChatRefusedError(
-                f"{MAX_WAITING} questions wait for an answer, about all tickets; try again later"
+                f"{MAX_WAITING} questions wait for an answer, in all chats; try again later"
             )
-        self._waiting[ticket_id] += 1
+        self._waiting[about] += 1
 
-    def _release(self, ticket_id: str) -> None:
-        self._waiting[ticket_id] -= 1
-        if not self._waiting[ticket_id]:
-            del self._waiting[ticket_id]
+    def _release(self, about: Subject) -> None:
+        self._waiting[about] -= 1
+        if not self._waiting[about]:
+            del self._waiting[about]
+
+    async def _facts(self, about: Subject) -> EscalationTicket | WorkerFacts:
+        """Return the ticket, or what is known of the worker."""
+        if about.ticket_id:
+            return await self._ticket(about.ticket_id)
+        worker = self._monitor.get(about.agent_id, about.session_id)
+        if worker is None:
+            raise AgentNotFoundError(about.agent_id, about.session_id)
+        return worker_facts(worker, self._clock())
 
     async def _ticket(self, ticket_id: str) -> EscalationTicket:
         ticket = await self._tickets.find(ticket_id)
@@ -271,8 +316,8 @@ class OperatorChat:
     # -- one question ---------------------------------------------------------------------------
 
     def _start(self, question: Question, *, resumed: bool) -> asyncio.Task[ChatRecord]:
-        lock = self._locks.get(question.ticket_id) or asyncio.Lock()
-        self._locks[question.ticket_id] = lock
+        lock = self._locks.get(question.about) or asyncio.Lock()
+        self._locks[question.about] = lock
 
         async def answer_in_order() -> ChatRecord:
             async with lock:
@@ -285,15 +330,15 @@ class OperatorChat:
 
     def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
         self._tasks.discard(task)
-        self._release(question.ticket_id)
+        self._release(question.about)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("question %s about ticket %s: %s", question.id, question.ticket_id, error)
+            _log.warning("question %s about %s: %s", question.id, question.about, error)
 
     async def _answer(self, question: Question, *, resumed: bool) -> ChatRecord:
-        ticket = await self._ticket(question.ticket_id)
+        worker = await self._facts(question.about)
         began = self._clock()
-        session_id = await self._session(question.ticket_id)
-        with self._tools.open_turn(session_id, ticket, question) as turn:
+        session_id = await self._session(question.about)
+        with self._tools.open_turn(session_id, worker, question) as turn:
             run = await self._interrupted_run(session_id, question) if resumed else None
             if run is not None and run.status is SessionStatus.COMPLETED:
                 return await self._store(turn, _completed_answer(run), began)
@@ -322,8 +367,8 @@ class OperatorChat:
             )
         return await self._runtime.wait(run_id)
 
-    async def _session(self, ticket_id: str) -> str:
-        store, session_id = self._runtime.session_store(QUEEN_GRAPH), session_of(ticket_id)
+    async def _session(self, about: Subject) -> str:
+        store, session_id = self._runtime.session_store(QUEEN_GRAPH), about.chat_session
 
         def create() -> None:
             try:
@@ -345,36 +390,38 @@ class OperatorChat:
         return run if asked_question.get("question_id") == question.id else None
 
     async def _message(self, turn: ChatTurn) -> str:
-        ticket, question = turn.ticket, turn.question
-        agent_id = ticket.agent_id
+        worker, question = turn.worker, turn.question
+        agent_id = worker.agent_id
         interventions: Sequence[Intervention] = []
         if self._list_interventions is not None:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
-        others += [
-            open_ticket
-            for open_ticket in self._tickets.open_tickets()
-            if open_ticket.agent_id != agent_id and open_ticket.kind == ticket.kind
-        ]
-        health = self._monitor.get(agent_id, ticket.session_id)
+        if turn.ticket is not None:
+            others += [
+                one
+                for one in self._tickets.open_tickets()
+                if one.agent_id != agent_id and one.kind == turn.ticket.kind
+            ]
+        health = self._monitor.get(agent_id, worker.session_id)
         summary = None if health is None else summarise(health, question.at)
         question_fields = {
             "question_id": question.id,
-            "ticket_id": question.ticket_id,
+            "ticket_id": question.about.ticket_id,
             "by": question.by,
             "at": question.at,
             "message": question.text,
             "may": list(turn.allowed_tools),
             "is_admin": question.is_admin,
         }
-        return question_message(question.at, case_of(ticket, interventions, others), summary, question_fields)
+        return question_message(question.at, case_of(worker, interventions, others), summary, question_fields)
 
     async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
-        question, ticket = turn.question, turn.ticket
+        question = turn.question
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
-            "ticket_id": question.ticket_id,
-            "agent_id": ticket.agent_id,
+            "ticket_id": question.about.ticket_id,
+            "agent_id": turn.worker.agent_id,
+            "session_id": turn.worker.session_id,
             "question_id": question.id,
             "model": self._model.settings.model,
             "prompt": self._prompt.id,
@@ -383,7 +430,7 @@ class OperatorChat:
             **answer,
             "text": redact(text, _MAX_ANSWER_LENGTH),
         }
-        event = chat_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
+        event = chat_event(EventType.QUEEN_ANSWERED, question.about, self._clock(), data)
         await self._bus.publish(event)
         return record_of(event)
 
@@ -421,7 +468,7 @@ def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
     if result.succeeded and node is not None:
         return {"text": node.text, "outcome": "answered", **usage}
     if turn.command is None:
-        rest = answer(turn.question.text, {"ticket": turn.ticket.model_dump(mode="json")})
+        rest = answer(turn.question.text, {"ticket": turn.worker.model_dump(mode="json")})
     else:
         rest = f"I cannot say whether anything was done. By hand: {turn.command.by_hand}"
     return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}

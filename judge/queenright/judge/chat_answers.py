@@ -93,6 +93,8 @@ def _describe_interventions(ticket: Mapping[str, Any], done: Sequence[Mapping[st
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
     notified = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
+    if "ticket_id" not in ticket:
+        notified = ""
     return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
@@ -107,6 +109,12 @@ def _describe_advice(ticket: Mapping[str, Any]) -> str:
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
     agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")
+    if not ticket_id:
+        return (
+            f"You can: in the terminal, `queenright nudge {agent} --message TEXT` or "
+            f'`queenright terminate {agent} --reason "..."`; '
+            f"`queenright events --agent {agent} --types all` follows the worker."
+        )
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
         f"Write here `nudge it: TEXT`, `stop it: REASON`{acknowledge}, or `restart it` if it is loaded here; "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queenright.health.interventions.record import Intervention
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, WorkerFacts
 from queenright.judge.wording import one_line
 
 _MAX_INTERVENTIONS: Final = 10
@@ -27,20 +27,21 @@ _OMITTED: Final = {
 
 
 def case_of(
-    ticket: EscalationTicket, interventions: Sequence[Intervention], others: Sequence[EscalationTicket]
+    worker: EscalationTicket | WorkerFacts,
+    interventions: Sequence[Intervention],
+    others: Sequence[EscalationTicket],
 ) -> dict[str, Any]:
     """
     Return a ticket's case as JSON values.
 
     Args:
+        worker: The ticket; without one, the worker that it would name.
         interventions: Interventions on the agent's workers, newest first.
         others: Other tickets, about the same agent or of the same kind.
     """
-    fields = ticket.model_dump(mode="json", exclude=_OMITTED)
-    on_worker = [
-        intervention for intervention in interventions if intervention.session_id == ticket.session_id
-    ]
-    related = [one for one in others if one.ticket_id != ticket.ticket_id]
+    fields = worker.model_dump(mode="json", exclude=_OMITTED)
+    on_worker = [one for one in interventions if one.session_id == worker.session_id]
+    related = [one for one in others if one.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
         "done_to_the_worker": [

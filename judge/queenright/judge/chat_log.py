@@ -1,7 +1,8 @@
-"""The messages of a chat about a ticket, as values and as events in the log."""
+"""The messages of a chat about a ticket or a worker, as values and as events in the log."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -33,12 +34,32 @@ class ChatInterruptedError(QueenrightError):
         self.question_id = question_id
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a chat is about: a ticket, or without one a session of a worker."""
+
+    ticket_id: str = ""
+    agent_id: str = ""
+    session_id: str = ""
+
+    def __str__(self) -> str:
+        return f"ticket {self.ticket_id}" if self.ticket_id else f"{self.agent_id!r} ({self.session_id})"
+
+    @property
+    def chat_session(self) -> str:
+        """The id of the queen's session in which it is discussed."""
+        if self.ticket_id:
+            return f"chat_{self.ticket_id}"
+        worker = f"{self.agent_id}\n{self.session_id}".encode()
+        return f"chat_worker_{hashlib.sha256(worker).hexdigest()[:32]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A stored question of an operator."""
 
     id: str
-    ticket_id: str
+    about: Subject
     at: float
     by: str
     text: str
@@ -50,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRecord:
-    """One message of the chat about a ticket."""
+    """One message of a chat."""
 
     id: str
     at: float
@@ -64,17 +85,12 @@ class ChatRecord:
     """For an answer, ``answered``, or ``by_rule`` if the model gave none."""
 
 
-def session_of(ticket_id: str) -> str:
-    """Return the id of the session in which a ticket is discussed."""
-    return f"chat_{ticket_id}"
-
-
-def chat_event(type_: EventType, ticket_id: str, at: float, data: Mapping[str, Any]) -> AgentEvent:
+def chat_event(type_: EventType, about: Subject, at: float, data: Mapping[str, Any]) -> AgentEvent:
     """Return a message of the chat as an event of the queen's graph."""
     return AgentEvent(
         type=type_,
         time=at,
-        session_id=session_of(ticket_id),
+        session_id=about.chat_session,
         graph_id=QUEEN_GRAPH,
         stream_id=CHAT_STREAM,
         node_id=OPERATOR_CHAT,
@@ -87,12 +103,16 @@ def question_of(event: AgentEvent) -> Question:
     data = event.data
     return Question(
         id=event.id,
-        ticket_id=str(data["ticket_id"]),
+        about=Subject(ticket_id) if (ticket_id := str(data["ticket_id"])) else _worker_in(data),
         at=event.time,
         by=str(data["by"]),
         text=str(data["text"]),
         act=bool(data.get("act", False)),
     )
+
+
+def _worker_in(data: Mapping[str, Any]) -> Subject:
+    return Subject(agent_id=str(data["agent_id"]), session_id=str(data["session_id"]))
 
 
 def record_of(event: AgentEvent) -> ChatRecord:

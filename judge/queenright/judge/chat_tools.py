@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import AckChannel, EscalationTicket, TicketError
+from queenright.health.tickets import AckChannel, EscalationTicket, TicketError, WorkerFacts
 from queenright.judge.agent_workspace import (
     ADMIN_TOOLS,
     RESTART,
@@ -65,25 +65,36 @@ class AcknowledgeArguments(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One question while it is answered: its ticket, its command, and the tools used for it."""
+    """One question while it is answered: its worker, its command, and the tools used for it."""
 
-    ticket: EscalationTicket
+    worker: EscalationTicket | WorkerFacts
+    """The ticket; without one, what is known of the worker."""
     question: Question
     used_tools: set[str] = field(default_factory=set)
     diffs: list[str] = field(default_factory=list)
     """Changes of files, which the answer shows whatever the model says."""
 
     @property
+    def ticket(self) -> EscalationTicket | None:
+        """The ticket that it is about; None for a worker without one."""
+        return self.worker if isinstance(self.worker, EscalationTicket) else None
+
+    @property
     def command(self) -> Command | None:
         """The command in the operator's message, if there is one."""
-        about = {"agent_id": self.ticket.agent_id, "ticket_id": self.ticket.ticket_id}
+        about = {
+            "agent_id": self.worker.agent_id,
+            "ticket_id": self.question.about.ticket_id,
+        }
         return parse_command(self.question.text, about)
 
     @property
     def allowed_tools(self) -> Sequence[str]:
-        """The tools that the message orders."""
+        """The tools that the message orders: none without a ticket."""
         ordered: tuple[str, ...]
-        if self.question.act:
+        if self.ticket is None:
+            ordered = ()
+        elif self.question.act:
             ordered = (*ACTING_TOOLS, *ADMIN_TOOLS)
         else:
             ordered = () if self.command is None else self.command.tools
@@ -146,20 +157,22 @@ class ChatTools:
         ]
 
     @contextmanager
-    def open_turn(self, session_id: str, ticket: EscalationTicket, question: Question) -> Iterator[ChatTurn]:
+    def open_turn(
+        self, session_id: str, worker: EscalationTicket | WorkerFacts, question: Question
+    ) -> Iterator[ChatTurn]:
         """Have the tool calls of a session serve a question."""
-        self._turns[session_id] = turn = ChatTurn(ticket, question)
+        self._turns[session_id] = turn = ChatTurn(worker, question)
         try:
             yield turn
         finally:
             del self._turns[session_id]
 
     async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
-        ticket = self._turn(session_id).ticket
-        agent_id = arguments.agent_id or ticket.agent_id
+        worker = self._turn(session_id).worker
+        agent_id = arguments.agent_id or worker.agent_id
         wanted = None if arguments.session_id == "auto" else arguments.session_id
-        if wanted is None and agent_id == ticket.agent_id:
-            wanted = ticket.session_id
+        if wanted is None and agent_id == worker.agent_id:
+            wanted = worker.session_id
         return show_summary(self._monitor.get(agent_id, wanted), self._clock(), arguments.last_n_steps)
 
     async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
@@ -167,7 +180,7 @@ class ChatTools:
             by = turn.question.by
             try:
                 await self._tickets.acknowledge(
-                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=AckChannel.CHAT
+                    arguments.ticket_id, by=f"{by} (noted by the queen)", via=AckChannel.CHAT
                 )
             except TicketError as error:
                 raise ToolError(str(error)) from error
@@ -192,7 +205,7 @@ class ChatTools:
 
     def _workspace(self, workspaces: AgentWorkspaces) -> list[Tool]:
         def agent_of(session_id: str) -> str:
-            return self._turn(session_id).ticket.agent_id
+            return self._turn(session_id).worker.agent_id
 
         async def list_files(arguments: ListArguments, *, session_id: str) -> str:
             return show_files(*await workspaces.list_files(agent_of(session_id)))
@@ -202,8 +215,8 @@ class ChatTools:
             return show_text(arguments.path, text, arguments.offset)
 
         async def read_log(arguments: LogArguments, *, session_id: str) -> str:
-            ticket = self._turn(session_id).ticket
-            rows = await workspaces.read_log(ticket.agent_id, ticket.session_id, arguments.last_n_steps)
+            worker = self._turn(session_id).worker
+            rows = await workspaces.read_log(worker.agent_id, worker.session_id, arguments.last_n_steps)
             return show_log(rows)
 
         async def write(arguments: WriteArguments, *, session_id: str) -> str:
@@ -214,7 +227,7 @@ class ChatTools:
                         "names may be changed"
                     )
                 change = await workspaces.write_file(
-                    turn.ticket.agent_id,
+                    turn.worker.agent_id,
                     arguments.path,
                     arguments.new,
                     arguments.old,
@@ -225,7 +238,7 @@ class ChatTools:
 
         async def restart(arguments: RestartArguments, *, session_id: str) -> str:
             with self._acting_turn(session_id, arguments.ticket_id, RESTART) as turn:
-                return await workspaces.restart(turn.ticket.agent_id, ordered_by=turn.question.by)
+                return await workspaces.restart(turn.worker.agent_id, ordered_by=turn.question.by)
 
         return workspace_tools(
             list_files=list_files, read_file=read_file, read_log=read_log, write=write, restart=restart
@@ -235,6 +248,10 @@ class ChatTools:
     def _acting_turn(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
         """Let a tool act in the turn of its session if the operator ordered it: once, unless it fails."""
         turn = self._turn(session_id)
+        if turn.ticket is None:
+            raise ToolError(
+                "this chat is about no ticket, and nothing is done in it; name the command instead"
+            )
         if turn.ticket.ticket_id != ticket_id:
             raise ToolError(f"this chat is about ticket {turn.ticket.ticket_id!r}; act on no other")
         if tool in ADMIN_TOOLS and not turn.question.is_admin:
@@ -263,7 +280,7 @@ class ChatTools:
         return turn
 
     def _open_ticket(self, turn: ChatTurn) -> EscalationTicket:
-        ticket = self._tickets.get(turn.ticket.ticket_id)
+        ticket = self._tickets.get(turn.question.about.ticket_id)
         if ticket is None or not ticket.live:
             raise ToolError(
                 "the ticket is closed; act on the worker itself with queenright nudge or queenright terminate"

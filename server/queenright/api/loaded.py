@@ -47,6 +47,12 @@ class DiscoveredAgent(Wire):
     loaded: bool
     problem: str | None
     """Why it cannot be loaded, as far as is known without running its code."""
+    inputs: list[str]
+    """What its entry points take, from its `agent.json`."""
+    credentials: list[str]
+    """Environment variables that it needs, likewise."""
+    missing: list[str]
+    """Those of them, and of its model, that the service does not have; `A or B` where either is enough."""
 
 
 class DiscoveredPage(Wire):

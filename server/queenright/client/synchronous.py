@@ -152,6 +152,8 @@ class Agents(_Resource):
 
     list = _list(agents.AsyncAgents.list)
     health = _call(agents.AsyncAgents.health)
+    ask_queen = _call(agents.AsyncAgents.ask_queen)
+    queen_messages = _call(agents.AsyncAgents.queen_messages)
     all_health = _list(agents.AsyncAgents.all_health)
     history = _list(agents.AsyncAgents.history)
     steps = _call(agents.AsyncAgents.steps)

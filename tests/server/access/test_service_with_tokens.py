@@ -377,7 +377,7 @@ def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded
 def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
     ours = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
-        assert http.get("/docs", headers=PAGE).status_code == 200
+        assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE).status_code == 200
         nudge = {"session_id": "looper-session", "message": "by hand"}
         done = http.post("/api/agents/looper/nudge", json=nudge, headers=ours)
         assert done.status_code == 202

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,25 @@ def test_links_below_the_roots_and_in_hidden_folders_are_allowed(tmp_path: Path)
 
     assert Roots([inside]).agent("adder") == agent
     assert [one.problem for one in discover(Roots([inside]), ())] == [None]
+
+
+def test_agent_says_what_it_needs_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HIVE_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("WAX_KEY", "x")
+    node = {"id": "ask", "system_prompt": "Answer.", "input_keys": ["topic"], "output_keys": ["text"]}
+    spec = {
+        "name": "needy",
+        "model": "anthropic/claude-sonnet-5",
+        "credentials": ["HIVE_KEY", "WAX_KEY"],
+        "graph": {"nodes": [node], "entry_points": [{"id": "start", "node_id": "ask"}]},
+    }
+    (tmp_path / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
+
+    [found] = discover(Roots([tmp_path]), ())
+
+    assert found.problem is None
+    assert (found.inputs, found.credentials) == (["topic"], ["HIVE_KEY", "WAX_KEY"])
+    assert found.missing == ["HIVE_KEY", "ANTHROPIC_API_KEY"]

@@ -75,8 +75,8 @@ function Shown({ incident }: { incident: Incident }) {
               <dd className="mono">{incident.incident_id}</dd>
             </dl>
           </Panel>
-          {first && <Notified ticket={first} />}
-          <QueenChat key={incident.incident_id} ticketId={incident.incident_id} />
+          {tickets.data && <Notified tickets={tickets.data} />}
+          <QueenChat key={incident.incident_id} about={{ ticketId: incident.incident_id }} />
         </div>
       </div>
     </>

@@ -7,18 +7,31 @@ import { useAct } from '../ui/act'
 import { Ago, Button, Loading, Panel, ReadError } from '../ui/basics'
 import './talk.css'
 
-/** Ask the queen about a ticket, beside it. */
-export function QueenChat({ ticketId }: { ticketId: string }) {
+/** What a chat is about: a ticket, or a session of a worker without one. */
+export type Subject = { ticketId: string } | { agentId: string; sessionId: string }
+
+const read = (about: Subject) =>
+  'ticketId' in about
+    ? GET('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } } })
+    : GET('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId }, query: { session_id: about.sessionId } } })
+
+const send = (about: Subject, message: string) =>
+  'ticketId' in about
+    ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...by() } })
+    : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...by() } })
+
+/** Ask the queen about a ticket or a session, beside it. */
+export function QueenChat({ about }: { about: Subject }) {
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
   const chat = useQuery({
-    queryKey: ['tickets', 'chat', ticketId],
-    queryFn: () => data(GET('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: ticketId } } })),
+    queryKey: ['tickets', 'chat', about],
+    queryFn: () => data(read(about)),
   })
   const [text, setText] = useState('')
   const ask = useAct(async (message: string) => {
     setText('')
     try {
-      await data(POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: ticketId } }, body: { message, ...by() } }))
+      await data(send(about, message))
     } catch (error) {
       setText((newer) => newer || message)
       throw error
@@ -34,7 +47,18 @@ export function QueenChat({ ticketId }: { ticketId: string }) {
           <Loading />
         ) : (
           <div className="messages" role="log" aria-label="Conversation with the queen" tabIndex={0}>
-            {chat.data.messages.length === 0 && <p className="muted">Ask what happened, whether it is still so, what has been done, or what you can do. Orders: <code>nudge it: TEXT</code>, <code>stop it: REASON</code>, <code>acknowledge</code>. Anything else needs a language model (<code>judging.queen.model</code>).</p>}
+            {chat.data.messages.length === 0 && (
+              <p className="muted">
+                Ask what happened, whether it is still so, what has been done, or what you can do.
+                {'ticketId' in about && (
+                  <>
+                    {' '}
+                    Orders: <code>nudge it: TEXT</code>, <code>stop it: REASON</code>, <code>acknowledge</code>.
+                  </>
+                )}{' '}
+                Anything else needs a language model (<code>judging.queen.model</code>).
+              </p>
+            )}
             {chat.data.messages.map((message) => (
               <div key={message.id} className={`message ${message.role === 'operator' ? 'mine' : ''}`}>
                 {message.text || message.outcome}

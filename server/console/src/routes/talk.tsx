@@ -5,7 +5,7 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useEffect, useRef, useState } from 'react'
 import { data, DELETE, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
-import type { AgentSlot, EntryPoint } from '../api/schema'
+import type { AgentSlot, DiscoveredAgent, EntryPoint } from '../api/schema'
 import { counted, dateTime, words } from '../format'
 import { say, useAct } from '../ui/act'
 import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
@@ -59,11 +59,11 @@ export function TalkPage() {
               <Start slot={slot} graph={graph || slot.active_graph_id} />
               <Sessions slot={slot} session={session} />
               {session && <Checkpoints slot={slot} session={session} />}
-              {ticket && <QueenChat key={ticket} ticketId={ticket} />}
+              {ticket && <QueenChat key={ticket} about={{ ticketId: ticket }} />}
             </div>
           </>
         ) : ticket ? (
-          <QueenChat key={ticket} ticketId={ticket} />
+          <QueenChat key={ticket} about={{ ticketId: ticket }} />
         ) : (
           loaded.data && (
             <Empty title={agent ? `${agent} is not loaded` : 'Load an agent to talk with it'}>
@@ -84,6 +84,8 @@ function LoadAgent() {
   const navigate = useNavigate()
   if (!caller?.may_manage) return null
   const choices = (found.data?.agents ?? []).filter((one) => !one.loaded && !one.problem)
+  const [path, setPath] = useState('')
+  const chosen = choices.find((one) => one.path === path) ?? choices[0]
   return (
     <>
       <Button small onPress={() => setOpen(true)}>
@@ -95,10 +97,11 @@ function LoadAgent() {
           lead={found.data ? `${counted(choices.length, 'agent')} found in ${found.data.roots.join(', ') || 'no folder: set agents.roots'}.` : 'Looking for agents…'}
           fields={[
             choices.length
-              ? { name: 'path', label: 'Agent', options: choices.map((one) => ({ value: one.path, label: `${one.name} (${one.path})` })) }
+              ? { name: 'path', label: 'Agent', options: choices.map((one) => ({ value: one.path, label: `${one.name} (${one.path})` })), onChange: setPath }
               : { name: 'path', label: 'Folder', required: true, hint: 'A folder below agents.roots.' },
-            { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own. Variables and keys that the agent needs must be in the environment of the service when it starts.' },
+            { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own.' },
           ]}
+          target={chosen && <Needs agent={chosen} />}
           confirm="Load"
           run={async ({ path = '', model }) => {
             const slot = await data(POST('/api/agents', { body: { path, ...(model ? { model } : {}) } }))
@@ -109,6 +112,22 @@ function LoadAgent() {
         />
       )}
     </>
+  )
+}
+
+/** What an agent needs before it can run, as far as its files say. */
+function Needs({ agent }: { agent: DiscoveredAgent }) {
+  return (
+    <div role="status">
+      {agent.description && <p className="wrap">{agent.description}</p>}
+      <dl className="facts">
+        <dt>Inputs</dt>
+        <dd>{agent.inputs.join(', ') || 'none, or known once it is loaded'}</dd>
+        <dt>Environment</dt>
+        <dd>{agent.credentials.join(', ') || 'no variables declared'}</dd>
+      </dl>
+      {agent.missing.length > 0 && <p className="problem">Not set in the environment of the service: {agent.missing.join(', ')}. Set it and start the service again, or choose another model.</p>}
+    </div>
   )
 }
 

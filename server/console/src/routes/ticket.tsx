@@ -13,6 +13,7 @@ import { say, useAct } from '../ui/act'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { causeOf, Children, TicketList } from './incidents'
+import { notificationsOf } from './notifications'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
@@ -78,8 +79,8 @@ export function TicketPage() {
         </div>
         <div className="stack">
           <Facts ticket={ticket} />
-          <Notified ticket={ticket} />
-          <QueenChat key={ticketId} ticketId={ticketId} />
+          <Notified tickets={[ticket]} />
+          <QueenChat key={ticketId} about={{ ticketId: ticketId }} />
         </div>
       </div>
     </>
@@ -265,8 +266,11 @@ export function Trace({ ticket }: { ticket: Ticket }) {
   )
 }
 
-export function Notified({ ticket }: { ticket: Ticket }) {
-  const rows = [...ticket.notified].sort((one, other) => one.first_at - other.first_at)
+/** Who was notified of tickets, and by which receiver. */
+export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
+  const rows = notificationsOf(tickets)
+  const [ticket] = tickets
+  const reminders = tickets.reduce((sum, one) => sum + one.reminders, 0)
   return (
     <Panel title="Notifications">
       <ul className="doing">
@@ -277,15 +281,16 @@ export function Notified({ ticket }: { ticket: Ticket }) {
               <span className="muted">
                 {one.status}, {timeOfDay(one.first_at)}
                 {one.at > one.first_at && `, last ${timeOfDay(one.at)}`}
+                {tickets.length > 1 && `, ${counted(one.tickets, 'ticket')}`}
               </span>
             </span>
             <Ago at={one.at} />
           </li>
         ))}
         {rows.length === 0 && (
-          <li className="muted">{ticket.notified_at ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
+          <li className="muted">{tickets.some((one) => one.notified_at) ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket?.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
         )}
-        {ticket.reminders > 0 && <li className="muted">{counted(ticket.reminders, 'reminder')} sent because nobody acknowledged it.</li>}
+        {reminders > 0 && <li className="muted">{counted(reminders, 'reminder')} sent because nobody acknowledged it.</li>}
       </ul>
     </Panel>
   )

@@ -29,6 +29,7 @@ export interface Field {
   multiline?: boolean
   value?: string
   options?: readonly { value: string; label: string }[]
+  onChange?: (value: string) => void
 }
 
 /**
@@ -79,7 +80,7 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
               {!field.required && !field.options && <span className="muted"> (optional)</span>}
             </label>
             {field.options ? (
-              <select className="input" id={`ask-${field.name}`} name={field.name} defaultValue={field.value}>
+              <select className="input" id={`ask-${field.name}`} name={field.name} defaultValue={field.value} onChange={(event) => field.onChange?.(event.target.value)}>
                 {field.options.map((option) => (
                   <option key={option.value} value={option.value}>
                     {option.label}

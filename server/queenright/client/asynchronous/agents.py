@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from queenright import api
@@ -54,6 +54,22 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         return await self._transport.get_model(
             api.AgentHealth, agent_path(agent_id, "health"), session_id=session_id
         )
+
+    async def ask_queen(
+        self, agent_id: str, message: str, *, session_id: str, by: str | None = None
+    ) -> api.ChatMessage:
+        """Ask the queen about a session, with or without a ticket, and return her answer."""
+        body = json_body(message=message, session_id=session_id, by=by)
+        return await self._transport.send_for_model(api.ChatMessage, agent_path(agent_id, "queen"), body)
+
+    async def queen_messages(
+        self, agent_id: str, *, session_id: str, after: str | None = None, limit: int | None = None
+    ) -> Sequence[api.ChatMessage]:
+        """Return the newest messages about a session, or those after a message, oldest first."""
+        found = await self._transport.get_model(
+            api.ChatMessages, agent_path(agent_id, "queen"), session_id=session_id, after=after, limit=limit
+        )
+        return found.messages
 
     def all_health(self, *, limit: int | None = None) -> AsyncIterator[api.AgentHealth]:
         """Yield the health of every session of every worker, ordered by name."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 from queenright.api.loaded import DiscoveredAgent
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
-from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
+from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read_agent_spec
+from queenright.runtime.agents.credentials import missing_credentials
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 
 DEPTH: Final = 3
@@ -77,13 +78,14 @@ def _is_searched(entry: os.DirEntry[str]) -> bool:
 def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> DiscoveredAgent:
     problem = None
     spec: dict[str, Any] = {}
+    needs: dict[str, list[str]] = {"inputs": [], "credentials": [], "missing": []}
     try:
         if len(there) > 1:
             problem = "it has both agent.json and agent.py; keep one"
         elif there == ["agent.json"]:
-            spec = read_agent_spec(folder / "agent.json").model_dump(
-                include={"name", "version", "description"}
-            )
+            known = read_agent_spec(folder / "agent.json")
+            spec = known.model_dump(include={"name", "version", "description"})
+            needs = _needs_of(known)
         else:
             spec = _read_spec_call(folder / "agent.py")
         if problem is None:
@@ -101,7 +103,18 @@ def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Dis
         description=redact(str(spec.get("description") or ""), 1000),
         loaded=loaded,
         problem=problem,
+        **needs,
     )
+
+
+def _needs_of(spec: AgentSpec) -> dict[str, list[str]]:
+    first = {entry.node_id for entry in spec.graph.entry_points}
+    inputs = [key for node in spec.graph.nodes if node.id in first for key in node.input_keys]
+    return {
+        "inputs": list(dict.fromkeys(inputs)),
+        "credentials": list(spec.credentials),
+        "missing": missing_credentials(spec.credentials, [spec.model], os.environ),
+    }
 
 
 def _read_spec_call(path: Path) -> dict[str, Any]:

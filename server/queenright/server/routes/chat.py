@@ -1,4 +1,4 @@
-"""Chat with the queen about a ticket."""
+"""Chat with the queen about a ticket, or about a session of a worker."""
 
 from __future__ import annotations
 
@@ -14,21 +14,34 @@ from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Limit
-from queenright.server.routes.params import Body, By
+from queenright.server.routes.params import AgentId, Body, By
 
-router = APIRouter(prefix="/api/tickets/{ticket_id}/chat", tags=["tickets"])
+router = APIRouter(prefix="/api", tags=["tickets"])
 
 After = Annotated[
     str | None, Query(max_length=200, description="The id of the last message that the client has.")
 ]
+SessionId = Annotated[str, Query(max_length=256, description="The worker's session.")]
+SessionField = Annotated[str, Field(max_length=256, description="The worker's session.")]
 TicketId = Annotated[str, Path(description="The ticket's id.")]
 
 
-class Message(Body):
-    """An operator's message."""
+class Question(Body):
+    """An operator's question."""
 
     message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_LENGTH, pattern=r"\S")]
     by: By = "operator"
+
+
+class SessionQuestion(Question):
+    """An operator's question about a session."""
+
+    session_id: SessionField
+
+
+class Message(Question):
+    """An operator's message."""
+
     act: Annotated[
         bool,
         Field(
@@ -39,7 +52,7 @@ class Message(Body):
     ] = False
 
 
-@router.post("", **operation(errors=(404,)))
+@router.post("/tickets/{ticket_id}/chat", **operation(errors=(404,)))
 async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:
@@ -54,10 +67,31 @@ async def chat_about_ticket(
     return api.ChatMessage.of(answer)
 
 
-@router.get("", **operation(errors=(404,)))
+@router.get("/tickets/{ticket_id}/chat", **operation(errors=(404,)))
 async def list_ticket_messages(
     service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
     messages = await service.judging.chat.history(ticket_id, after=after, limit=limit)
+    return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])
+
+
+@router.post("/agents/{agent_id:agent}/queen", **operation(errors=(404,)))
+async def chat_about_worker(
+    request: Request, service: ServiceDep, agent_id: AgentId, body: SessionQuestion
+) -> api.ChatMessage:
+    """Ask the queen about a session, with or without a ticket, and wait for her answer. She only answers."""
+    answer = await service.judging.chat.ask_about_worker(
+        agent_id, body.session_id, body.message, by=person_name(request, body.by)
+    )
+    return api.ChatMessage.of(answer)
+
+
+@router.get("/agents/{agent_id:agent}/queen", **operation(errors=(404,)))
+async def list_worker_messages(
+    service: ServiceDep, agent_id: AgentId, session_id: SessionId, after: After = None, limit: Limit = 100
+) -> api.ChatMessages:
+    """List the messages about a session, oldest first: the newest ones, or those after a message."""
+    chat = service.judging.chat
+    messages = await chat.history_about_worker(agent_id, session_id, after=after, limit=limit)
     return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from queenright import api
+from queenright.alerting.page_text import current_analysis
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.approvals_record import Approval, describe_requester
@@ -189,7 +190,7 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
         ticket.cause,
         ticket.first_seen,
         severity=ticket.severity,
-        text=ticket.analysis,
+        text=current_analysis(ticket),
         ticket_id=ticket.ticket_id,
         options=[action for action in actions if action in ("acknowledge", "terminate")],
         acknowledged=ticket.acknowledged_at is not None,

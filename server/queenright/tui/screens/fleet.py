@@ -102,7 +102,7 @@ class FleetScreen(AppScreen):
         yield Static(id="tabs")
         with ContentSwitcher(initial=TABS[0]):
             with Vertical(id="needs"):
-                yield RowTable(_NEEDS, name="need-list")
+                yield RowTable(_NEEDS, name="need-list", holds_top=True)
                 yield Static(id="need-detail")
             yield RowTable(_WORKERS, name="fleet")
             with Vertical(id="tickets"):

@@ -34,6 +34,7 @@ class RowTable(DataTable[Text]):
     Args:
         columns: The columns; one of them may have the width 0.
         name: Id of the widget.
+        holds_top: Whether the cursor follows a top row that moves down. Otherwise it stays at the top.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,9 +42,10 @@ class RowTable(DataTable[Text]):
         Binding("k", "cursor_up", "Up", show=False),
     ]
 
-    def __init__(self, columns: Sequence[Column], *, name: str) -> None:
+    def __init__(self, columns: Sequence[Column], *, name: str, holds_top: bool = False) -> None:
         super().__init__(id=name, cursor_type="row", cell_padding=0, zebra_stripes=False)
         self._columns = columns
+        self._holds_top = holds_top
         self._rows_by_key: dict[str, tuple[Text, ...]] = {}
         self._drawn_width = 0
 
@@ -102,6 +104,6 @@ class RowTable(DataTable[Text]):
         self._rows_by_key, self._drawn_width = lines, width
         keys = list(lines)
         if keys:
-            # A selected row stays selected when it moves; the top row counts as not selected.
-            stays = row > 0 and selected in lines
+            # A selected row stays selected when it moves.
+            stays = selected in lines and (row > 0 or self._holds_top)
             self.move_cursor(row=keys.index(selected) if stays else min(max(row, 0), len(keys) - 1))

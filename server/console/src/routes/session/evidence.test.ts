@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import type { Step } from '../../api/schema'
-import { axisOf, gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+import type { Finding, Step } from '../../api/schema'
+import { axisOf, gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
 
 const step = (id: string, at: number, more: Partial<Step> = {}): Step => ({
   step_id: id, at, kind: 'tool', name: 'search', phase: 'done', started_at: at, ended_at: at, text: '', detail: '', tokens_in: 0,
@@ -67,4 +67,12 @@ describe('the axis', () => {
     expect(axisOf([]).place(5)).toBe(0)
     expect(axisOf([5]).time(1)).toBe(5)
   })
+})
+
+it('puts findings of detectors in shadow mode where they began', () => {
+  const steps = [step('1', 1), step('2', 5)]
+  const found = withShadow(steps, [{ kind: 'grinding', severity: 'medium', evidence: '60 calls', since: 3 } as Finding])
+
+  expect(found.map((one) => one.step_id)).toEqual(['1', 'shadow-grinding', '2'])
+  expect(withShadow(steps, [])).toBe(steps)
 })

@@ -1,4 +1,5 @@
-import type { Step } from '../../api/schema'
+import type { Finding, Step } from '../../api/schema'
+import { SHADOW } from './kinds'
 
 /** A call that was made more than once with the same arguments and result. */
 export interface Repeat {
@@ -143,4 +144,15 @@ export function axisOf(times: readonly number[]): Axis {
   }
   const known = times.length ? times : [from]
   return { place: (at) => between(known, places, at), time: (place) => between(places, known, place), breaks }
+}
+
+/** Steps with the findings of detectors in shadow mode, which are shown while they hold and are not in the log. */
+export function withShadow(steps: readonly Step[], findings: readonly Finding[]): readonly Step[] {
+  if (!findings.length) return steps
+  const shadows = findings.map((one): Step => ({
+    step_id: `shadow-${one.kind}`, type: SHADOW, kind: 'finding', phase: 'instant', name: one.kind, severity: one.severity, text: one.evidence,
+    at: one.since, started_at: one.since, ended_at: one.since, detail: 'shadow', tokens_in: 0, tokens_out: 0, cost_usd: null,
+    signature: '', ref: '', fires_at: null, limit_seconds: null, reason: '',
+  }))
+  return [...steps, ...shadows].sort((one, other) => one.at - other.at)
 }

@@ -38,6 +38,9 @@ const ICONS: Record<string, ReactNode> = {
   other: <circle cx="7" cy="7" r="1.5" />,
 }
 
+/** The type of a finding of a detector in shadow mode, which has no event. */
+export const SHADOW = 'finding_shadow'
+
 /** A step of the worker's own loop, with its verdict: not a model call. */
 export const isOwnStep = ({ type }: Step): boolean => type === 'step_started' || type === 'step_completed'
 
@@ -64,7 +67,7 @@ const TYPES: Record<string, string> = {
 export function stepName(step: Step): string {
   switch (step.kind) {
     case 'finding':
-      return words(step.name) + (step.type === 'finding_cleared' ? ' cleared' : '')
+      return words(step.name) + ({ finding_cleared: ' cleared', [SHADOW]: ' (shadow)' }[step.type] ?? '')
     case 'state':
       return step.name || 'state'
     case 'wait':

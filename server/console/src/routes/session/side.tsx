@@ -15,16 +15,14 @@ const Chart = lazy(() => import('./chart').then((module) => ({ default: module.C
 const QueenChat = lazy(() => import('../queen').then((module) => ({ default: module.QueenChat })))
 
 export function Side({ worker }: { worker: AgentHealth }) {
-  const tickets = useTickets(worker).data ?? []
+  const { data: tickets = [], isSuccess: isRead } = useTickets(worker)
   const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
-      {about && (
-        <Suspense>
-          <QueenChat key={about.ticket_id} ticketId={about.ticket_id} />
-        </Suspense>
-      )}
+      <Suspense>
+        {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : isRead && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
+      </Suspense>
       <Usage worker={worker} ticket={tickets.find(isOpen)} />
       <Progress worker={worker} />
       <Interventions worker={worker} />

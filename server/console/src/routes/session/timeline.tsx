@@ -9,9 +9,9 @@ import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, money, timeOfDay } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
-import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf } from './evidence'
+import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
 import type { Repeat, Window } from './evidence'
-import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, stepName, took } from './kinds'
+import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName, took } from './kinds'
 import { FindingHeld } from './holds'
 import { useOlder } from './older'
 import { Overview } from './overview'
@@ -38,15 +38,16 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
   const windows = useMemo(() => windowsOf(log.steps, ended), [log.steps, ended])
   const gaps = useMemo(() => gapsOf(log.steps), [log.steps])
   const longest = useMemo(() => Math.max(1, ...log.steps.map(lengthOf)), [log.steps])
+  const steps = useMemo(() => withShadow(log.steps, worker.shadow_findings), [log.steps, worker.shadow_findings])
   const counts = useMemo(() => {
     const found: Record<string, number> = {}
-    for (const step of log.steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
+    for (const step of steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
     return found
-  }, [log.steps])
+  }, [steps])
   const chosen = useMemo(() => new Set(kinds?.split(',').filter(Boolean)), [kinds])
   const shown = useMemo(
-    () => log.steps.filter((step) => (!chosen.size || chosen.has(groupOf(step.kind))) && (!signature || step.signature === signature)).reverse(),
-    [log.steps, chosen, signature],
+    () => steps.filter((step) => (!chosen.size || chosen.has(groupOf(step.kind))) && (!signature || step.signature === signature)).reverse(),
+    [steps, chosen, signature],
   )
   const change = (next: { at?: string; kinds?: string; repeat?: string }): void => {
     const merged = { session: worker.session_id, at, kinds, repeat: signature, ...next }
@@ -59,7 +60,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
     change({ kinds: [...next].join(',') })
   }
   const repeated = [...repeats.values()].sort((a, b) => b.count - a.count).slice(0, 6)
-  const selected = log.steps.find((step) => step.step_id === at)
+  const selected = steps.find((step) => step.step_id === at)
   return (
     <section className="panel timeline" aria-labelledby="timeline">
       <header>
@@ -311,7 +312,7 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
       </dl>
       {step.type === 'finding_opened' && <FindingHeld step={step} worker={worker} />}
       <div className="row wraps">
-        <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', at: step.step_id }} className="button small">
+        <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', ...(step.type === SHADOW ? {} : { at: step.step_id }) }} className="button small">
           Open in the flight recorder
         </Link>
         {step.ref && (step.kind === 'ticket' || step.kind === 'notification') && (
