@@ -66,7 +66,7 @@ DURATION = re.compile(r"(0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)")
 
 
 def rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
-    fields = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
+    fields = {"group": "queenright-agents", "is_alert": True, "expr": "up == 0", **parts}
     return LoadedRule(name=name, **fields)
 
 
@@ -170,7 +170,7 @@ def test_duplicate_rule_is_reported_as_extra() -> None:
 
 
 def test_foreign_rules_are_ignored() -> None:
-    assert compare([], [rule("NodeDown", group="nodes"), rule("x", alert=False, group="mine")]) == []
+    assert compare([], [rule("NodeDown", group="nodes"), rule("x", is_alert=False, group="mine")]) == []
 
 
 # Where they are read from
@@ -212,7 +212,7 @@ def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: s
 def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRulesError, match="No such file"):
         read_rule_files([tmp_path / "none.yml"])
-    with pytest.raises(UnreadableRulesError, match=r"no file in .* holds rules"):
+    with pytest.raises(UnreadableRulesError, match=r"no file in .* contains rules"):
         read_rule_files([tmp_path])
 
 
@@ -288,7 +288,7 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
 )
 def test_faults_are_found_without_promtool(parts: dict[str, Any], words: str) -> None:
     [sound] = [one for one in OURS if one.name == "QueenrightFleetDegraded"]
-    others = [one for one in OURS if not one.alert]
+    others = [one for one in OURS if not one.is_alert]
     assert check_rules([sound, *others]) == []
     assert any(words in fault for fault in check_rules([replace(sound, **parts), *others]))
 
@@ -337,7 +337,7 @@ def test_archive_is_reproducible_and_complete() -> None:
         names = {m.name.removeprefix("queenright-mixin/") for m in members}
     assert names == set(files)
     assert {"README.md", "alertmanager/alertmanager.yml", "alertmanager/templates/queenright.tmpl"} <= names
-    assert {f"runbooks/{one.name}.md" for one in OURS if one.alert} <= names
+    assert {f"runbooks/{one.name}.md" for one in OURS if one.is_alert} <= names
     assert {f"grafana/dashboards/{name}" for name in EXTRAS.dashboards} <= names
     assert {f"prometheus/rules/{name}" for name in rule_files(HEALTH)} <= names
     assert any(name.startswith("grafana/provisioning/") for name in names)
@@ -413,7 +413,7 @@ def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         # The file says it, too: who reads it was not there when it was written.
         assert any("--deadman-url" in line for line in text.splitlines() if line.startswith("#")), name
     for text in output.values():
-        assert "nobody would notice" in text
+        assert "would go unnoticed" in text
         assert "--deadman-url" in text
 
 

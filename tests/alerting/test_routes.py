@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from queenright.alerting.config import render_alertmanager
-from queenright.alerting.export.loaded_rules import seconds
+from queenright.alerting.export.loaded_rules import parse_duration
 from queenright.alerting.files import alertmanager_folder, templates_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.settings import HealthSettings
@@ -154,9 +154,9 @@ def test_parsed_routes_match_amtool() -> None:
 def test_watchdog_is_sent_every_minute() -> None:
     """It is repeated at the first group evaluation after `repeat_interval`, not at it."""
     [route] = leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
-    look, repeat = seconds(route["group_interval"]), seconds(route["repeat_interval"])
+    look, repeat = parse_duration(route["group_interval"]), parse_duration(route["repeat_interval"])
 
-    assert seconds(route["group_wait"]) == 0
+    assert parse_duration(route["group_wait"]) == 0
     assert (repeat // look + 1) * look <= 60
 
 
@@ -170,7 +170,7 @@ def test_acknowledged_ticket_is_not_repeated_by_alertmanager() -> None:
     """B41: reminders are ours alone. After its retention Alertmanager forgets what it notified."""
     for labels in of_queen():
         for route in leaves(labels):
-            assert 3 * 86_400 <= seconds(route["repeat_interval"]) < RETENTION, labels
+            assert 3 * 86_400 <= parse_duration(route["repeat_interval"]) < RETENTION, labels
     for name in ("QueenrightMonitorDown", "QueenrightFleetDegraded"):
         [ours] = leaves({"alertname": name, "source": "monitor", "severity": "critical"})
         assert ours["repeat_interval"] == "4h"

@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from queenright.health.keyed_requests import KEPT_SECONDS, claim
 from queenright.health.store import Store
-from queenright.server.access.caller import KEY, Caller
+from queenright.server.access.caller import SCOPE_KEY, Caller
 from queenright.server.access.roles import Role
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.idempotency import Idempotency
@@ -88,7 +88,7 @@ class Service:
         keyed = Idempotency(self.counter.app(), store=store, clock=self.clock)
 
         async def known(scope: Any, receive: Any, send: Any) -> None:
-            await keyed({**scope, KEY: self.caller}, receive, send)
+            await keyed({**scope, SCOPE_KEY: self.caller}, receive, send)
 
         transport = httpx.ASGITransport(known, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://queenright")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from queenright.alerting.config import REFERENCE_HEADER, render_alertmanager, render_prometheus
-from queenright.alerting.export.alertmanager import NO_DEADMAN
+from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL
 from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder
 from queenright.alerting.rules import rule_files, rule_groups
 from queenright.alerting.rules.table import alerts_page
@@ -31,7 +31,7 @@ def generated() -> dict[Path, str]:
             service_url="http://queenright:8420",
             slack_api_url_file=Path("/run/secrets/slack_api_url"),
             pagerduty_routing_key_file=Path("/run/secrets/pagerduty_routing_key"),
-            deadman_url=NO_DEADMAN,
+            deadman_url=UNSET_DEADMAN_URL,
             templates=Path("/etc/alertmanager/templates"),
             token_file=Path("/run/secrets/queenright_token"),
             header=REFERENCE_HEADER.format(name="alertmanager.yml"),

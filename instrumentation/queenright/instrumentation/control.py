@@ -194,7 +194,7 @@ class ControlChannel:
             session_id=self._session_id,
             incarnation_id=self._incarnation_id,
             now=now,
-            ahead=ahead,
+            clock_offset=ahead,
         )
         new = [instruction for instruction in instructions if self._is_new(instruction.instruction_id)]
         for instruction in new:

@@ -19,19 +19,19 @@ SHELL_REFUSED: Final = "refused by the shell"
 """Class of commands that a shell could not run: unknown command or invalid syntax."""
 
 _CLASS_LIMIT: Final = 80
-_TAIL: Final = 4_000
+_TAIL_LENGTH: Final = 4_000
 """Characters at the end of a text that are searched for an error's name."""
-_LINE: Final = 400
+_LINE_LIMIT: Final = 400
 _MIN_ARGUMENT_LENGTH: Final = 3
 
-_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
-_TELLING: Final = re.compile(
+_EXCEPTION_NAME: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
+_ERROR_WORD: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
-# What differs between two errors of one class: names in quotes, paths, ids, measures, numbers. Not the code
-# of a status ("HTTP 404").
-_PARTICULAR: Final = re.compile(
+# Parts in which errors of one class differ: quoted names, paths, ids, durations, numbers. Status codes
+# ("HTTP 404") are kept.
+_VARIABLE_PART: Final = re.compile(
     r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*"""
     r"""|\b(?P<code>[45]\d\d)\b(?i:(?<=HTTP ...)|(?<=HTTP/1.1 ...)|(?<=(?:code|atus|rror)[ :=]...)"""
     r"""|(?<=(?:code|atus|rror): ...))"""
@@ -41,7 +41,7 @@ _PARTICULAR: Final = re.compile(
 )
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
-_REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
+_EDITING_EFFECTS: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 
 _GENERIC: Final = re.compile(
     r"(?:(?:tool|command|execution|call|api|function|shell|runtime|internal|unknown)[ _]?)?"
@@ -49,9 +49,9 @@ _GENERIC: Final = re.compile(
     r"|(?:exit[ _]?(?:code|status)?[ _]?)?-?\d+",
     re.IGNORECASE,
 )
-"""Types that do not tell one error from another."""
+"""Types that are too generic to distinguish errors."""
 
-# A shell begins the line with its own name or with the place in the command; text about shells does not.
+# A shell starts the line with its name or a position in the command; text about shells does not.
 _SHELL: Final = r"(?:\S*\b(?:ba|da|z|k|a|c|tc|fi)?sh(?:\[\d+\])?|\(eval\))(?::\d+)?"
 _SHELL_REFUSED: Final = re.compile(
     rf"^{_SHELL}: (?:.{{0,300}}[: ])?(?:command not found\b|not found(?: \[.{{1,80}}\])?\s*$"
@@ -92,7 +92,7 @@ _REFUSES_EDIT: Final = re.compile(
     r"|modif|accept|unique\b|valid\b|pars|locat|sav)))",
     re.IGNORECASE,
 )
-"""The first sentence of a refusal starts with the failure, or states it about the submission."""
+"""Matches a result whose first sentence starts with the failure, or reports it for the submission."""
 _REFUSES_CALL: Final = re.compile(
     r"\W*(?:(?:invalid|unknown|unrecogni[sz]ed|illegal|unsupported) "
     r"(?:action|command|tool|function|operation|argument|input|parameter)s?\b"
@@ -102,43 +102,44 @@ _REFUSES_CALL: Final = re.compile(
 _FAILED_STATUS: Final = frozenset({"error", "failed", "failure"})
 _FAILURE_KEY: Final = re.compile(r'"(?:error|success|ok|isError|is_error|status)"')
 """Keys that may report a failure; text without any of them is not parsed."""
-_END: Final = 60
+_END_LENGTH: Final = 60
 _MAX_REFUSAL_LENGTH: Final = 400
 """Characters; a longer result without a reported failure is regular output."""
 
 
 def is_refused_by_shell(text: str) -> bool:
     """Return whether a text is a shell's error about a command that it could not run."""
-    text = text[-_TAIL:]
+    text = text[-_TAIL_LENGTH:]
     return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
 
 
 def unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
     """
-    Return the class of a failure in the result of a call that reports none; "" without one.
+    Return the class of a failure in the result of a call that reported no failure; "" if there is none.
 
-    A shell could not run the command, a tool does not know the action, a submission or an edit was rejected,
-    or an object contains an error. Results of reading calls are skipped, because they may quote such text.
+    Failures are commands that the shell could not run, actions that the tool does not know, rejected
+    submissions and edits, and objects with an error. Results of reading calls are skipped, because they may
+    quote such text.
     """
     if effect in READING:
         return ""
-    if isinstance(result, str) and result[:1] == "{" and len(result) <= _TAIL:
+    if isinstance(result, str) and result[:1] == "{" and len(result) <= _TAIL_LENGTH:
         if _FAILURE_KEY.search(result) is None:
             return ""
         try:
             result = json.loads(result)
         except (ValueError, RecursionError):
-            return ""  # cut, or no JSON
+            return ""  # truncated, or not JSON
     if isinstance(result, Mapping):
         return _failure_of_object(result, arguments)
     if not isinstance(result, str) or len(result) > _MAX_REFUSAL_LENGTH:
         return ""
     if is_refused_by_shell(result):
         return SHELL_REFUSED
-    end = result[-_END:]
+    end = result[-_END_LENGTH:]
     if ("ccepted" in end or "ejected" in end) and _NOT_ACCEPTED.fullmatch(result) is not None:
         return NOT_ACCEPTED
-    refuses = _REFUSES_EDIT if effect in _REFUSABLE else _REFUSES_CALL
+    refuses = _REFUSES_EDIT if effect in _EDITING_EFFECTS else _REFUSES_CALL
     return error_class(result, arguments) if refuses.match(result) is not None else ""
 
 
@@ -167,38 +168,42 @@ def error_class(text: str, arguments: object = None) -> str:
     text is empty.
 
     Args:
-        text: The reported text; its end matters most.
+        text: The reported text; only its last 4,000 characters are used.
         arguments: The arguments of the call; None if unknown.
     """
-    text = text[-_TAIL:]
+    text = text[-_TAIL_LENGTH:]
     if is_refused_by_shell(text):
         return SHELL_REFUSED
-    if ("Error" in text or "Exception" in text or "Timeout" in text) and (named := _NAMED.findall(text)):
+    if ("Error" in text or "Exception" in text or "Timeout" in text) and (
+        named := _EXCEPTION_NAME.findall(text)
+    ):
         return str(named[-1])[:_CLASS_LIMIT]
     lines = [line.strip() for line in reversed(text.splitlines()) if line and not line.isspace()]
-    line = next((line for line in lines if _TELLING.search(line)), lines[0] if lines else "")
-    for argument in _texts_of(arguments):
+    line = next((line for line in lines if _ERROR_WORD.search(line)), lines[0] if lines else "")
+    for argument in _strings_in(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
     before, _, last = line.rpartition(": ")
-    if " " in before and _ONE_WORD.fullmatch(last) is not None and _TELLING.search(before) is not None:
+    if " " in before and _ONE_WORD.fullmatch(last) is not None and _ERROR_WORD.search(before) is not None:
         line = f"{before}: ~"  # the last word is a value
-    return _PARTICULAR.sub(lambda found: found["code"] or "~", line[:_LINE])[:_CLASS_LIMIT] or "error"
+    return (
+        _VARIABLE_PART.sub(lambda match: match["code"] or "~", line[:_LINE_LIMIT])[:_CLASS_LIMIT] or "error"
+    )
 
 
 def class_of_error(error_type: str, text: str) -> str:
     """
     Return the class of an error from its type, or from its text where the type is generic.
 
-    Empty if neither tells one error from another, as with ``error`` or an exit code alone: such errors
-    are never the same error.
+    Return "" if neither identifies the error, such as ``error`` or an exit code alone: errors without a class
+    never count as the same error.
     """
     if error_type and not _is_generic(error_type):
         return error_type
     if error_type in _SHELL_EXITS or not text:
         return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
-    found = error_class(text)
-    return "" if _GENERIC.fullmatch(found) else found
+    from_text = error_class(text)
+    return "" if _GENERIC.fullmatch(from_text) else from_text
 
 
 @lru_cache(1024)
@@ -209,13 +214,13 @@ def _is_generic(error_type: str) -> bool:
 _SHELL_EXITS: Final = frozenset({"exit_code_126", "exit_code_127", "126", "127"})
 
 
-def _texts_of(arguments: object) -> list[str]:
-    """Return the texts that a call's arguments consist of, the longest first."""
+def _strings_in(arguments: object) -> list[str]:
+    """Return the strings among a call's arguments, longest first; very short ones are omitted."""
     if isinstance(arguments, str) and arguments[:1] == "{":
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return []  # cut
+            return []  # truncated
     values = arguments.values() if isinstance(arguments, Mapping) else [arguments]
     texts = [value for value in values if isinstance(value, str) and len(value) >= _MIN_ARGUMENT_LENGTH]
     return sorted(texts, key=len, reverse=True)

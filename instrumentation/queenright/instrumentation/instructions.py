@@ -1,7 +1,8 @@
 """
 Parse the service's instructions for a worker. No I/O.
 
-Input is not trusted: malformed items are ignored, and so are items for another session or incarnation.
+Input is not trusted. Items without an id, or for another session or incarnation, are skipped; other malformed
+items are returned as ``InvalidInstruction``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 MESSAGE_LIMIT: Final = 16_384
-"""Maximum characters of a message; the rest is cut."""
+"""Maximum characters of a message; longer ones are truncated."""
 
-_ID_LENGTH: Final = 200
+_MAX_ID_LENGTH: Final = 200
 _ITEM_LIMIT: Final = 100
 """Maximum instructions read from one response."""
 
@@ -50,7 +51,7 @@ class InvalidInstruction:
 
 
 def parse_instructions(
-    body: object, *, session_id: str, incarnation_id: str, now: float, ahead: float = 0.0
+    body: object, *, session_id: str, incarnation_id: str, now: float, clock_offset: float = 0.0
 ) -> list[Instruction | InvalidInstruction]:
     """
     Return the instructions in a response, in order.
@@ -62,7 +63,7 @@ def parse_instructions(
         session_id: The session that the client polls for.
         incarnation_id: The incarnation that the client polls for.
         now: Current time on the local clock, in seconds since the epoch.
-        ahead: Seconds by which the local clock is ahead of the service's; returned times are local.
+        clock_offset: Seconds by which the local clock is ahead of the service's. Returned times are local.
 
     Raises:
         ValueError: The response has no list ``instructions``.
@@ -74,24 +75,24 @@ def parse_instructions(
     instructions = []
     for item in items[:_ITEM_LIMIT]:
         if isinstance(item, dict) and all(item.get(key) in (None, value) for key, value in identity.items()):
-            instruction = _parse_instruction(item, now, ahead)
+            instruction = _parse_instruction(item, now, clock_offset)
             if instruction is not None:
                 instructions.append(instruction)
     return instructions
 
 
 def _parse_instruction(
-    item: Mapping[str, Any], now: float, ahead: float
+    item: Mapping[str, Any], now: float, clock_offset: float
 ) -> Instruction | InvalidInstruction | None:
     instruction_id = item.get("instruction_id")
-    if not isinstance(instruction_id, str) or not 0 < len(instruction_id) <= _ID_LENGTH:
+    if not isinstance(instruction_id, str) or not 0 < len(instruction_id) <= _MAX_ID_LENGTH:
         return None
     kind, text, expires_at = item.get("kind"), item.get("message"), _parse_time(item.get("expires_at"))
     if kind not in ("nudge", "terminate"):
         return InvalidInstruction(instruction_id, f"unknown kind of instruction {str(kind)[:40]!r}")
     if expires_at is None:
         return InvalidInstruction(instruction_id, "expires_at is missing or not a time")
-    expires_at += ahead
+    expires_at += clock_offset
     if expires_at <= now:
         return InvalidInstruction(instruction_id, "it has expired")
     message = text[:MESSAGE_LIMIT] if isinstance(text, str) else ""

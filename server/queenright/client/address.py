@@ -29,11 +29,11 @@ def resolve_url(url: str | None, environment: Mapping[str, str] = os.environ) ->
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        (parts.hostname or "").encode("idna")  # the resolver does so, too
+        (parts.hostname or "").encode("idna")  # rejects hosts that the resolver cannot encode
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise InvalidAddressError(f"{url!r} is not a URL; write one like {LOCAL_URL}.")
+        raise InvalidAddressError(f"{url!r} is not a URL; pass one such as {LOCAL_URL}.")
     return url.rstrip("/")
 
 
@@ -41,7 +41,7 @@ def resolve_token(
     token: str | None, *, file: Path | str | None = None, environment: Mapping[str, str] = os.environ
 ) -> str | None:
     """
-    Return the access token; None for none.
+    Return the access token, or None if none is set.
 
     It is ``token``, else the content of ``file``, else ``QUEENRIGHT_TOKEN``, else the content of the file
     that ``QUEENRIGHT_TOKEN_FILE`` names. Empty variables are ignored.
@@ -53,7 +53,7 @@ def resolve_token(
         token = environment.get(TOKEN_VARIABLE) or None
         file = environment.get(TOKEN_FILE_VARIABLE) or None
     if token is None and file is not None:
-        token = _read(Path(file))
+        token = _read_token(Path(file))
     if token is None:
         return None
     token = token.strip()
@@ -65,7 +65,7 @@ def resolve_token(
     return token
 
 
-def _read(file: Path) -> str:
+def _read_token(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")
     except UnicodeDecodeError:
@@ -86,10 +86,10 @@ def build_path(*parts: str) -> str:
     """
     if not all(part.strip() for part in parts):
         raise InvalidAddressError("a name is empty; give one")
-    return "".join(f"/{_segment(part)}" for part in parts)
+    return "".join(f"/{_encode_segment(part)}" for part in parts)
 
 
-def _segment(name: str) -> str:
+def _encode_segment(name: str) -> str:
     if name in (".", ".."):  # clients resolve these segments, and they cannot be escaped
         raise InvalidAddressError(f"{name!r} is not a valid name")
     try:

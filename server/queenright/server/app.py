@@ -43,7 +43,7 @@ from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
 from queenright.server.routes.events import MAX_STREAMS, Shares
 from queenright.server.routes.loaded import agents, execution, graphs, logs, sessions
-from queenright.server.routes.openapi import describe
+from queenright.server.routes.openapi import set_openapi
 from queenright.server.service import Service
 
 # An agent's name may contain slashes: of the paths below /api/agents, the longest come first.
@@ -110,5 +110,5 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.include_router(api_page.router)
     add_console(app)
     add_pages(app)
-    describe(app, describe_keys, add_access)
+    set_openapi(app, describe_keys, add_access)
     return app

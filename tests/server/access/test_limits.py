@@ -116,10 +116,12 @@ async def httpx_answer(send: object) -> None:
 def test_audit_name_is_the_token_name() -> None:
     from starlette.requests import Request
 
-    from queenright.server.access.caller import KEY, MAX_NAME_LENGTH
+    from queenright.server.access.caller import MAX_NAME_LENGTH, SCOPE_KEY
 
     def request_from(name: str, address: str = "192.0.2.7") -> Request:
-        return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
+        return Request(
+            {"type": "http", SCOPE_KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")}
+        )
 
     assert person_name(request_from(""), "bob") == "bob"
     assert [person_name(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [

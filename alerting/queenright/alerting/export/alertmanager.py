@@ -1,4 +1,4 @@
-"""Queenright's section for an existing Alertmanager: a route, inhibitions and prefixed receivers."""
+"""Alertmanager configuration to export: a complete file, or a section for an existing configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PREFIX: Final = "queenright-"
 _SECRETS: Final = Path("/etc/alertmanager/secrets/queenright-alerting")
 _TEMPLATES: Final = Path("/etc/alertmanager/config")
 
-NO_DEADMAN: Final = "http://deadman-url-is-not-set.invalid/"
+UNSET_DEADMAN_URL: Final = "http://deadman-url-is-not-set.invalid/"
 """Placeholder for a missing dead man's switch. The host does not exist, so each post fails visibly."""
 
 DEADMAN_WARNING: Final = (
-    "The receiver deadman has no URL: nobody would notice a failure of Prometheus or Alertmanager.",
+    "The receiver deadman has no URL: a failure of Prometheus or Alertmanager would go unnoticed.",
     "Export again with --deadman-url and the URL of a check that expects a ping every minute.",
 )
 """Warning for a configuration without a dead man's switch, shown in the file and by the command."""
@@ -27,7 +27,7 @@ DEADMAN_WARNING: Final = (
 def render_config(
     service_url: str,
     *,
-    deadman_url: str = NO_DEADMAN,
+    deadman_url: str = UNSET_DEADMAN_URL,
     secrets: Path = _SECRETS,
     templates: Path = _TEMPLATES,
 ) -> str:
@@ -38,6 +38,7 @@ def render_config(
         service_url: URL at which Alertmanager reaches Queenright.
         deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
         secrets: Folder with the files ``slack_api_url`` and ``pagerduty_routing_key``.
+        templates: Folder with the notification templates.
     """
     return render_alertmanager(
         service_url=service_url,
@@ -48,7 +49,7 @@ def render_config(
         header="\n".join(
             f"# {line}"
             for line in (
-                "Written by `queenright rules export` as an example to copy parts from.",
+                "Written by `queenright rules export` as an example. Copy the parts that you need.",
                 *deadman_warning(deadman_url),
             )
         ),
@@ -57,7 +58,7 @@ def render_config(
 
 def deadman_warning(url: str) -> tuple[str, ...]:
     """Return the warning about a missing dead man's switch; empty if a URL is set."""
-    return DEADMAN_WARNING if url == NO_DEADMAN else ()
+    return DEADMAN_WARNING if url == UNSET_DEADMAN_URL else ()
 
 
 def queenright_section(config: str) -> dict[str, Any]:
@@ -67,27 +68,27 @@ def queenright_section(config: str) -> dict[str, Any]:
     The route matches only Queenright alerts. Receivers are named ``queenright-…`` and contain their own Slack
     URL, so that no global setting is needed.
     """
-    whole: dict[str, Any] = yaml.safe_load(config)
-    root: dict[str, Any] = whole["route"]
-    slack = whole["global"]["slack_api_url_file"]
+    parsed: dict[str, Any] = yaml.safe_load(config)
+    root: dict[str, Any] = parsed["route"]
+    slack = parsed["global"]["slack_api_url_file"]
     return {
         "route": _prefix_receivers({"matchers": ['alertname=~"Queenright.+"'], **root}),
-        "inhibit_rules": whole["inhibit_rules"],
-        "receivers": [_receiver(receiver, slack) for receiver in whole["receivers"]],
+        "inhibit_rules": parsed["inhibit_rules"],
+        "receivers": [_prefix_receiver(receiver, slack) for receiver in parsed["receivers"]],
     }
 
 
 def _prefix_receivers(route: Mapping[str, Any]) -> dict[str, Any]:
     """Return a route with prefixed receivers, including its child routes."""
-    named = dict(route)
-    if "receiver" in named:
-        named["receiver"] = _PREFIX + named["receiver"]
-    if "routes" in named:
-        named["routes"] = [_prefix_receivers(child) for child in named["routes"]]
-    return named
+    prefixed = dict(route)
+    if "receiver" in prefixed:
+        prefixed["receiver"] = _PREFIX + prefixed["receiver"]
+    if "routes" in prefixed:
+        prefixed["routes"] = [_prefix_receivers(child) for child in prefixed["routes"]]
+    return prefixed
 
 
-def _receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
+def _prefix_receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
     prefixed = {**receiver, "name": _PREFIX + receiver["name"]}
     if "slack_configs" in prefixed:
         prefixed["slack_configs"] = [

@@ -23,7 +23,7 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     and duplicate rules.
     """
     listed = list(rules)
-    recorded = {rule.name for rule in listed if not rule.alert}
+    recorded = {rule.name for rule in listed if not rule.is_alert}
     faults = [f"{rule.name}: {fault}" for rule in listed for fault in _faults(rule, recorded)]
     keys: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for rule in listed:
@@ -41,7 +41,7 @@ def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
     for metric in sorted(set(_METRIC.findall(bare))):
         if metric not in recorded and not _is_exposed(metric):
             yield f"nothing exposes or records {metric}"
-    if not rule.alert:
+    if not rule.is_alert:
         return
     for annotation in ("summary", "description", "runbook_url"):
         if not rule.annotations.get(annotation):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from queenright.alerting.export.loaded_rules import LoadedRule, seconds
+from queenright.alerting.export.loaded_rules import LoadedRule, parse_duration
 
 _TOKEN: Final = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
@@ -58,7 +58,7 @@ def _normalize_token(token: re.Match[str]) -> str:
     if token.lastgroup == "number":
         return f"{float(word):g}"
     if token.lastgroup == "time":
-        return f"{seconds(word):g}s"
+        return f"{parse_duration(word):g}s"
     if token.lastgroup == "text":
         return f'"{word[1:-1]}"'
     return word
@@ -75,16 +75,16 @@ def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> lis
     remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
     for rule in existing:
         if rule.is_ours:
-            remaining[rule.alert, rule.name].append(rule)
+            remaining[rule.is_alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
-    matches = [_pop_best_match(remaining[rule.alert, rule.name], rule) for rule in rules]
+    matches = [_pop_best_match(remaining[rule.is_alert, rule.name], rule) for rule in rules]
     alone = Counter(
-        (rule.alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
+        (rule.is_alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
     )
     differences: list[Difference] = []
     for rule, match in zip(rules, matches, strict=True):
-        rest = remaining[rule.alert, rule.name]
-        if match is None and len(rest) == 1 == alone[rule.alert, rule.name]:
+        rest = remaining[rule.is_alert, rule.name]
+        if match is None and len(rest) == 1 == alone[rule.is_alert, rule.name]:
             match = rest.pop()
         if match is None:
             differences.append(Difference("added", rule))
@@ -103,7 +103,7 @@ def _superfluous(existing: LoadedRule, wanted: LoadedRule | None) -> Difference:
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
     """Return the identity of a rule's series in Prometheus."""
-    return rule.alert, rule.name, tuple(sorted(rule.labels.items()))
+    return rule.is_alert, rule.name, tuple(sorted(rule.labels.items()))
 
 
 def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from queenright.alerting.export.alertmanager import (
-    NO_DEADMAN,
+    UNSET_DEADMAN_URL,
     deadman_warning,
     queenright_section,
     render_config,
@@ -62,7 +62,7 @@ def kubernetes_files(
     *,
     selectors: Selectors,
     service_url: str,
-    deadman_url: str = NO_DEADMAN,
+    deadman_url: str = UNSET_DEADMAN_URL,
 ) -> dict[str, str]:
     """
     Return the files of the export folder, by path.

@@ -13,23 +13,23 @@ import yaml
 from queenright.alerting.rules import Group
 from queenright.instrumentation.errors import QueenrightError
 
-_GROUP: Final = "queenright-"
-_ALERT: Final = "Queenright"
+_GROUP_PREFIX: Final = "queenright-"
+_ALERT_PREFIX: Final = "Queenright"
 _DURATION: Final = re.compile(r"(\d+)(ms|y|w|d|h|m|s)")
-_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 
 class UnreadableRulesError(QueenrightError):
-    """Raised for a file or response without rules; names it and the problem."""
+    """Raised for a file or response from which no rules can be read; the message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRule:
-    """A rule from any source. Times are in seconds; ``group`` is the group's name."""
+    """A rule from any source. Durations are in seconds; ``group`` is the group's name."""
 
     group: str
     name: str
-    alert: bool
+    is_alert: bool
     expr: str
     for_: float = 0
     keep_firing_for: float = 0
@@ -41,17 +41,17 @@ class LoadedRule:
     @property
     def is_ours(self) -> bool:
         """Whether it is a Queenright rule, by its group or alert name."""
-        return self.group.startswith(_GROUP) or (self.alert and self.name.startswith(_ALERT))
+        return self.group.startswith(_GROUP_PREFIX) or (self.is_alert and self.name.startswith(_ALERT_PREFIX))
 
 
-def seconds(duration: str) -> float:
+def parse_duration(duration: str) -> float:
     """Parse a Prometheus duration, such as ``1m30s``; return 0 for an empty one."""
-    return float(sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration)))
+    return float(sum(int(count) * _UNIT_SECONDS[unit] for count, unit in _DURATION.findall(duration)))
 
 
 def parse_rule_groups(groups: Iterable[Group]) -> list[LoadedRule]:
-    """Return the rules of rule groups."""
-    return list(_rules_in({"groups": [group.to_dict() for group in groups]}))
+    """Return the rules of generated groups."""
+    return list(_parse_groups({"groups": [group.to_dict() for group in groups]}))
 
 
 def read_rule_files(paths: Sequence[Path]) -> list[LoadedRule]:
@@ -61,27 +61,27 @@ def read_rule_files(paths: Sequence[Path]) -> list[LoadedRule]:
     A file is a Prometheus rule file or contains PrometheusRule objects; other objects are ignored.
 
     Raises:
-        UnreadableRulesError: A file cannot be read, or is neither.
+        UnreadableRulesError: A file cannot be read or contains neither.
     """
-    return [rule for path in paths for rule in (_in_folder(path) if path.is_dir() else _in_file(path))]
+    return [rule for path in paths for rule in (_read_folder(path) if path.is_dir() else _read_file(path))]
 
 
-def parse_rules_response(answer: Any) -> list[LoadedRule]:
+def parse_rules_response(response: Any) -> list[LoadedRule]:
     """
     Return the rules that Prometheus has loaded.
 
     Args:
-        answer: The parsed response of ``/api/v1/rules``.
+        response: The parsed JSON of ``/api/v1/rules``.
 
     Raises:
-        UnreadableRulesError: The document is not such a response.
+        UnreadableRulesError: It is not such a response.
     """
     try:
         return [
             LoadedRule(
                 group=group["name"],
                 name=rule["name"],
-                alert=rule["type"] == "alerting",
+                is_alert=rule["type"] == "alerting",
                 expr=rule["query"],
                 for_=float(rule.get("duration", 0)),
                 keep_firing_for=float(rule.get("keepFiringFor", 0)),
@@ -89,7 +89,7 @@ def parse_rules_response(answer: Any) -> list[LoadedRule]:
                 annotations=rule.get("annotations") or {},
                 file=str(group.get("file") or ""),
             )
-            for group in answer["data"]["groups"]
+            for group in response["data"]["groups"]
             for rule in group["rules"]
         ]
     except (KeyError, TypeError, ValueError):
@@ -98,7 +98,7 @@ def parse_rules_response(answer: Any) -> list[LoadedRule]:
         ) from None
 
 
-def _in_folder(folder: Path) -> list[LoadedRule]:
+def _read_folder(folder: Path) -> list[LoadedRule]:
     """Return the rules of all files in a folder, which may also contain other files."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
@@ -109,20 +109,20 @@ def _in_folder(folder: Path) -> list[LoadedRule]:
     rules = [
         replace(rule, file=str(file))
         for file in files
-        for document in _documents(file)
-        for rule in _rules_of(document) or ()
+        for document in _read_documents(file)
+        for rule in _parse_document(document) or ()
     ]
     if not rules:
         raise UnreadableRulesError(
-            f"no file in {folder} holds rules; pass a rule file or a folder of rule files"
+            f"no file in {folder} contains rules; pass a rule file or a folder of rule files"
         )
     return rules
 
 
-def _in_file(path: Path) -> list[LoadedRule]:
+def _read_file(path: Path) -> list[LoadedRule]:
     loaded: list[LoadedRule] = []
-    for document in _documents(path):
-        rules = _rules_of(document)
+    for document in _read_documents(path):
+        rules = _parse_document(document)
         if rules is None:
             raise UnreadableRulesError(
                 f"{path} is not a rule file: it needs `groups`, each with `name` and `rules`"
@@ -131,7 +131,7 @@ def _in_file(path: Path) -> list[LoadedRule]:
     return loaded
 
 
-def _documents(path: Path) -> list[Any]:
+def _read_documents(path: Path) -> list[Any]:
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -141,28 +141,28 @@ def _documents(path: Path) -> list[Any]:
     raise UnreadableRulesError(f"cannot read {path}: {reason}; pass a rule file or a folder of rule files")
 
 
-def _rules_of(document: Any) -> list[LoadedRule] | None:
+def _parse_document(document: Any) -> list[LoadedRule] | None:
     """Return a document's rules; [] for another Kubernetes object, None if it is not a rule file."""
     if isinstance(document, Mapping) and "kind" in document:
         if document["kind"] != "PrometheusRule":
             return []
         document = document.get("spec")
     try:
-        return list(_rules_in(document))
+        return list(_parse_groups(document))
     except (KeyError, TypeError, AttributeError):
         return None
 
 
-def _rules_in(document: Any) -> Iterator[LoadedRule]:
+def _parse_groups(document: Any) -> Iterator[LoadedRule]:
     for group in document["groups"]:
         for rule in group["rules"]:
             yield LoadedRule(
                 group=group["name"],
                 name=rule["alert"] if "alert" in rule else rule["record"],
-                alert="alert" in rule,
+                is_alert="alert" in rule,
                 expr=str(rule["expr"]),
-                for_=seconds(str(rule.get("for", ""))),
-                keep_firing_for=seconds(str(rule.get("keep_firing_for", ""))),
+                for_=parse_duration(str(rule.get("for", ""))),
+                keep_firing_for=parse_duration(str(rule.get("keep_firing_for", ""))),
                 labels=rule.get("labels") or {},
                 annotations=rule.get("annotations") or {},
             )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from queenright.alerting.export.alertmanager import NO_DEADMAN, render_config
+from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, render_config
 from queenright.alerting.export.taken import Extras
 
 NAME: Final = "queenright-mixin"
@@ -44,7 +44,7 @@ queenright rules diff prometheus/rules
 
 
 def mixin_files(
-    rules: Mapping[str, str], extras: Extras, *, service_url: str, deadman_url: str = NO_DEADMAN
+    rules: Mapping[str, str], extras: Extras, *, service_url: str, deadman_url: str = UNSET_DEADMAN_URL
 ) -> dict[str, str]:
     """
     Return the files of the archive, by path.

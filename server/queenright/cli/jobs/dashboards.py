@@ -122,7 +122,7 @@ def _differences(files: Mapping[str, str], folder: Path) -> list[str]:
 
 def _faults(files: Mapping[str, str], settings: HealthSettings) -> list[str]:
     """Return errors: unknown metrics, dead links, duplicate uids."""
-    recorded = {rule.name for rule in parse_rule_groups(rule_groups(settings)) if not rule.alert}
+    recorded = {rule.name for rule in parse_rule_groups(rule_groups(settings)) if not rule.is_alert}
     boards: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in files.items()}
     uids = [board["uid"] for board in boards.values()]
     errors = [f"duplicate uid {uid}" for uid in sorted(set(uids)) if uids.count(uid) > 1]

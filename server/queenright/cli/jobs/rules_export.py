@@ -14,7 +14,7 @@ import typer
 
 from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
-from queenright.alerting.export.alertmanager import NO_DEADMAN, deadman_warning
+from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
 from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
@@ -121,7 +121,7 @@ def _check_with_promtool(files: Mapping[str, str]) -> None:
 def _deadman(url: str | None) -> str:
     """Return the URL of the dead man's switch, or the placeholder if there is none."""
     if url is None:
-        return NO_DEADMAN
+        return UNSET_DEADMAN_URL
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)

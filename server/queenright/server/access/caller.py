@@ -9,15 +9,14 @@ from starlette.requests import HTTPConnection
 
 from queenright.server.access.roles import AccessLevel, Role, is_allowed
 
-KEY: Final = "queenright.caller"
+SCOPE_KEY: Final = "queenright.caller"
 """The key of the caller in a request's scope."""
 
-ANYBODY: Final = "operator"
+DEFAULT_NAME: Final = "operator"
 """The name of a caller who gave none."""
 
-
 MAX_NAME_LENGTH: Final = 100
-"""Characters of a name in the audit trail."""
+"""Maximum characters of a name in the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Caller:
 
 def caller_of(request: HTTPConnection) -> Caller:
     """Return the caller of a request; an admin if the app runs without a guard."""
-    found = request.scope.get(KEY)
+    found = request.scope.get(SCOPE_KEY)
     if isinstance(found, Caller):
         return found
     return Caller(Role.ADMIN, client_address(request.scope.get("client")))
@@ -56,7 +55,7 @@ def client_address(client: object) -> str:
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
-def person_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
+def person_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
     """
     Return the name of the person who performs an action.
 
@@ -65,15 +64,16 @@ def person_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
         claimed_name: The name that the caller gave.
 
     Returns:
-        With a token its name, ``ada``, or with another claimed name ``ada (as bob)``; else the claimed name.
+        The token's name: ``ada``, or ``ada (as bob)`` if another name is claimed. Without a token, the
+        claimed name.
     """
     caller = caller_of(request)
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def audit_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
+def audit_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
     """
-    Return the name for a critical action: with a token, also its role and address.
+    Return the name for a critical action: with a token, also the caller's role and address.
 
     Returns:
         ``ada (operator, 192.0.2.7)``; with another claimed name ``ada (as bob; operator, 192.0.2.7)``.
@@ -86,11 +86,11 @@ def audit_name(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     )
 
 
-def _compose_name(caller: Caller, claimed_name: str, more: str) -> str:
+def _compose_name(caller: Caller, claimed_name: str, details: str) -> str:
     """Compose a name with its details; only the claimed name is truncated."""
-    alias = "" if claimed_name in (caller.name, ANYBODY, "") else f"as {claimed_name}"
-    room = MAX_NAME_LENGTH - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
-    if len(alias) > room:
-        alias = f"{alias[: room - 1]}…" if room > len("as x…") else ""
-    inside = "; ".join(part for part in (alias, more) if part)
+    alias = "" if claimed_name in (caller.name, DEFAULT_NAME, "") else f"as {claimed_name}"
+    available = MAX_NAME_LENGTH - len(f"{caller.name} ({details})") - (len("; ") if details else 0)
+    if len(alias) > available:
+        alias = f"{alias[: available - 1]}…" if available > len("as x…") else ""
+    inside = "; ".join(part for part in (alias, details) if part)
     return f"{caller.name} ({inside})" if inside else caller.name

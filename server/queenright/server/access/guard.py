@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denial
-from queenright.server.access.caller import KEY, Caller, client_address
+from queenright.server.access.caller import SCOPE_KEY, Caller, client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token, read_session_cookie
 from queenright.server.access.rights import required_level
 from queenright.server.access.roles import AccessLevel
@@ -73,7 +73,7 @@ class Guard:
         if isinstance(found, Denial):
             await self._denial_response(scope, headers, found)(scope, receive, send)
             return
-        scope[KEY] = found
+        scope[SCOPE_KEY] = found
         if found.token_id:
             await self._serve_while_valid(found, scope, receive, send)
         else:

@@ -9,7 +9,7 @@ from queenright.alerting.callbacks.slack import post_reply
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, takes
+from queenright.server.routes.openapi import operation, request_body
 
 router = APIRouter(tags=["callbacks"])
 
@@ -97,7 +97,7 @@ _INCIDENT = _ANY | {
 @router.post(
     "/api/alertmanager/webhook",
     **operation(status=202),
-    openapi_extra=takes(_SYMPTOMS, what="Alertmanager's webhook payload."),
+    openapi_extra=request_body(_SYMPTOMS, description="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
     """Receive symptom alerts from Alertmanager: they wake the judge and page nobody."""
@@ -117,7 +117,7 @@ async def record_watchdog(service: ServiceDep) -> None:
 @router.post(
     DELIVERED_PATH,
     **operation(status=202),
-    openapi_extra=takes(_NOTIFICATIONS, what="Alertmanager's webhook payload."),
+    openapi_extra=request_body(_NOTIFICATIONS, description="Alertmanager's webhook payload."),
 )
 async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
@@ -127,8 +127,8 @@ async def record_notifications(request: Request, service: ServiceDep) -> api.Del
 @router.post(
     "/api/slack/actions",
     **operation(errors=_SIGNED),
-    openapi_extra=takes(
-        _CLICK, media="application/x-www-form-urlencoded", what="An interaction payload of Slack."
+    openapi_extra=request_body(
+        _CLICK, media="application/x-www-form-urlencoded", description="An interaction payload of Slack."
     ),
 )
 async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundTasks) -> api.SlackReply:
@@ -146,7 +146,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 @router.post(
     "/api/pagerduty/webhook",
     **operation(status=202, errors=_SIGNED),
-    openapi_extra=takes(_INCIDENT, what="A webhook event of PagerDuty, version 3."),
+    openapi_extra=request_body(_INCIDENT, description="A webhook event of PagerDuty, version 3."),
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident; return what was done."""

@@ -14,7 +14,7 @@ from queenright.health.service import AgentNotFoundError
 from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.loaded.rows import slot_row
-from queenright.server.routes.openapi import operation, takes
+from queenright.server.routes.openapi import operation, request_body
 from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
 from queenright.server.routes.params import (
     AgentId,
@@ -214,7 +214,11 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     return api.Heartbeat.of(found)
 
 
-@router.post("/heartbeats", **operation(status=202), openapi_extra=takes(_HEARTBEAT, what="One heartbeat."))
+@router.post(
+    "/heartbeats",
+    **operation(status=202),
+    openapi_extra=request_body(_HEARTBEAT, description="One heartbeat."),
+)
 async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:
     """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())

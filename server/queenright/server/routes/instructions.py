@@ -1,4 +1,4 @@
-"""Instructions, which a worker in another process fetches and answers."""
+"""Routes with which a worker in another process fetches and answers its instructions."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def pull_instructions(
         float, Query(ge=0, le=60, description="Seconds to wait if there is no instruction.")
     ] = 0.0,
 ) -> api.Instructions:
-    """Fetch a worker's instructions: a long poll of up to ``wait`` seconds. It makes the worker reachable."""
-    found = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
-    return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in found])
+    """Fetch a worker's instructions by a long poll of up to ``wait`` seconds. Polls make it reachable."""
+    pulled = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
+    return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in pulled])
 
 
 @router.post(
@@ -74,7 +74,7 @@ def _target(agent_id: str, session_id: str, incarnation_id: str) -> Target:
 
 
 async def _pull_until_stopping(service: Service, target: Target, wait: float) -> Sequence[Instruction]:
-    """Wait for instructions, but no longer than until the service stops."""
+    """Wait for instructions, for ``wait`` seconds or until the service stops."""
     pulling = asyncio.ensure_future(service.instructions.pull(target, wait))
     stopping = asyncio.ensure_future(service.stopping.wait())
     try:

@@ -2,8 +2,8 @@
 The OpenAPI document.
 
 An operation's id is the name of its route's function. The route documents the rest through
-``**operation(...)`` in its decorator. The responses that all operations have (of the gate, of authentication,
-of the checks of the body) are added here.
+``**operation(...)`` in its decorator. This module adds the responses that all operations share: those of the
+gate, authentication and body validation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queenright.api.wire import Wire
 from queenright.server.middleware.etags import is_polled
 from queenright.server.routes.params import Body
 
-Describe = Callable[[dict[str, Any]], None]
+SchemaChange = Callable[[dict[str, Any]], None]
 """Changes the OpenAPI document in place."""
 
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch"})
@@ -31,7 +31,7 @@ ERRORS: Final[Mapping[int, str]] = {
     400: "The request is malformed, such as a cursor of another list or a NUL character.",
     401: "The token is missing, wrong, revoked or expired.",
     403: "The role of the token does not allow this, or the request comes from a page of another site.",
-    404: "There is nothing with this name or id.",
+    404: "Nothing has this name or id.",
     409: "Not possible in the current state; `title` says why, and what to do.",
     413: "The body is too long.",
     415: "The body is not JSON; send `Content-Type: application/json`.",
@@ -42,14 +42,14 @@ ERRORS: Final[Mapping[int, str]] = {
 }
 """Descriptions of problem responses by status."""
 
-_ANYWHERE: Final = (400, 401, 403, 413, 429, 503)
-_HEADERS: Final = {
+_COMMON_ERRORS: Final = (400, 401, 403, 413, 429, 503)
+_ERROR_HEADERS: Final = {
     401: ("WWW-Authenticate", "Always `Bearer`.", "string"),
     429: ("Retry-After", "Seconds until a retry is worthwhile.", "integer"),
 }
 _DEFAULT_DESCRIPTION: Final = "Successful Response"
-"""FastAPI's."""
-_OPEN: Final = ("/healthz",)
+"""The description that FastAPI gives to a response without one."""
+_OPEN_PATHS: Final = ("/healthz",)
 """Paths without authentication and without access to the store."""
 
 TAGS: Final[Mapping[str, str]] = {
@@ -82,43 +82,48 @@ def operation(
     status: int = 200,
     errors: Mapping[int, str] | tuple[int, ...] = (),
     description: str = "",
-    also: Mapping[int, tuple[Any, str]] | None = None,
+    other_responses: Mapping[int, tuple[Any, str]] | None = None,
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
     Return the keyword arguments of a route's decorator that document the operation.
 
     Args:
-        status: The status of success.
-        errors: The problems that the route itself responds with, by status; the descriptions in ``ERRORS``
-            apply unless it brings its own.
-        description: Describes the response; by default the first line of the model's docstring.
-        also: Other responses that are not problems, by status: model and description.
+        status: Status code of success.
+        errors: The route's own problem responses: descriptions by status, or only the statuses, which
+            ``ERRORS`` describes.
+        description: Description of the response; by default the first line of the model's docstring.
+        other_responses: Responses that are neither success nor problems, by status: model and description.
         content: The content of a response that is not JSON, by media type.
     """
     success: dict[str, Any] = {}
     if content is not None:
         success["content"] = dict(content)
     descriptions = errors if isinstance(errors, Mapping) else {code: ERRORS[code] for code in errors}
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "status_code": status,
         "responses": {status: success}
-        | {code: _problem(code, words) for code, words in descriptions.items()}
-        | {code: {"model": other, "description": words} for code, (other, words) in (also or {}).items()},
+        | {code: _problem(code, text) for code, text in descriptions.items()}
+        | {
+            code: {"model": model, "description": text}
+            for code, (model, text) in (other_responses or {}).items()
+        },
     }
     if description:
-        found["response_description"] = description
-    return found
+        arguments["response_description"] = description
+    return arguments
 
 
-def takes(schema: Mapping[str, Any], *, media: str = "application/json", what: str) -> dict[str, Any]:
-    """Return ``openapi_extra`` of a route that parses its body itself; ``schema`` has an example."""
+def request_body(
+    schema: Mapping[str, Any], *, media: str = "application/json", description: str
+) -> dict[str, Any]:
+    """Return ``openapi_extra`` for a route that parses its own body; ``schema`` contains an example."""
     content = {media: {"schema": dict(schema)}}
-    return {"requestBody": {"required": True, "description": what, "content": content}}
+    return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
-def describe(app: FastAPI, *more: Describe) -> None:
-    """Complete the app's OpenAPI document; the functions in ``more`` are called last, in order."""
+def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
+    """Set the app's OpenAPI document, completed and then changed by ``changes`` in order."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -130,8 +135,8 @@ def describe(app: FastAPI, *more: Describe) -> None:
                 routes=app.routes,
             )
             _complete(schema)
-            for extra in more:
-                extra(schema)
+            for change in changes:
+                change(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -139,12 +144,12 @@ def describe(app: FastAPI, *more: Describe) -> None:
 
 
 def _complete(schema: dict[str, Any]) -> None:
-    """Add what all operations have in common: problems, tags, and the description of the response."""
+    """Add what all operations share: problems, tags, and descriptions of responses."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
-    # FastAPI's suffixes, if a request body and a response have the same name.
+    # FastAPI adds these suffixes if a request body and a response have the same name.
     for base, suffix in ((Wire, "-Output"), (Body, "-Input")):
         for model in _subclasses_of(base):
             for name in (model.__name__, f"{model.__name__}{suffix}"):
@@ -167,7 +172,7 @@ def _complete(schema: dict[str, Any]) -> None:
 
 
 def _add_links(schema: dict[str, Any]) -> None:
-    """Link each operation to those of its tag whose path needs a name that only its response has."""
+    """Link each operation to those of its tag whose missing path parameters its response contains."""
     operations = [
         operation
         for path in schema["paths"].values()
@@ -191,10 +196,10 @@ def _add_links(schema: dict[str, Any]) -> None:
 
 
 def _success(operation: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(
+    success: dict[str, Any] = next(
         response for code, response in operation["responses"].items() if code.startswith("2")
     )
-    return found
+    return success
 
 
 def _path_names(operation: Mapping[str, Any]) -> set[str]:
@@ -202,7 +207,7 @@ def _path_names(operation: Mapping[str, Any]) -> set[str]:
 
 
 def _values_in(operation: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a response, and of the first items of its lists, with runtime expressions."""
+    """Yield fields of a response, and of the first items of its lists, with their runtime expressions."""
     schema = _success(operation).get("content", {}).get("application/json", {}).get("schema", {})
     fields = _properties(schema, components)
     for name, field in fields.items():
@@ -219,7 +224,7 @@ def _properties(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Map
 
 
 def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) -> None:
-    """Describe a response without a description of its own by the first line of its model's."""
+    """Use the first line of a model's docstring for a response without a description."""
     for response in operation.get("responses", {}).values():
         if response["description"] == _DEFAULT_DESCRIPTION:
             model = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
@@ -252,13 +257,13 @@ def _describe_etag(operation: dict[str, Any]) -> None:
 
 def _describe_problems(path: str, operation: dict[str, Any]) -> None:
     responses = operation.setdefault("responses", {})
-    asks = "parameters" in operation or "requestBody" in operation
+    has_input = "parameters" in operation or "requestBody" in operation
     if _is_default_validation_response(responses.get("422")):
         del responses["422"]
-    codes = [code for code in _ANYWHERE if path not in _OPEN or code not in (401, 503)]
+    codes = [code for code in _COMMON_ERRORS if path not in _OPEN_PATHS or code not in (401, 503)]
     if "application/json" in operation.get("requestBody", {}).get("content", {}):
         codes.append(415)
-    for code in (*codes, *((422,) if asks else ())):
+    for code in (*codes, *((422,) if has_input else ())):
         responses.setdefault(str(code), _problem(code, ERRORS[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
@@ -267,13 +272,13 @@ def _is_default_validation_response(response: Any) -> bool:
     return response is not None and "application/json" in response.get("content", {})
 
 
-def _problem(status: int, why: str) -> dict[str, Any]:
+def _problem(status: int, description: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
-    found = {"description": why, "content": {"application/problem+json": {"schema": reference}}}
-    if status in _HEADERS:
-        name, words, kind = _HEADERS[status]
-        found["headers"] = {name: {"description": words, "schema": {"type": kind}}}
-    return found
+    response = {"description": description, "content": {"application/problem+json": {"schema": reference}}}
+    if status in _ERROR_HEADERS:
+        name, text, kind = _ERROR_HEADERS[status]
+        response["headers"] = {name: {"description": text, "schema": {"type": kind}}}
+    return response
 
 
 def _first_line(text: str | None) -> str:

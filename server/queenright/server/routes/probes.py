@@ -29,7 +29,9 @@ async def get_alive() -> PlainTextResponse:
     return PlainTextResponse("ok\n")
 
 
-@router.get("/readyz", tags=["service"], **operation(also={503: (api.Ready, "The service is not ready.")}))
+@router.get(
+    "/readyz", tags=["service"], **operation(other_responses={503: (api.Ready, "The service is not ready.")})
+)
 async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
     """Return whether the service is ready; if not, what is missing, for callers with a role."""
     missing = service.ready()

@@ -1,4 +1,4 @@
-"""Log what operators do with loaded agents, in the event log, next to the agents' own events."""
+"""Record operators' actions on loaded agents in the event log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from queenright.api.loaded import Injected, Started
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import ANYBODY, person_name
+from queenright.server.access.caller import DEFAULT_NAME, person_name
 from queenright.server.agents.operations import Action, operation_event
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 class OperatorLog:
     """
-    Logs the actions of one request.
+    Records the actions of one request.
 
     Args:
         service: Runs the agents.
@@ -36,16 +36,16 @@ class OperatorLog:
         action: Action,
         agent_id: str,
         *,
-        by: str = ANYBODY,
+        by: str = DEFAULT_NAME,
         graph_id: str = "",
         session_id: str | None = None,
         execution_id: str = "",
         detail: str = "",
     ) -> None:
         """
-        Log an action on an agent, after it was done.
+        Record a completed action on an agent.
 
-        If the event log cannot be written, the action stands, and the service's own log says so.
+        If the event log cannot be written, the failure is logged; the action is not undone.
 
         Args:
             action: The action.
@@ -54,7 +54,7 @@ class OperatorLog:
             graph_id: The graph, if the action was on one.
             session_id: The session, if it is known.
             execution_id: The run that was started or resumed.
-            detail: More: a folder, a checkpoint, the runs that were stopped.
+            detail: Details, such as a folder, a checkpoint, or the runs that were stopped.
         """
         event = operation_event(
             action,
@@ -72,7 +72,7 @@ class OperatorLog:
             await self._service.bus.publish(event)
         except StoreError as error:
             _log.error(
-                "cannot log to the event log that %s did %s with agent %r: %s",
+                "cannot record in the event log that %s performed %s on agent %r: %s",
                 name,
                 action,
                 redact(agent_id, 200),
@@ -82,7 +82,7 @@ class OperatorLog:
     async def write_result(
         self, action: Action, agent_id: str, result: Started | Injected, detail: str
     ) -> None:
-        """Log an action that started a run or gave one its input."""
+        """Record an action that started a run or sent input to one."""
         await self.write(
             action,
             agent_id,
