@@ -160,6 +160,40 @@ async def test_crash_loop_is_reminded_of_like_one_ticket(service: Service, clock
     assert [event.data["unacknowledged_seconds"] for event in reminded] == [60 * MINUTE]
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["fails", "killed"])
+async def test_crash_loop_that_keeps_its_session_pages_twice(
+    tmp_path: Path, settings: Settings, clock: Clock, ends: bool
+) -> None:
+    """B123: the next incarnation of a session is one of a crash loop as the next session is."""
+    tickets = TicketSettings(hold_seconds=5)
+    health = settings.health_monitoring.model_copy(update={"tickets": tickets})
+    service = await build(settings.model_copy(update={"health_monitoring": health}), clock=clock)
+    await service.start()
+    try:
+        for number in range(4):
+            again = run_once(clock, 1, seconds=10)
+            await service.ingest([replace(event, incarnation_id=f"i{number}") for event in again])
+            await until(partial(has_notified, service, "bee-1"), f"the ticket of incarnation {number}")
+            if ends:
+                end = replace(again[0], type=EventType.EXECUTION_FAILED, time=clock.now, data={})
+                await service.ingest([replace(end, incarnation_id=f"i{number}")])
+                await service.bus.drain()
+            clock.now += 1
+            start = replace(again[0], time=clock.now, incarnation_id=f"i{number + 1}")
+            await service.ingest([start])
+            await service.bus.drain()
+            clock.now += 15
+            await service.tickets.settle(clock.now)
+            assert service.tickets.open_tickets() == []
+        await service.bus.drain()
+        assert [turn for turn, _ in await alerts(service)] == ["", ""]
+
+        clock.now += 11 * MINUTE
+        assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
+    finally:
+        await service.stop()
+
+
 async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, clock: Clock) -> None:
     """B123, B41: tickets of killed lives stay open; they are due together, and are one reminder."""
     for number in range(8):

@@ -234,6 +234,7 @@ def enqueue(
     *,
     requests: Sequence[OperatorRequest] = (),
     earlier_tickets: Sequence[str] = (),
+    is_replaced: bool = False,
     hold_seconds: float = 0.0,
 ) -> None:
     """
@@ -246,9 +247,10 @@ def enqueue(
         earlier_tickets: Tickets of the same agent and cause whose sessions ended before this one's began,
             latest first. A new ticket joins the first of their alerts that still fires, without a new
             notification: an agent that crashes repeatedly is one incident.
-        hold_seconds: How long the alert keeps firing after the end of the worker, or of a series of failed
-            runs, so that the next ticket can join it. Not applied if a person resolved the ticket. If it
-            shares a cause, the first ticket with that cause that resolves ends it.
+        is_replaced: Whether a newer incarnation runs in the ticket's session.
+        hold_seconds: How long the alert keeps firing after the end of the worker, of its incarnation, or of a
+            series of failed runs, so that the next ticket can join it. Not applied if a person resolved the
+            ticket. If it shares a cause, the first ticket with that cause that resolves ends it.
     """
     if ticket.status is TicketStatus.OPEN:
         return
@@ -275,7 +277,7 @@ def enqueue(
     elif current is not None and current.ends_at is None:
         # The text of the end matters too: a worker that ended has not recovered.
         _update_annotations(conn, current, annotations, now)
-        ends_at = now + hold_seconds if _may_be_joined(ticket) else now
+        ends_at = now + hold_seconds if _may_be_joined(ticket, is_replaced=is_replaced) else now
         silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
         _end(conn, current, now, ends_at, silent=silent)
         if not silent:
@@ -310,9 +312,10 @@ def _find_joined(
     return None
 
 
-def _may_be_joined(ticket: EscalationTicket) -> bool:
+def _may_be_joined(ticket: EscalationTicket, *, is_replaced: bool) -> bool:
     """Return whether a ticket that has ended may be followed by another of the same incident."""
-    if ticket.kind is FindingKind.RUNS_FAILED and ticket.status is TicketStatus.RESOLVED:
+    may_recur = is_replaced or ticket.kind is FindingKind.RUNS_FAILED
+    if may_recur and ticket.status is TicketStatus.RESOLVED:
         return ticket.condition_cleared_at is not None  # a run completed; otherwise a person resolved it
     return ticket.status is TicketStatus.WORKER_GONE
 

@@ -28,6 +28,8 @@ class EarlierSessions:
     """Tickets whose alert the new one joins if one of them fires, newest first."""
     is_recurring: bool = False
     """Whether people were notified of an earlier session within the last hour."""
+    is_replaced: bool = False
+    """Whether a newer incarnation runs in the ticket's own session."""
 
 
 def find_earlier_sessions(
@@ -79,7 +81,9 @@ def find_earlier_sessions(
             if _ended_lately(ticket, sessions.get(ticket.session_id), began)
             and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.session_id)))
         ]
-    return EarlierSessions(tuple(ticket.ticket_id for ticket in joinable), bool(recent))
+    ids = tuple(earlier.ticket_id for earlier in joinable)
+    is_replaced = mine.incarnation_id not in ("", ticket.incarnation_id)
+    return EarlierSessions(ids, bool(recent), is_replaced)
 
 
 def _is_earlier(

@@ -47,6 +47,7 @@ class TicketNotifications:
             self.clock(),
             requests=find_requests(connection, ticket, health.intervention),
             earlier_tickets=earlier.tickets,
+            is_replaced=earlier.is_replaced,
             hold_seconds=max(
                 SHORT_SECONDS if earlier.is_recurring else 0.0,
                 health.tickets.incident_window_seconds if ended_in_incident(ticket) else 0.0,
