@@ -453,7 +453,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     error = ""
     if failed:
         reported = str(data.get("error_type") or data.get("outcome"))
-        error = _failure_class(reported, str(data.get("error") or ""))
+        error = failure_class(reported, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
         if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
@@ -491,12 +491,12 @@ def _provider_error(data: Mapping[str, Any]) -> str:
     reported = display_name(data.get("error_type"))
     if reported.isdecimal():
         return reported  # the status of the answer
-    found = _failure_class(reported, str(data.get("error") or ""))
+    found = failure_class(reported, str(data.get("error") or ""))
     return found if found != UNCLASSIFIED else reported or "error"
 
 
 @lru_cache(256)
-def _failure_class(reported: str, error: str) -> str:
+def failure_class(reported: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
     return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED
 
