@@ -1082,6 +1082,23 @@ async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
     assert acting.storm.workers == 0
 
 
+async def test_workers_whose_provider_fails_are_no_storm(acting: Acting) -> None:
+    """They are the provider's incident; two loops at the same time are two problems."""
+    failed = {"provider": "acme", "model": "m", "error_type": "OverloadedError"}
+    for number in range(10):
+        await acting.start(f"bee{number}")
+        for _ in range(8):
+            await acting.tell(EventType.LLM_CALL_COMPLETED, f"bee{number}", **failed)
+    assert acting.state("bee9") is not HealthState.HEALTHY
+    for agent in ("loop0", "loop1"):
+        await acting.start(agent)
+        for _ in range(20):
+            call = {"tool": "t", "args_hash": "a", "result_hash": "b", "outcome": "ok"}
+            await acting.tell(EventType.TOOL_CALL_COMPLETED, agent, **call)
+    assert acting.storm.workers
+    assert acting.storm.storm(acting.time.now) == ""
+
+
 @pytest.mark.parametrize("beats", [False, True])
 async def test_silent_sessions_of_one_agent_are_a_storm_unless_they_ended(
     acting: Acting, beats: bool

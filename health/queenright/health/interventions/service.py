@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from queenright.health.deadlines import shows_its_end
-from queenright.health.findings import HealthState, WorkerKey
+from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, Sign, TerminationLadders
 from queenright.health.interventions.climber import (
@@ -38,6 +38,7 @@ from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.errors import QueenrightError
@@ -200,9 +201,13 @@ class InterventionService:
         self._climber.hold_until(at)
 
     def note_worse(self, event: AgentEvent) -> None:
-        """Count a change for the worse towards a storm; neither a warning counts nor the end of a run."""
+        """
+        Count a change for the worse towards a storm.
+
+        Warnings do not count, nor ends of runs, nor workers that share a cause: that is their incident.
+        """
         worker = self._monitor.get(event.agent_id, event.session_id)
-        if worker is not None and worker.vitals.ended:
+        if worker is not None and (worker.vitals.ended or self._shares_cause(worker)):
             return
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
         if after.rank > before.rank and after.in_trouble:
@@ -214,6 +219,13 @@ class InterventionService:
             )
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
+
+    def _shares_cause(self, worker: WorkerHealth) -> bool:
+        monitor, finding = self._monitor, worst(worker.findings)
+        now = self._clock()
+        return finding is not None and bool(
+            shared_cause(worker, finding, monitor.workers, monitor.settings, now)
+        )
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
