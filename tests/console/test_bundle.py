@@ -63,6 +63,19 @@ def test_nothing_is_loaded_from_another_host() -> None:
     assert found == set()
 
 
+def test_every_file_that_a_page_loads_is_there(manifest: Manifest) -> None:
+    """A merge that mixes two builds leaves names of files that are gone, or files that nothing names."""
+    index = (console.BUILT / "index.html").read_text()
+    named = set(re.findall(r'(?:src|href)="/console/([^"]+)"', index))
+    built = {
+        path.relative_to(console.BUILT).as_posix() for path in console.BUILT.rglob("*") if path.is_file()
+    }
+    listed = set[str]().union(*(needed(manifest, name) for name in manifest))
+    assert named
+    assert (named | listed) - built == set()
+    assert {name for name in built if name.startswith("assets/")} - listed == set()
+
+
 def test_build_is_of_these_sources() -> None:
     built_from = (console.BUILT / "source.txt").read_text().strip()
     assert built_from == console.source_digest(), "run `make console`, and commit what it builds"

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
@@ -189,6 +189,38 @@ async def test_recorder_says_what_fired_and_exports_the_run(running: Running, pa
     assert json.loads(exported.splitlines()[0])
 
 
+async def test_session_claims_nothing_before_it_is_read(running: Running, page: Page) -> None:
+    await ticket_on(running)
+    may_answer = asyncio.Event()
+
+    async def answer_later(route: Route) -> None:
+        await may_answer.wait()
+        await route.continue_()
+
+    await page.route(
+        re.compile(r"/steps\?|/api/tickets\?|/api/interventions\?|health\?session_id="), answer_later
+    )
+    await page.goto(f"{running.url}/console/agents/looper")
+    await expect(page.get_by_text(re.compile(r"^running for \d+ (s|min)"))).to_be_visible()
+    await expect(page.get_by_label("Loading")).to_have_count(4)  # now, timeline, interventions, tickets
+    await expect(page.get_by_text(re.compile("^None|^No turn"))).to_have_count(0)
+    await page.get_by_role("link", name="Flight recorder").click()
+    loop = page.get_by_role("row").filter(has_text="doom loop")
+    await expect(loop).to_contain_text("Loading…")
+
+    may_answer.set()
+    await expect(loop).not_to_contain_text("Loading…")
+    await expect(page.get_by_text("did not fire")).to_have_count(0)
+    await page.get_by_role("link", name="Timeline", exact=True).click()
+    await expect(page.get_by_label("Loading")).to_have_count(0)
+
+
+async def test_current_page_is_in_view_in_the_navigation_of_a_phone(running: Running, page: Page) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"{running.url}/console/connect")
+    await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
+
+
 async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
     ticket_id = await ticket_on(running)
     titles = {
@@ -245,6 +277,18 @@ async def test_incident_has_its_own_page_from_the_first_one(
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await page.goto(f"{running.url}/console/incidents/nothing")
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
+
+
+async def test_incident_is_acknowledged_where_it_is_listed(running: Running, page: Page) -> None:
+    await failing(running, "a", "b", "c")
+    await page.goto(running.url)
+
+    acknowledge = page.get_by_role("button", name="Acknowledge all")
+    await acknowledge.click()
+
+    await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
+    await expect(acknowledge).to_have_count(0)
+    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:

@@ -1,6 +1,6 @@
 import { by } from '../shell/name'
 import { say } from '../ui/act'
-import { data, POST } from './client'
+import { data, GET, POST, RequestError } from './client'
 
 /** A worker as a person saw it: the service refuses an action if another session or process has taken its place. */
 export interface Target {
@@ -26,6 +26,19 @@ export async function answerApproval(approvalId: string, { agentId, ...seen }: T
   const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
   await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...seen, ...by() } }))
   return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} goes on.`
+}
+
+/** Acknowledge those of these tickets that are open. */
+export async function acknowledgeTickets(ids: readonly string[]): Promise<void> {
+  for (const ticketId of ids) {
+    const path = { params: { path: { ticket_id: ticketId } } }
+    const ticket = await data(GET('/api/tickets/{ticket_id}', path))
+    if (ticket.status !== 'open' && ticket.status !== 'intervening') continue
+    await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } })).catch((error: unknown) => {
+      // It has been closed, or acknowledged, meanwhile.
+      if (!(error instanceof RequestError && error.status === 409)) throw error
+    })
+  }
 }
 
 /** Who acted, as the command line says it: Queenright's own order of actions is automatic. */

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { lazy, Suspense, useState } from 'react'
-import { data, POST } from '../api/client'
+import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import type { AttentionItem } from '../api/schema'
 import { useNow } from '../clock'
@@ -9,7 +9,7 @@ import { counted, duration, words } from '../format'
 import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Shape, toneOf } from '../ui/basics'
-import { answerApproval } from '../api/acts'
+import { acknowledgeTickets, answerApproval } from '../api/acts'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
 import { distinct } from './sentences'
@@ -124,6 +124,11 @@ function Answers({ item }: { item: AttentionItem }) {
   })
   const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, asked?.target ?? target, verb))
   const acknowledge = useAct(async () => {
+    if (item.kind === 'incident') {
+      const { incidents } = await data(GET('/api/incidents'))
+      await acknowledgeTickets(incidents.find((one) => one.incident_id === item.item_id)?.ticket_ids ?? [])
+      return `Acknowledged the tickets of ${item.title}.`
+    }
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
@@ -172,9 +177,16 @@ function Answers({ item }: { item: AttentionItem }) {
         </>
       )}
       {item.kind === 'incident' && (
-        <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
-          Open
-        </Link>
+        <>
+          {!item.acknowledged && (
+            <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
+              Acknowledge all
+            </Button>
+          )}
+          <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
+            Open
+          </Link>
+        </>
       )}
       <Suspense>
         {(asked?.what === 'stop' || asked?.what === 'approve') && (

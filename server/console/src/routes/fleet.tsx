@@ -97,7 +97,7 @@ export function Fleet() {
             </button>
           ))}
         </div>
-        <SearchInput label="Filter by name, session or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <SearchInput label="Name, session or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
         <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0])} onChange={(activity) => change({ activity })} />
         <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
         <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />

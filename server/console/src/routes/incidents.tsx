@@ -1,11 +1,11 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import { data, GET, POST, RequestError } from '../api/client'
+import { acknowledgeTickets } from '../api/acts'
+import { data, GET } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
 import { counted, duration, words } from '../format'
-import { by } from '../shell/name'
 import { useTitle } from '../shell/title'
 import { useAct } from '../ui/act'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
@@ -64,15 +64,7 @@ export function causeOf(incident: Incident): string {
 /** Acknowledge all open tickets of an incident. */
 export function useAcknowledgeAll(incident: Incident) {
   return useAct(async () => {
-    for (const ticketId of incident.ticket_ids) {
-      const path = { params: { path: { ticket_id: ticketId } } }
-      const ticket = await data(GET('/api/tickets/{ticket_id}', path))
-      if (ticket.status !== 'open' && ticket.status !== 'intervening') continue
-      await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } })).catch((error: unknown) => {
-        // It has been closed, or acknowledged, meanwhile.
-        if (!(error instanceof RequestError && error.status === 409)) throw error
-      })
-    }
+    await acknowledgeTickets(incident.ticket_ids)
     return `Acknowledged the tickets of ${causeOf(incident)}.`
   })
 }

@@ -52,7 +52,8 @@ export function SessionPage() {
   }
   return (
     <div className="session">
-      <Head worker={worker} readAt={health.dataUpdatedAt / 1000} />
+      {/* A placeholder does not say when it was read. */}
+      <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000} />
       <NeedsYou worker={worker} />
       {view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>

@@ -7,6 +7,7 @@ import { useConnection } from '../api/watch'
 import { timeOfDay } from '../format'
 import { Toasts } from '../ui/act'
 import { Button } from '../ui/basics'
+import { useCurrentInView } from '../ui/filters'
 import { useTitleCount } from './title'
 
 const Palette = lazy(() => import('./palette'))
@@ -26,6 +27,7 @@ export function Shell() {
   const path = useRouterState({ select: (state) => state.location.pathname })
   const main = useRef<HTMLElement>(null)
   const shown = useRef(path)
+  const nav = useCurrentInView(path)
 
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
@@ -57,7 +59,7 @@ export function Shell() {
           Queenright
         </Link>
         <span className="spacer" />
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={nav}>
           {PAGES.map(({ to, label }) => {
             const here = to === '/' ? path === '/' || path.startsWith('/agents/') : path.startsWith(`/${to.split('/')[1]}`)
             return (

@@ -3,12 +3,13 @@ import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { dateTime, duration, timeOfDay, words } from '../../format'
-import { Panel, Shape, toneOf } from '../../ui/basics'
+import { Loading, Panel, Shape, toneOf } from '../../ui/basics'
 import { KindIcon, kindName, stepName } from './kinds'
 
 /** What the worker is doing now, for how long, and when a detector fires. */
 export function OpenWork({ worker }: { worker: AgentHealth }) {
-  const { open = [], clocks = [] } = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data ?? {}
+  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
+  const { open = [], clocks = [] } = log.data ?? {}
   const now = useNow()
   if (worker.ended) {
     const outcome = worker.outcome || 'unknown'
@@ -29,7 +30,10 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
   }
   return (
     <Panel title="Now">
-      {open.length ? (
+      {!log.data ? (
+        // The timeline says why it cannot be read.
+        !log.error && <Loading rows={1} />
+      ) : open.length ? (
         <ul className="open-list">
           {open.map((step) => (
             <OpenStep key={step.step_id} step={step} now={now} />

@@ -24,11 +24,14 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const isChanged = Object.keys(chosen).length > 0
   const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
-  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data
+  const { data: log, error: unread } = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   const firstAt = real.data?.moments[0]?.at ?? Infinity
   // A moment is shown with its step.
-  const older = useOlder(worker, log, (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0)
+  const least = (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0
+  const older = useOlder(worker, log, least)
   const steps = log?.steps
+  const isLogRead = log && !(log.more && log.steps.length < least)
+  const absent = isLogRead ? 'did not fire' : unread || older.state === 'failed' ? 'not known' : 'Loading…'
 
   function change(next: { at?: string; set?: string }): void {
     const merged = { session: worker.session_id, view: 'recorder', at, set, ...next }
@@ -50,7 +53,7 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
       <div className="stack">
         <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void Promise.all([real.refetch(), isChanged ? tried.refetch() : undefined])} />
         {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
-        <Outcome real={real.data} steps={steps ?? []} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+        <Outcome real={real.data} steps={steps ?? []} absent={absent} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
       </div>
       <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
     </div>
@@ -255,23 +258,25 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
 }
 
 /** What fired, and the difference that the changed thresholds make. */
-function Outcome({ real, tried, steps, isReading, onGo }: {
+function Outcome({ real, tried, steps, absent, isReading, onGo }: {
   real: Evaluation
   tried: Evaluation | undefined
   steps: readonly Step[]
+  /** What is said of a detector that the session's log does not have. */
+  absent: string
   isReading: boolean
   onGo: (stepId: string) => void
 }) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
   const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined) =>
+  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined, otherwise = 'did not fire') =>
     one ? (
       <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
       </button>
     ) : (
-      <span className="muted">did not fire</span>
+      <span className="muted">{otherwise}</span>
     )
   return (
     <Panel title="What fired" aside={isReading && <span className="muted">Evaluating</span>}>
@@ -298,7 +303,7 @@ function Outcome({ real, tried, steps, isReading, onGo }: {
                       {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
-                  <td>{!logged(row.kind) && (row.after ?? row.before)!.shadow ? <span className="muted" title="A detector in shadow is shown and counted; it is not in the session's log.">shadow: not logged</span> : time(logged(row.kind))}</td>
+                  <td>{!logged(row.kind) && (row.after ?? row.before)!.shadow ? <span className="muted" title="A detector in shadow is shown and counted; it is not in the session's log.">shadow: not logged</span> : time(logged(row.kind), absent)}</td>
                   <td>{time(row.before)}</td>
                   {tried && <td>{time(row.after)}</td>}
                   {tried && (

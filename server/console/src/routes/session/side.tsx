@@ -1,4 +1,5 @@
 import { useQuery } from '@tanstack/react-query'
+import type { UseQueryResult } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { lazy, Suspense } from 'react'
 import { data, GET } from '../../api/client'
@@ -7,7 +8,7 @@ import type { AgentHealth, Finding, Intervention, Ticket } from '../../api/schem
 import { actorName } from '../../api/acts'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
-import { Ago, Panel, Pill, Shape, toneOf } from '../../ui/basics'
+import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
 import { isOpen, useTickets } from './actions'
 
 const Chart = lazy(() => import('./chart').then((module) => ({ default: module.Chart })))
@@ -15,18 +16,19 @@ const Chart = lazy(() => import('./chart').then((module) => ({ default: module.C
 const QueenChat = lazy(() => import('../queen').then((module) => ({ default: module.QueenChat })))
 
 export function Side({ worker }: { worker: AgentHealth }) {
-  const { data: tickets = [], isSuccess: isRead } = useTickets(worker)
+  const found = useTickets(worker)
+  const tickets = found.data ?? []
   const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
       <Suspense>
-        {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : isRead && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
+        {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : found.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
       </Suspense>
       <Usage worker={worker} ticket={tickets.find(isOpen)} />
       <Progress worker={worker} />
       <Interventions worker={worker} />
-      <Tickets tickets={tickets} />
+      <Tickets list={found} tickets={tickets} />
       <Signals worker={worker} />
     </aside>
   )
@@ -146,11 +148,12 @@ const OUTCOMES: Record<string, string> = { done: 'healthy', started: 'quiet', qu
 
 function Interventions({ worker }: { worker: AgentHealth }) {
   const now = useNow()
-  const list = useQuery({
+  const found = useQuery({
     queryKey: ['acting', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/interventions', { params: { query: { agent_id: worker.agent_id, limit: 50 } } })),
     select: (page) => page.interventions.filter((one) => one.session_id === worker.session_id),
-  }).data
+  })
+  const list = found.data
   const { ladder } = worker
   return (
     <Panel title="Interventions" aside={list && list.length > 0 && <span className="muted number">{list.length}</span>}>
@@ -168,7 +171,7 @@ function Interventions({ worker }: { worker: AgentHealth }) {
           ))}
         </ul>
       ) : (
-        !ladder && <p className="body muted">None.</p>
+        (!list || !ladder) && <None list={found} />
       )}
     </Panel>
   )
@@ -197,7 +200,13 @@ function InterventionItem({ one }: { one: Intervention }) {
   )
 }
 
-function Tickets({ tickets }: { tickets: readonly Ticket[] }) {
+/** What an empty list says: nothing of it is known before it is read. */
+function None({ list }: { list: UseQueryResult }) {
+  if (list.data) return <p className="body muted">None.</p>
+  return list.error ? <ReadError error={list.error} retry={() => void list.refetch()} /> : <Loading rows={1} />
+}
+
+function Tickets({ list, tickets }: { list: UseQueryResult; tickets: readonly Ticket[] }) {
   return (
     <Panel title="Tickets" aside={tickets.length > 0 && <span className="muted number">{tickets.length}</span>}>
       {tickets.length ? (
@@ -219,7 +228,7 @@ function Tickets({ tickets }: { tickets: readonly Ticket[] }) {
           ))}
         </ul>
       ) : (
-        <p className="body muted">None.</p>
+        <None list={list} />
       )}
     </Panel>
   )

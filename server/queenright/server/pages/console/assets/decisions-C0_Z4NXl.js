@@ -1,0 +1,1 @@
+var e={more_time:`More time`,hand_off:`Hand over`,terminate:`Stop`};export{e as t};
