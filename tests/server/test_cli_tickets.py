@@ -69,13 +69,13 @@ def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
 
 
 def test_ticket_has_cause_and_action_once() -> None:
-    text = "It repeats (4 bad steps). It costs money. Stop it."
+    text = "It repeats (seen 4 times). It costs money. Stop it."
     shown = "\n".join(
         ticket_lines(ticket(cause="It repeats.", suggested_action="Stop it.", analysis=text), NOW)
     )
 
     assert (shown.count("It repeats"), shown.count("Stop it")) == (1, 1)
-    assert "(4 bad steps). It costs money" in shown
+    assert "  queen     Seen 4 times. It costs money\n" in shown
     assert ticket().worker_excerpt in shown
 
 

@@ -1,4 +1,8 @@
-"""Persistent record of notifications that Alertmanager sent to receivers."""
+"""
+Persistent record of notifications that Alertmanager sent to receivers.
+
+``notification`` decides which alerts are sent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The audit: verifies the event log, its archive, and the signatures of terminations."""
+"""
+The audit: verifies the event log, its archive, and the signatures of terminations.
+
+``audit_page`` lists the events: who acted, and when.
+"""
 
 from __future__ import annotations
 

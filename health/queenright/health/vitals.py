@@ -1,4 +1,8 @@
-"""Vital signs: the state of one run of one worker, brought up to date event by event."""
+"""
+Vital signs: the state of one run of one worker, brought up to date event by event.
+
+``vital_state`` records activity and progress.
+"""
 
 from __future__ import annotations
 

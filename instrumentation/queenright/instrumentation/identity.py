@@ -1,4 +1,8 @@
-"""Functions that generate ids, and validate names and session ids."""
+"""
+Functions that generate ids, and validate names and session ids.
+
+``worker`` decides when an incarnation begins.
+"""
 
 from __future__ import annotations
 

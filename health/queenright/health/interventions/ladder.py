@@ -3,7 +3,7 @@ The intervention ladder: the next step for a worker in trouble, as a pure functi
 
 Nudge, nudge, nudge; escalate; terminate; recover. Each step waits for the result of the one before.
 Progress resets the ladder; with a stale checkpoint among the findings, only a checkpoint does. See
-docs/interventions.md.
+docs/interventions.md. ``actions`` carries the steps out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Judges of a node's turns: implicit, a model, or a function of the agent."""
+"""
+Judges of a node's turns: implicit, a model, or a function of the agent.
+
+The verdicts are in ``queenright.instrumentation.names``.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +119,9 @@ def _analysis(ticket: Ticket) -> str:
     text = ticket.analysis or ticket.triage_reason
     for known in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
         text = text.replace(known, "") if known else text
-    return text.strip(" .")
+    # The numbers that stood in parentheses behind the cause.
+    text = re.sub(r"^\(([^()]+)\)\.", r"\1.", text.strip(" ."))
+    return text[:1].upper() + text[1:]
 
 
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:
