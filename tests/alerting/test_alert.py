@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from queenright.alerting.alert import LABEL_STORM, annotations_for, labels_for
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.ticket_lifecycle import RUN_COMPLETED
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION
 from tests.alerting.parts import T0, ticket
@@ -174,6 +175,22 @@ def test_end_of_a_worker_is_not_reported_as_recovery() -> None:
     gone = ticket(status=TicketStatus.WORKER_GONE)
 
     assert "without recovering" in annotations_for(gone, SETTINGS)["summary"]
+
+
+@pytest.mark.parametrize("cleared", [None, 7.0])
+def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
+    gone = ticket(
+        status=TicketStatus.WORKER_GONE,
+        closed_reason=RUN_COMPLETED,
+        condition_cleared_at=cleared,
+        closed_at=T0,
+    )
+
+    annotations = annotations_for(gone, SETTINGS)
+    assert annotations["summary"].startswith(
+        "researcher has completed its run; the page was: it is in a loop"
+    )
+    assert annotations["ended"] == "It lasted 0 s: the run completed."
 
 
 def test_worker_with_late_progress_is_reported_as_such() -> None:

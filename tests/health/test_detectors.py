@@ -417,6 +417,20 @@ def test_tokens_per_minute_limit_is_a_provider_failure() -> None:
     assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
 
 
+@pytest.mark.parametrize("prefix", ["", "RuntimeError: "])
+def test_error_is_shown_as_it_was_reported(prefix: str) -> None:
+    """Its class, in which names and numbers are ``~``, is for comparison only."""
+    script = worker()
+    for attempt in range(3):
+        text = f"cannot reach shard-{attempt} of the model"
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RuntimeError", "error": text})
+        script.event(EventType.STEP_COMPLETED, {"error_type": "RuntimeError", "error": prefix + text})
+
+    finding = script.finding(FindingKind.PROVIDER_FAILURE)
+    assert finding is not None
+    assert finding.evidence == f"3 LLM calls failed in a row, last with {prefix}{text}"
+
+
 def test_consecutive_llm_errors_are_a_provider_failure() -> None:
     """B34: a run of LLM API errors is provider_failure, not a loop."""
     script = worker()

@@ -29,7 +29,7 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
-from queenright.health.vitals import VitalSigns
+from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -359,6 +359,28 @@ async def test_a_relapse_after_the_hold_is_a_new_ticket(desk: TicketDesk) -> Non
 
     assert second.change == "opened"
     assert second.ticket.ticket_id != first.ticket_id
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (SessionStatus.COMPLETED, "the run completed"),
+        (SessionStatus.FAILED, "the worker ended"),
+        (SessionStatus.UNKNOWN, "the worker sent nothing more"),
+    ],
+)
+async def test_closed_ticket_says_how_the_run_ended(
+    desk: TicketDesk, status: SessionStatus, reason: str
+) -> None:
+    ticket = (await desk.raise_()).ticket
+    over = worker()
+    over.vitals.end(status, 1001.0)
+
+    await desk.tickets.observe(over)
+
+    closed = desk.tickets.get(ticket.ticket_id)
+    assert closed is not None
+    assert (closed.status, closed.closed_reason) == (TicketStatus.WORKER_GONE, reason)
 
 
 async def test_end_of_an_unnotified_ticket_is_not_notified(desk: TicketDesk) -> None:

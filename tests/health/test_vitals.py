@@ -180,6 +180,39 @@ def test_ending_step_closes_calls_without_an_end() -> None:
     assert script.health.vitals.phase is Phase.IDLE
 
 
+@pytest.mark.parametrize("lag", [0.0, 86_400.0])
+@pytest.mark.parametrize(
+    ("started", "phase"),
+    [(EventType.TOOL_CALL_STARTED, Phase.TOOL), (EventType.LLM_CALL_STARTED, Phase.LLM)],
+)
+def test_late_end_of_an_earlier_step_leaves_a_newer_call_open(
+    started: EventType, phase: Phase, lag: float
+) -> None:
+    """Start records of a batch arrive before the spans that ended in it."""
+    script = worker()
+    script.lag = lag
+    script.event(started, {"tool": "build", "call_id": "1", "timeout": 1200})
+    script.lag = lag + 0.5
+    script.step("CONTINUE", times=3, after=0.1)
+    assert script.health.vitals.phase is phase
+
+    script.lag = lag
+    script.step("CONTINUE")
+    assert script.health.vitals.phase is Phase.IDLE
+
+
+def test_late_end_of_an_earlier_step_does_not_hide_a_declared_timeout() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 1200})
+    script.lag = 0.5
+    script.step("ACCEPT", times=3, after=0.1)
+
+    script.silence(1100)
+    assert script.kinds() == set()
+    script.silence(200)
+    assert FindingKind.TOOL_TIMEOUT in script.kinds()
+
+
 def test_new_incarnation_starts_a_visit_and_drops_open_calls() -> None:
     script = worker()
     script.step("RETRY", times=12)
@@ -338,7 +371,7 @@ _NO_TIMES = {
     "counted_end",
     *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
     # On the clock of their source, which no clock of ours moves.
-    *("_answered", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
+    *("_answered", "_llm_began", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
     *("beat", "breakers", "heartbeat_interval", "token_spike", "stale_results", "waiting"),
     "stale_results_since_gain",
     *("cost_usd", "unpriced_tokens"),

@@ -149,6 +149,12 @@ def test_variable_last_word_does_not_change_the_class(text: str) -> None:
     assert error_class("Error: timeout") != error_class("Error: forbidden")
 
 
+def test_status_with_its_phrase_is_part_of_the_class() -> None:
+    text = "503 Service Unavailable: overloaded"
+
+    assert class_of_error("RuntimeError", text) == text
+
+
 def test_names_paths_and_numbers_make_no_other_class() -> None:
     texts = [f"cannot open 'file_{n}.txt': no space left on /mnt/disk{n} (sector {n}00)" for n in range(3)]
 
@@ -168,6 +174,10 @@ def test_argument_text_does_not_change_the_class() -> None:
         "API Error: {} {{'type': 'error'}}",
         "Request failed with status code {}",
         "HTTP {} (request id: 7c9e6679-7425-40de-944b-e07fc1f90ae7)",
+        "{}: overloaded",
+        "{} Overloaded",
+        "the provider answered {} Service Unavailable",
+        "Server error '{} Service Unavailable' for url 'https://llm.test/v1'",
     ],
 )
 def test_status_code_tells_one_error_from_another(text: str) -> None:
@@ -182,6 +192,7 @@ def test_status_code_tells_one_error_from_another(text: str) -> None:
             "HTTP 503 Service Unavailable (request id: cafebabe-aaaa-40de-bbbb-e07fc1f90ae7)",
         ],
         ["Session deadbeefcafe failed", "Session 8f14e45fceea failed", "Session 812345678901 failed"],
+        ["412 ms without an answer", "503 ms without an answer"],
         ["Timed out after 30012 ms", "Timed out after 30.4 s", "Timed out after 1m30s"],
         ["No answer, waited 5.0 seconds", "No answer, waited 30 seconds", "No answer, waited 1,500 seconds"],
         ["connect ECONNREFUSED 10.0.3.17:8931", "connect ECONNREFUSED 10.0.4.99:80"],

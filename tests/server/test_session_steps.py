@@ -183,6 +183,27 @@ async def test_pages_hold_every_step_once(limit: int, running: Running, http: ht
     assert forwards == whole
 
 
+async def test_late_end_of_an_earlier_step_does_not_end_a_newer_one(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """Start records of a batch arrive before the spans that ended in it."""
+    now = running.service.clock() - 30
+    await running.service.ingest(
+        [
+            started(now),
+            event(EventType.STEP_STARTED, now + 2, index=2),
+            event(EventType.TOOL_CALL_STARTED, now + 2, tool="build", call_id="c1", timeout=1200),
+            event(EventType.STEP_COMPLETED, now + 1, index=1, duration=0.5),
+        ]
+    )
+
+    found = await steps(http)
+
+    turns = [(one["name"], one["phase"]) for one in found["items"] if one["kind"] == "turn"]
+    assert turns == [("step 2", "open"), ("step 1", "done")]
+    assert [(one["name"], one["limit_seconds"]) for one in found["open"]] == [("build", 1200)]
+
+
 async def test_findings_tickets_and_interventions_are_in_the_same_line(
     running: Running, http: httpx.AsyncClient
 ) -> None:

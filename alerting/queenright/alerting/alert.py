@@ -11,6 +11,7 @@ from queenright.alerting import page_text
 from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.ticket_lifecycle import RUN_COMPLETED
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TICKET_ID, SOURCE_QUEEN
@@ -169,7 +170,9 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager reports it as resolved, which must not look like a recovery.
         became = "has ended without recovering"
-        if ticket.condition_cleared_at is not None:
+        if ticket.closed_reason == RUN_COMPLETED:
+            became = "has completed its run; the page was"
+        elif ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {words} ({ticket.severity.value})."
     wanted = "".join(f" {request.title}" for request in requests if ticket.live)

@@ -33,10 +33,13 @@ from queenright.health.stall_detectors import (
 )
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
 from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
+from queenright.health.vital_work import failure_class
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
+_ERROR_LIMIT: Final = 200
+"""Characters of an error's text that are shown."""
 _GRINDING_CALLS: Final = 60
 """Three windows of calls; real work changes something in fewer."""
 _BURN_FACTOR: Final = 3.0
@@ -184,9 +187,17 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
     return Finding(
         kind=FindingKind.PROVIDER_FAILURE,
         severity=grown(v.llm_errors, limit, settings),
-        evidence=f"{v.llm_errors} LLM calls failed in a row, last with {v.llm_error}",
+        evidence=f"{v.llm_errors} LLM calls failed in a row, last with {_shown_error(v, v.llm_error)}",
         since=v.llm_error_since,
     )
+
+
+def _shown_error(v: VitalSigns, error: str) -> str:
+    """Return the text of the last error if this is its class and leaves parts of it out; else the class."""
+    texts = v.evidence, v.evidence.partition(": ")[2]  # with or without the name of an exception
+    if "~" not in error or all(failure_class("", text) != error for text in texts):
+        return error
+    return redact(" ".join(v.evidence.split()), _ERROR_LIMIT)
 
 
 def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
@@ -202,7 +213,7 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
         severity=Severity.MEDIUM,
-        evidence=f"the run ended in {calls}, last with {v.llm_error}",
+        evidence=f"the run ended in {calls}, last with {_shown_error(v, v.llm_error)}",
         since=v.llm_error_since,
         ticket=False,
     )
@@ -315,7 +326,8 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         return Finding(
             kind=FindingKind.ERROR_STREAK,
             severity=severity,
-            evidence=f"{v.streak_tool} failed {v.streak} times in a row with {v.streak_error}",
+            evidence=f"{v.streak_tool} failed {v.streak} times in a row "
+            f"with {_shown_error(v, v.streak_error)}",
             since=v.streak_since,
         )
     if of_all is None:
@@ -325,7 +337,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         kind=FindingKind.ERROR_STREAK,
         severity=of_all,
         evidence=f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
-        f"the last of {v.streak_tool} with {v.streak_error}",
+        f"the last of {v.streak_tool} with {_shown_error(v, v.streak_error)}",
         since=since,
     )
 
@@ -336,7 +348,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
     recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
     times, refused = max(recent, key=lambda counted: counted[0])
     if times >= loops.refused_changes:
-        failed = f"edits or submissions failed with {refused.error}"
+        failed = f"edits or submissions failed with {_shown_error(v, refused.error)}"
         what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -351,7 +363,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         kind=FindingKind.ERROR_STREAK,
         severity=grown(times, limit, settings),
         evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
-        f"the last with {v.refusals[0].error}",
+        f"the last with {_shown_error(v, v.refusals[0].error)}",
         since=min(refusal.since for _, refusal in recent),
     )
 

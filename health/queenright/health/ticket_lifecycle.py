@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from queenright.health.findings import KINDS_AFTER_END, FindingKind, Severity
 from queenright.health.tickets import (
@@ -145,6 +145,10 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
         "updated_at": now,
     }
     return ticket.model_copy(update=update)
+
+
+RUN_COMPLETED: Final = "the run completed"
+"""The reason of a closed ticket whose worker completed its run."""
 
 
 def worker_ended(

@@ -57,6 +57,10 @@ _TEXT_LIMIT: Final = 1_000
 _LONG_TEXT_LIMIT: Final = 4_000
 _REPORTED_LATE_SECONDS: Final = 86_400.0
 """An incident that closed while the service was down is reported at the start, if that is not longer ago."""
+_END_REASONS: Final = {
+    SessionStatus.COMPLETED: lifecycle.RUN_COMPLETED,
+    SessionStatus.UNKNOWN: "the worker sent nothing more",
+}
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
 
@@ -428,8 +432,7 @@ class TicketService:
             return
         now = self._clock()
         findings = rules.reasons(health)
-        unknown = health.vitals.status is SessionStatus.UNKNOWN
-        reason = "the worker sent nothing more" if unknown else "the worker ended"
+        reason = _END_REASONS.get(health.vitals.status, "the worker ended")
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)

@@ -198,6 +198,8 @@ class OpenTool(NamedTuple):
     timeout: float | None
     source_started: float = 0.0
     """Seconds on the clock of its source."""
+    began: float = 0.0
+    """When it began, in seconds since the epoch by the worker's own clock."""
 
 
 class Refusal(NamedTuple):

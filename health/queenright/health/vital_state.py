@@ -120,6 +120,7 @@ class VitalState:
         "_idle_before",
         "_inputs",
         "_known_result",
+        "_llm_began",
         "_loops",
         "_new_result",
         "_outcomes",
@@ -276,6 +277,7 @@ class VitalState:
         self._has_waited = False
         self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
         self._answer = ""
+        self._llm_began = 0.0  # when the last LLM call began, by the worker's own clock
         self._answered: float | None = None  # these three on the source's clock
         self._tool_ended: float | None = None
         self._side_by_side: tuple[object, float, str] | None = None

@@ -113,10 +113,14 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     if is_late:
         return
     v.enter(event.node_id, at)
-    v.llm_open = 0
+    # Open calls that began before its end have lost their end events. Later ones are of a later step, whose
+    # start records arrive before this span if both are in one batch.
+    if v._llm_began < event.time:
+        v.llm_open = 0
     if v.open_tools and not data.get("is_model_turn"):
-        # Their end events were lost: a step ends after its calls.
-        v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
+        v.open_tools = [
+            tool for tool in v.open_tools if tool.node_id != event.node_id or tool.began >= event.time
+        ] or None
     if event.span_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     verdict = data.get("verdict")
@@ -165,6 +169,7 @@ def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
+        v._llm_began = event.time
 
 
 def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -278,6 +283,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         started=at,
         timeout=parse_seconds(data.get("timeout")),
         source_started=v.active_for,
+        began=event.time,
     )
     opened = v.open_tools
     if opened is None:
@@ -447,7 +453,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     error = ""
     if failed:
         reported = str(data.get("error_type") or data.get("outcome"))
-        error = _failure_class(reported, str(data.get("error") or ""))
+        error = failure_class(reported, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
         if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
@@ -485,12 +491,12 @@ def _provider_error(data: Mapping[str, Any]) -> str:
     reported = display_name(data.get("error_type"))
     if reported.isdecimal():
         return reported  # the status of the answer
-    found = _failure_class(reported, str(data.get("error") or ""))
+    found = failure_class(reported, str(data.get("error") or ""))
     return found if found != UNCLASSIFIED else reported or "error"
 
 
 @lru_cache(256)
-def _failure_class(reported: str, error: str) -> str:
+def failure_class(reported: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
     return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED
 

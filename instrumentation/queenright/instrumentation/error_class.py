@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final
 
 from queenright.instrumentation.effect import READING, Effect
@@ -29,16 +30,24 @@ _ERROR_WORD: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
+_PHRASES: Final = "|".join(
+    re.escape(status.phrase) for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST
+)
 # Parts in which errors of one class differ: quoted names, paths, ids, durations, numbers. Status codes
-# ("HTTP 404") are kept.
+# ("HTTP 404", "404 Not Found") are kept.
 _VARIABLE_PART: Final = re.compile(
-    r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*"""
+    rf"""(['"`])(?:(?P<status>[45]\d\d) (?i:{_PHRASES})|.*?)\1"""
+    rf"""|\b(?P<known>[45]\d\d)(?= (?i:{_PHRASES})\b)"""
+    r"""|^(?P<first>[45]\d\d)(?=[: ]|$)(?![: ]*(?:\d|of\b|[mnu\u00b5]?s\b|(?:sec|min)(?:ond|ute)?s?\b))"""
+    r"""|(?<!\S)[^\s/\\'"`]*+[/\\]\S*"""
     r"""|\b(?P<code>[45]\d\d)\b(?i:(?<=HTTP ...)|(?<=HTTP/1.1 ...)|(?<=(?:code|atus|rror)[ :=]...)"""
     r"""|(?<=(?:code|atus|rror): ...))"""
     r"""|\b[0-9a-fA-F]{8}(?:(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]*)\b"""
     r"""|\b\d+(?:[.,:]\d+)*(?: ?(?:[mnu\u00b5]s|s(?:ec(?:ond)?s?)?|min(?:ute)?s?)\b|\b)"""
     r"""|\b(?=[a-zA-Z_]*\d)\w+"""
 )
+
+_STATUSES: Final = ("code", "status", "known", "first")
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
 _EDITING_EFFECTS: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -187,7 +196,10 @@ def error_class(text: str, arguments: object = None) -> str:
     if " " in before and _ONE_WORD.fullmatch(last) is not None and _ERROR_WORD.search(before) is not None:
         line = f"{before}: ~"  # the last word is a value
     return (
-        _VARIABLE_PART.sub(lambda match: match["code"] or "~", line[:_LINE_LIMIT])[:_CLASS_LIMIT] or "error"
+        _VARIABLE_PART.sub(
+            lambda match: next(filter(None, match.group(*_STATUSES)), "~"), line[:_LINE_LIMIT]
+        )[:_CLASS_LIMIT]
+        or "error"
     )
 
 

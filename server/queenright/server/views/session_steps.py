@@ -175,7 +175,9 @@ class SessionSteps:
         for draft in candidates:
             if end.span_id and draft.start.span_id == end.span_id:
                 return draft
-        return next((draft for draft in candidates if draft.start.node_id == end.node_id), None)
+        # The start records of a later step arrive before this end if both are in one batch.
+        earlier = (draft for draft in candidates if draft.start.time <= end.time)
+        return next((draft for draft in earlier if draft.start.node_id == end.node_id), None)
 
     def _amend(self, event: AgentEvent) -> str:
         for draft in reversed(self.drafts):
