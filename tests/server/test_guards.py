@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from queenright.health.deadlines import ladder_seconds
 from queenright.health.detectors import detect
+from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -260,4 +261,4 @@ def test_guard_reports_the_findings_of_the_detectors(
             assert (found is not None) == bool(bad)
             if found is not None:
                 assert found.evidence == known[found.kind].evidence
-                assert found.stop == any(f.severity.rank >= 2 for f in bad)
+                assert found.stop == any(f.severity is Severity.CRITICAL for f in bad)

@@ -335,8 +335,11 @@ def test_secrets_in_a_failed_result_are_masked() -> None:
         ),
     )
 )
-def test_malformed_hook_calls_are_read_or_ignored(call: dict[str, Any]) -> None:
-    observation = CLIENT.read_hook({"session_id": "s", **call}, UNKNOWN_PROCESS, NOW)
+def test_malformed_hook_calls_are_read_ignored_or_refused(call: dict[str, Any]) -> None:
+    try:
+        observation = CLIENT.read_hook({"session_id": "s", **call}, UNKNOWN_PROCESS, NOW)
+    except ValueError:
+        return  # refused
 
     assert observation is None or observation.start <= NOW
 

@@ -82,9 +82,9 @@ function LoadAgent() {
   const [open, setOpen] = useState(false)
   const found = useQuery({ queryKey: ['loaded', 'discover'], queryFn: () => data(GET('/api/discover')), enabled: open })
   const navigate = useNavigate()
+  const [path, setPath] = useState('')
   if (!caller?.may_manage) return null
   const choices = (found.data?.agents ?? []).filter((one) => !one.loaded && !one.problem)
-  const [path, setPath] = useState('')
   const chosen = choices.find((one) => one.path === path) ?? choices[0]
   return (
     <>

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -31,8 +30,6 @@ Seconds for which an agent's counters stay after its last run.
 
 So runs shorter than a scrape interval are visible, and later runs continue the counters.
 """
-
-_label: Final = lru_cache(maxsize=8192)(display_name)
 
 
 @dataclass(slots=True)
@@ -180,7 +177,7 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
     for reason in agent.waiting | waiting:
         series.set_waiting(reason, reason in waiting)
     agent.waiting = waiting
-    series.set_info(agent.framework or _label(runs[-1].framework), agent.version)
+    series.set_info(agent.framework or display_name(runs[-1].framework), agent.version)
 
 
 # -- event handlers ---------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
 
 def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     agent.failures.pop(event.session_id, None)
-    about = _label(data.get("framework") or ""), _label(data.get("version") or "")
+    about = display_name(data.get("framework") or ""), display_name(data.get("version") or "")
     if about != (agent.framework, agent.version) and any(about):
         agent.framework, agent.version = about
         agent.series.remove_gauges()  # set again at the next scrape
@@ -199,12 +196,12 @@ def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
     error = data.get("error_type") or data.get("error")
     if error:
         verdict = "error"
-        agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+        agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
     elif event.session_id in agent.failures:
         del agent.failures[event.session_id]
     if verdict not in VERDICTS:
         verdict = "continue"
-    agent.series.count_step(_label(event.node_id), verdict, _duration(data), _exemplar(event))
+    agent.series.count_step(display_name(event.node_id), verdict, _duration(data), _exemplar(event))
 
 
 def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -214,28 +211,30 @@ def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
         outcome = timeout if data.get("outcome") == timeout else ToolOutcome.ERROR.value
         # Each failed call is a separate error.
         agent.failures.pop(event.session_id, None)
-        agent.fail(event.session_id, _label(data.get("error_type") or outcome))
+        agent.fail(event.session_id, display_name(data.get("error_type") or outcome))
     if data.get("amends"):
         return  # counted when the call ended
-    agent.series.count_tool_call(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
+    agent.series.count_tool_call(
+        display_name(data.get("tool") or ""), outcome, _duration(data), _exemplar(event)
+    )
 
 
 def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     if data.get("error_type") or data.get("error"):
         agent.failures.pop(event.session_id, None)
-        agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+        agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
     input_tokens, output_tokens = (
         count_or_zero(data.get("input_tokens")),
         count_or_zero(data.get("output_tokens")),
     )
     if input_tokens or output_tokens:
-        agent.series.count_tokens(_label(data.get("model") or ""), input_tokens, output_tokens)
+        agent.series.count_tokens(display_name(data.get("model") or ""), input_tokens, output_tokens)
     if cost := parse_dollars(data.get("cost_usd")):
         agent.series.count_cost(cost)
 
 
 def _on_failed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
-    agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+    agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
     del agent.failures[event.session_id]
 
 
