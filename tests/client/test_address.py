@@ -20,7 +20,7 @@ def test_argument_precedes_environment_and_default() -> None:
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
 def test_invalid_url_is_named(url: str) -> None:
-    with pytest.raises(InvalidAddressError, match="is not a URL; write one like http://"):
+    with pytest.raises(InvalidAddressError, match="is not a URL; pass one such as http://"):
         resolve_url(url, {})
 
 

@@ -358,5 +358,5 @@ async def test_list_has_current_findings_and_numbers(running: Running) -> None:
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x"])
 def test_invalid_url_is_named(url: str) -> None:
-    with pytest.raises(QueenrightError, match="is not a URL; write one like http://"):
+    with pytest.raises(QueenrightError, match="is not a URL; pass one such as http://"):
         Queenright(url)
