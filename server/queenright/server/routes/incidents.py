@@ -45,5 +45,5 @@ async def list_incidents(service: ServiceDep) -> api.Incidents:
 @router.get("/providers", tags=["health"])
 async def list_providers(service: ServiceDep) -> api.Providers:
     """List model providers with their health, from the fleet's calls of the last ten minutes."""
-    found = service.providers.providers(service.clock())
-    return api.Providers(providers=[provider_row(incident) for incident in found])
+    providers = service.providers.providers(service.clock())
+    return api.Providers(providers=[provider_row(provider) for provider in providers])

@@ -75,8 +75,8 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
 
 def open_incidents(service: Service) -> list[Incident]:
     """Return the incidents that are not over, newest first."""
-    found = incidents_of_tickets(service, service.tickets.recent_tickets())
-    return [node for node in found if node.closed_at is None]
+    incidents = incidents_of_tickets(service, service.tickets.recent_tickets())
+    return [incident for incident in incidents if incident.closed_at is None]
 
 
 def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
