@@ -27,7 +27,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import RulesModel
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus

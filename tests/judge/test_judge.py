@@ -11,7 +11,7 @@ from queenright.instrumentation import names
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import EMIT, SUMMARY
+from queenright.judge.rules_model import EMIT, SUMMARY
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SESSION, SPAN, TRACE, JudgedFleet, TalkingModel, call

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.record import Escalation
+from queenright.health.interventions.intervention import Escalation
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.orchestrator import ESCALATION_RECEIVER
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import DECIDE, SUMMARY, RulesModel
+from queenright.judge.rules_model import DECIDE, SUMMARY, RulesModel
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolSpec

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from queenright.judge.messages import triage_message
 from queenright.judge.quoting import quote, sanitise, unquote
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY, RulesModel
+from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
 JSON = st.recursive(

@@ -19,9 +19,9 @@ from queenright.health.findings import (
     worst,
 )
 from queenright.health.monitor import WorkerHealth
-from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 
 BY_RULES: Final = "Found by the rules: "

@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import fault_message
 
 TEXT_LIMIT: Final = 1000
 """The maximum number of characters of a cause or a suggested action."""

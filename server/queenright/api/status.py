@@ -8,18 +8,18 @@ from pydantic import Field
 
 from queenright.api.agents import AgentRow
 from queenright.api.alerts import Outbox
+from queenright.api.base_model import ApiModel, RelativeToNow
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
-from queenright.api.wire import RelativeToNow, Wire
 
 
-class Ready(Wire):
+class Ready(ApiModel):
     """Whether the service is ready; if not, what is missing."""
 
     ready: bool
     missing: list[str]
 
 
-class StatusEmergencyStop(Wire):
+class StatusEmergencyStop(ApiModel):
     """The state of the emergency stop."""
 
     on: bool
@@ -28,7 +28,7 @@ class StatusEmergencyStop(Wire):
     changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
 
 
-class Storm(Wire):
+class Storm(ApiModel):
     """The storm: many workers whose health worsens at once."""
 
     id: str = Field(description="Empty: no storm.")
@@ -36,7 +36,7 @@ class Storm(Wire):
     since: float | None = Field(description="Seconds since the epoch.")
 
 
-class Budget(Wire):
+class Budget(ApiModel):
     """The limit on interventions per minute."""
 
     most: int = Field(description="Per minute.")
@@ -46,7 +46,7 @@ class Budget(Wire):
     )
 
 
-class StatusLadder(Wire):
+class StatusLadder(ApiModel):
     """The interventions on a worker so far, and the next one."""
 
     agent_id: str
@@ -60,7 +60,7 @@ class StatusLadder(Wire):
     next_at: float | None
 
 
-class StatusEscalation(Wire):
+class StatusEscalation(ApiModel):
     """An escalation without a decision."""
 
     escalation_id: str
@@ -70,7 +70,7 @@ class StatusEscalation(Wire):
     deadline: float
 
 
-class StatusApproval(Wire):
+class StatusApproval(ApiModel):
     """A pending request to terminate a worker."""
 
     approval_id: str
@@ -81,7 +81,7 @@ class StatusApproval(Wire):
     expires_at: float
 
 
-class StatusBreaker(Wire):
+class StatusBreaker(ApiModel):
     """A circuit breaker that is not closed."""
 
     name: str
@@ -93,7 +93,7 @@ class StatusBreaker(Wire):
     half_open_at: float | None
 
 
-class StatusRecovery(Wire):
+class StatusRecovery(ApiModel):
     """A recovery attempt."""
 
     recovery_id: str
@@ -108,7 +108,7 @@ class StatusRecovery(Wire):
     not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
 
 
-class Acting(Wire):
+class Acting(ApiModel):
     """Interventions in progress, and what limits them."""
 
     emergency_stop: StatusEmergencyStop
@@ -130,7 +130,7 @@ class Acting(Wire):
     recoveries: list[StatusRecovery]
 
 
-class FeedLine(Wire):
+class FeedLine(ApiModel):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
@@ -140,7 +140,7 @@ class FeedLine(Wire):
     ticket: str = Field(description="The id of its ticket; empty: none.")
 
 
-class StandInMessage(Wire):
+class StandInMessage(ApiModel):
     """A message that the stand-in for Slack and PagerDuty received."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
@@ -150,7 +150,7 @@ class StandInMessage(Wire):
     text: str
 
 
-class Status(Wire):
+class Status(ApiModel):
     """What the service and its fleet are doing now."""
 
     at: Annotated[float, RelativeToNow()] = Field(

@@ -15,9 +15,9 @@ from fastapi import Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.api.wire import Wire, relative_fields
+from queenright.api.base_model import ApiModel, relative_fields
 
-M = TypeVar("M", bound=Wire)
+M = TypeVar("M", bound=ApiModel)
 
 _POLLED: Final = re.compile(
     r"/api/(?:status|version|settings|emergency-stop|attention"

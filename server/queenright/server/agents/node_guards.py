@@ -15,7 +15,7 @@ from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent
-from queenright.runtime.nodes.guard import GuardFactory, GuardFinding
+from queenright.runtime.nodes.node_guard import GuardFactory, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
 
 GUARDED: Final = frozenset(

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from queenright.health.deadlines import Sign, moments, shortest_limit
 from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState
+from queenright.health.health_state import health_state
 from queenright.health.settings import HealthSettings
-from queenright.health.state import health_state
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 

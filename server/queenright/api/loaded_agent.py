@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 
 
-class AgentSlot(Wire):
+class AgentSlot(ApiModel):
     """A loaded agent. Times are in seconds since the epoch, UTC."""
 
     agent_id: str

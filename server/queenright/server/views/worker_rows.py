@@ -9,7 +9,7 @@ from typing import Final
 from queenright import api
 from queenright.health.findings import HealthState, worst
 from queenright.health.monitor import WorkerHealth, end_reason
-from queenright.health.service import AgentHealth
+from queenright.health.monitoring_service import AgentHealth
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.service import Service

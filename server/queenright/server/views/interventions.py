@@ -8,12 +8,12 @@ from typing import Final
 from queenright import api
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
-from queenright.health.interventions.approvals_record import Approval, describe_requester
+from queenright.health.interventions.approval import Approval, describe_requester
+from queenright.health.interventions.intervention import Escalation
 from queenright.health.interventions.ladder import Ladder, Level, Step
-from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.recovery import Recovery
 from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20

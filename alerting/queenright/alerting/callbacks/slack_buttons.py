@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 
 _log = logging.getLogger(__name__)
 

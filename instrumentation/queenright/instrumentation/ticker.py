@@ -14,8 +14,8 @@ MAX_TICK_SECONDS: Final = 15.0
 """Maximum seconds between two ticks, and so the maximum delay until a worker notices its own stall."""
 
 
-class PulseMember(Protocol):
-    """An object that the pulse ticks."""
+class Ticked(Protocol):
+    """An object that the ticker ticks."""
 
     def tick(self) -> float:
         """Do what is due and return the seconds until the next tick."""
@@ -24,7 +24,7 @@ class PulseMember(Protocol):
         """Close at the end of the process."""
 
 
-class Pulse:
+class Ticker:
     """
     Ticks its members from one daemon thread.
 
@@ -39,19 +39,19 @@ class Pulse:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._members: WeakSet[PulseMember] = WeakSet()
+        self._members: WeakSet[Ticked] = WeakSet()
         self._thread: threading.Thread | None = None
 
-    def join(self, member: PulseMember) -> None:
+    def join(self, member: Ticked) -> None:
         """Start ticking ``member``."""
         with self._lock:
             self._members.add(member)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="queenright-pulse", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="queenright-ticker", daemon=True)
                 self._thread.start()
         self._wake.set()
 
-    def leave(self, member: PulseMember) -> None:
+    def leave(self, member: Ticked) -> None:
         """Stop ticking ``member``."""
         with self._lock:
             self._members.discard(member)
@@ -78,7 +78,7 @@ class Pulse:
             del members
 
 
-def _tick(members: list[PulseMember]) -> float:
+def _tick(members: list[Ticked]) -> float:
     pause = MAX_TICK_SECONDS
     for member in members:
         with suppress_errors:
@@ -86,4 +86,4 @@ def _tick(members: list[PulseMember]) -> float:
     return pause
 
 
-PULSE: Final = Pulse()
+TICKER: Final = Ticker()

@@ -16,7 +16,7 @@ from queenright.cli.service import require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
 if TYPE_CHECKING:
-    from queenright.api.acting import EmergencyStop, NudgeResult, TerminationResult
+    from queenright.api.interventions import EmergencyStop, NudgeResult, TerminationResult
     from queenright.api.recoveries import Recovery
     from queenright.client.synchronous import Queenright
 

@@ -17,7 +17,7 @@ from queenright.health.ticket_rules import BY_RULES
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.money import format_spend
 from queenright.instrumentation.redaction import redact
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 from queenright.judge.settings import RULES
 
 _FINDING_LIMIT: Final = 900
@@ -40,7 +40,7 @@ def describe_finding(ticket: EscalationTicket) -> str:
         since=ticket.first_seen if ticket.finding_since is None else ticket.finding_since,
     )
     fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
-    text = policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
+    text = ticket_policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
     if cost := format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens):
         text = f"{text} It has spent {cost} since then."
     if ticket.untriaged:
@@ -98,7 +98,7 @@ def current_analysis(ticket: EscalationTicket) -> str:
     own = _beyond_rules(ticket)
     if own == ticket.analysis.strip():
         return ticket.analysis
-    return f"{policy.analysis(ticket.model_dump(mode='json'))} {own}".strip()
+    return f"{ticket_policy.analysis(ticket.model_dump(mode='json'))} {own}".strip()
 
 
 def _beyond_rules(ticket: EscalationTicket) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from queenright import api
 from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
-from queenright.alerting.page_text import current_analysis
+from queenright.alerting.notification_text import current_analysis
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState
@@ -22,10 +22,10 @@ from queenright.health.tickets import EscalationTicket
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
-from queenright.server.views.acting import acting_view
-from queenright.server.views.agents import agent_row
-from queenright.server.views.fleet import WORST_FIRST, listed_state, unresolved_sessions
+from queenright.server.views.fleet_list import WORST_FIRST, listed_state, unresolved_sessions
 from queenright.server.views.formatting import clock_time
+from queenright.server.views.interventions import acting_view
+from queenright.server.views.worker_rows import agent_row
 
 _LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""

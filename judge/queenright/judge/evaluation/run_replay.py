@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.health.findings import Finding, FindingKind
-from queenright.health.replay import TimedEvent, replay
+from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation.events import Steps, number_of
 from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_runs

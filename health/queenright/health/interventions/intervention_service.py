@@ -10,20 +10,8 @@ from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, Sign, TerminationLadders
-from queenright.health.interventions.climber import (
-    Climber,
-    TaskRecovery,
-    decided_event,
-    describe_cause,
-    was_reset,
-)
-from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
-from queenright.health.interventions.ledger import InterventionLedger
-from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
-from queenright.health.interventions.permit import ActionRefusedError, Permit
-from queenright.health.interventions.record import (
+from queenright.health.interventions.intervention import (
     MORE_TIME_SECONDS,
     OPTIONS,
     Decision,
@@ -33,9 +21,21 @@ from queenright.health.interventions.record import (
     Intervention,
     Outcome,
 )
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
+from queenright.health.interventions.ladder_scheduler import (
+    LadderScheduler,
+    TaskRecovery,
+    decided_event,
+    describe_cause,
+    was_reset,
+)
+from queenright.health.interventions.ledger import InterventionLedger
+from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
+from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
@@ -140,7 +140,7 @@ class InterventionService:
             ids=ids,
             sign=sign,
         )
-        self._climber = Climber(
+        self._ladder_scheduler = LadderScheduler(
             self.ledger,
             self._actions,
             settings=settings,
@@ -165,7 +165,7 @@ class InterventionService:
             await self._actions.record_interrupted(intervention, ladder, detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
-            self._climber.schedule(key, self._clock())
+            self._ladder_scheduler.schedule(key, self._clock())
         for worker in self._monitor.workers():
             self.consider(worker)
         for question in self.ledger.pending.values():
@@ -191,14 +191,14 @@ class InterventionService:
         Raises:
             StoreError: Recording failed; the next start does it.
         """
-        async with self._climber.lock(old):
+        async with self._ladder_scheduler.lock(old):
             await self.ledger.rename(old, new, self._clock())
         if new in self.ledger.ladders:
-            self._climber.schedule(new, self._clock())
+            self._ladder_scheduler.schedule(new, self._clock())
 
     def hold_until(self, at: float) -> None:
         """Begin no action automatically before ``at``, in seconds since the epoch."""
-        self._climber.hold_until(at)
+        self._ladder_scheduler.hold_until(at)
 
     def note_worse(self, event: AgentEvent) -> None:
         """
@@ -236,51 +236,51 @@ class InterventionService:
 
     def consider(self, worker: WorkerHealth) -> None:
         """Reschedule a worker that changed. Quick, no I/O."""
-        self._climber.consider(worker)
+        self._ladder_scheduler.consider(worker)
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none."""
-        return self._climber.next_deadline()
+        return self._ladder_scheduler.next_deadline()
 
     async def advance(self, now: float) -> None:
         """Begin what is due. Returns before it is done."""
         self._seen_at = now
-        self._climber.advance(now)
+        self._ladder_scheduler.advance(now)
 
     def handle_clock_jump(self, now: float) -> None:
         """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
         if self._seen_at is not None:
-            self._climber.start(self._climber.shift(now - self._seen_at))
+            self._ladder_scheduler.start(self._ladder_scheduler.shift(now - self._seen_at))
         self._seen_at = now
 
     async def exclude_outage(self, seconds: float) -> None:
         """Defer every wait by ``seconds``: the service was down."""
         if seconds > 0:
-            await self._climber.shift(seconds)
+            await self._ladder_scheduler.shift(seconds)
 
     async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
-        await self._climber.wait_until_idle()
+        await self._ladder_scheduler.wait_until_idle()
 
     async def close(self) -> None:
         """Stop. Unfinished actions are recorded and resume after the next start."""
-        await self._climber.close()
+        await self._ladder_scheduler.close()
 
     @property
     def budget(self) -> ActionBudget:
         """The fleet's budget of actions within a minute."""
-        return self._climber.budget
+        return self._ladder_scheduler.budget
 
     def record_answer(self, instruction: Instruction) -> None:
         """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
             # The fetching worker must not wait for another action on it.
-            self._climber.start(self._record_answer(instruction, outcome))
+            self._ladder_scheduler.start(self._record_answer(instruction, outcome))
 
     async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
         key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
-        async with self._climber.lock(key):
+        async with self._ladder_scheduler.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is Outcome.QUEUED:
                 await self._actions.record_answer(
@@ -291,7 +291,7 @@ class InterventionService:
 
     def _ask_orchestrator(self, question: Escalation) -> None:
         if self._orchestrator is not None:
-            self._climber.start(self._consult(self._orchestrator, question))
+            self._ladder_scheduler.start(self._consult(self._orchestrator, question))
 
     async def _consult(self, orchestrator: Orchestrator, question: Escalation) -> None:
         try:
@@ -341,7 +341,7 @@ class InterventionService:
         if question is None:
             raise EscalationNotFoundError(escalation_id)
         key = question.target.key
-        async with self._climber.lock(key):
+        async with self._ladder_scheduler.lock(key):
             pending = self.ledger.pending.get(escalation_id)
             if pending is None:
                 raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
@@ -363,7 +363,7 @@ class InterventionService:
                 escalation=decided,
                 events=[decided_event(decided, self._monitor.get(*key), now)],
             )
-        self._climber.start(self._climber.climb(key))
+        self._ladder_scheduler.start(self._ladder_scheduler.climb(key))
         return decided
 
     async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
@@ -377,7 +377,7 @@ class InterventionService:
         ladder = self.ledger.ladders.get(key)
         after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or was_reset(ladder, after):
-            await self._climber.reset_ladder(key, after, "the worker made progress")
+            await self._ladder_scheduler.reset_ladder(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
@@ -423,7 +423,7 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._climber.lock(worker.key):
+        async with self._ladder_scheduler.lock(worker.key):
             grant = await self._permit(
                 ActionKind.NUDGE,
                 worker,
@@ -433,7 +433,7 @@ class InterventionService:
                 unless=None if person else self._held_back(ActionKind.NUDGE),
             )
             current, now = self._ladder(worker), self._clock()
-            self._climber.budget.spend(now)
+            self._ladder_scheduler.budget.spend(now)
             # After any nudge the ladder waits for its interval.
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
@@ -473,16 +473,16 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._climber.lock(worker.key):
+        async with self._ladder_scheduler.lock(worker.key):
             current = self._ladder(worker)
             if pending := self.pending_escalation(worker):
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(
                 ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
             )
-            self._climber.budget.spend(self._clock())
+            self._ladder_scheduler.budget.spend(self._clock())
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
-            return await self._climber.escalate(ladder, by=by, reason=reason)
+            return await self._ladder_scheduler.escalate(ladder, by=by, reason=reason)
 
     def pending_escalation(self, worker: WorkerHealth) -> str:
         """Return why a worker is not escalated again: its escalation is pending; empty if none is."""
@@ -522,7 +522,7 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._climber.lock(worker.key):
+        async with self._ladder_scheduler.lock(worker.key):
             grant = await self._permit(
                 ActionKind.TERMINATE,
                 worker,
@@ -560,7 +560,7 @@ class InterventionService:
             StoreError: Recording failed; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
-        async with self._climber.lock(worker.key):
+        async with self._ladder_scheduler.lock(worker.key):
             grant = await self._permit(
                 ActionKind.ANSWER,
                 worker,
@@ -586,7 +586,7 @@ class InterventionService:
             ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
             StoreError: Recording failed.
         """
-        async with self._climber.lock(target.key):
+        async with self._ladder_scheduler.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
             done = await self._terminate(grant, target.key, by=by, reason=reason)
         if done.outcome is not Outcome.DONE:
@@ -606,10 +606,10 @@ class InterventionService:
         dry: bool = False,
     ) -> Intervention:
         now = self._clock()
-        self._climber.budget.spend(now)
+        self._ladder_scheduler.budget.spend(now)
         current = self.ledger.ladders.get(key)
         question = self.ledger.pending.get(current.escalation_id) if current is not None else None
-        withdrawn, events = self._climber.close_question(
+        withdrawn, events = self._ladder_scheduler.close_question(
             question, EscalationStatus.WITHDRAWN, f"terminated by {by}", now
         )
         return await self._actions.terminate(
@@ -634,7 +634,7 @@ class InterventionService:
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)
         if not on and before.on and before.changed_at is not None:
-            await self._climber.shift(max(0.0, self._clock() - before.changed_at))
+            await self._ladder_scheduler.shift(max(0.0, self._clock() - before.changed_at))
 
     # -- helpers --------------------------------------------------------------------------------
 
@@ -673,7 +673,7 @@ class InterventionService:
             raise
 
     def _held_back(self, kind: ActionKind) -> Unless:
-        return lambda worker: self._climber.refusal_reason(kind, worker)
+        return lambda worker: self._ladder_scheduler.refusal_reason(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
         """Return the ladder of this incarnation of the worker."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queenright.judge import chat_commands, escalation_policy, policy
+from queenright.judge import chat_commands, escalation_policy, ticket_policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
@@ -59,7 +59,7 @@ def _judge(turn: Sequence[Message]) -> ModelReply:
     summary = _data("worker", turn)
     if EMIT in _answers(turn):
         return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})  # rejected: the worker has changed
-    draft = policy.draft_ticket(summary)
+    draft = ticket_policy.draft_ticket(summary)
     if draft is None:
         return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
     return _call(turn, EMIT, {"ticket_json": draft.model_dump(mode="json", exclude_none=True)})
@@ -70,7 +70,7 @@ def _queen(turn: Sequence[Message]) -> ModelReply:
     for tool, answer in _answers(turn).items():
         if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere meanwhile
             return _call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
-    decision = policy.triage(ticket, _worker(turn))
+    decision = ticket_policy.triage(ticket, _worker(turn))
     if decision.decision == "dismiss":
         return _call(turn, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
     return _call(

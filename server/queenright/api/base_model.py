@@ -33,7 +33,7 @@ class KnownValues:
         return handler(core) | {"enum": list(self.words)}
 
 
-class Wire(BaseModel):
+class ApiModel(BaseModel):
     """
     Base of the models of the API.
 

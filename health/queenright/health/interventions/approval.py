@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.findings import FindingKind
-from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.intervention import Outcome
 from queenright.health.interventions.target import WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place, find_body, newest_first, put_row

@@ -17,7 +17,7 @@ from queenright.health.findings import Severity
 from queenright.health.ticket_service import Decision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import triage_message
 from queenright.judge.metrics import TriageDecision
@@ -25,7 +25,7 @@ from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.queen_actions import QueenActions, acting_tools
-from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
+from queenright.judge.rules_model import DISMISS, NOTIFY, SUMMARY
 from queenright.judge.settings import RULES
 from queenright.judge.tracing import child_of
 from queenright.runtime.events import EventType
@@ -223,12 +223,12 @@ class Queen:
         summary = self._summary(ticket)
         if not self._holds(ticket, summary):
             return None
-        decided = policy.triage(_fields(ticket), summary)
+        decided = ticket_policy.triage(_fields(ticket), summary)
         if decided.decision != "intervene":
             return None
         if self._model.answering == RULES:
             return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
-        if not policy.binding(ticket.severity):
+        if not ticket_policy.binding(ticket.severity):
             return None
         text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
         return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
@@ -276,7 +276,7 @@ class Queen:
         if result.outcome == "no_answer" or self._starting(ticket):
             return  # retried later
         self._model.count_invalid(why)
-        if not policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
+        if not ticket_policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
             await self._pass_on([ticket], "The queen's model gave no valid decision")
@@ -291,7 +291,7 @@ class Queen:
             return _WAITS
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
-            return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
+            return f"not sent: the condition is gone; dismissed as {ticket_policy.RECOVERED!r}"
         await self._intervene(ticket, arguments.analysis, urgency_of(arguments.urgency, ticket), by="queen")
         return "the operator is notified"
 
@@ -301,8 +301,8 @@ class Queen:
             return _WAITS
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
-            return f"dismissed as {policy.RECOVERED!r}"
-        if not policy.binding(ticket.severity):
+            return f"dismissed as {ticket_policy.RECOVERED!r}"
+        if not ticket_policy.binding(ticket.severity):
             await self._decide(ticket.ticket_id, arguments.reason)
             return f"dismissed: {arguments.reason}"
         proposed = wording.one_line(arguments.reason, 200)
@@ -330,12 +330,12 @@ class Queen:
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
-        return summary is None or not (self._starting(ticket) or policy.is_condition_gone(summary))
+        return summary is None or not (self._starting(ticket) or ticket_policy.is_condition_gone(summary))
 
     def _has_recovered(self) -> bool:
         # An unknown worker (after a restart) has not recovered.
         summary = self._case.summary()
-        return summary is not None and policy.is_condition_gone(summary)
+        return summary is not None and ticket_policy.is_condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ class Queen:
         if health is not None:
             await self._tickets.observe(health)
         if self._is_undecided(ticket):
-            await self._decide(ticket.ticket_id, policy.RECOVERED)
+            await self._decide(ticket.ticket_id, ticket_policy.RECOVERED)
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:
@@ -420,7 +420,7 @@ class Queen:
             if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
             and self._clock() >= deadline.bypass_at
             and self._is_undecided(ticket)
-            and policy.binding(ticket.severity)
+            and ticket_policy.binding(ticket.severity)
             and self._holds(ticket, self._summary(ticket))
         ]
         try:
@@ -496,7 +496,7 @@ def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
 
 
 def _analysis(ticket: EscalationTicket) -> str:
-    return policy.analysis(_fields(ticket))
+    return ticket_policy.analysis(_fields(ticket))
 
 
 def _fields(ticket: EscalationTicket) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-The climber: takes each worker's next step on the intervention ladder when it is due.
+The ladder scheduler: takes each worker's next step on the intervention ladder when it is due.
 
 A heap holds when each worker's next step may be due. What to do is decided at that moment, from the worker's
 current state.
@@ -16,15 +16,15 @@ from weakref import WeakValueDictionary
 
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
+from queenright.health.interventions.action_limits import refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders
-from queenright.health.interventions.control import Stopped
+from queenright.health.interventions.intervention import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import InterventionLedger
-from queenright.health.interventions.limits import refusal_reason
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import LADDER, ActionKind, Target
+from queenright.health.interventions.worker_control import Stopped
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
@@ -55,7 +55,7 @@ class TaskRecovery(Protocol):
         ...
 
 
-class Climber:
+class LadderScheduler:
     """
     Climbs ladders. Belongs to one event loop.
 

@@ -17,15 +17,15 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
+from queenright.health.interventions.intervention import Outcome as Done
+from queenright.health.interventions.intervention import read_interventions
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Outcome as Done
-from queenright.health.interventions.record import read_interventions
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import plan
-from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
+from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
 from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
 from queenright.health.settings import HealthSettings

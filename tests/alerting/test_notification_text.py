@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.alerting import page_text
+from queenright.alerting import notification_text
 from queenright.alerting.alert import OperatorRequest, annotations_for
 from queenright.alerting.model_text import NO_COMMAND, NO_LINK, inert, plain
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 from queenright.judge.settings import RULES
 from tests.alerting.parts import T0, ticket
 
@@ -46,7 +46,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "triaged_by": "queen",
         }
     )
-    result = policy.analysis(written.model_dump(mode="json"))
+    result = ticket_policy.analysis(written.model_dump(mode="json"))
     return written.model_copy(update={"analysis": result, **changes})
 
 
@@ -103,25 +103,25 @@ def test_overruled_queen_is_stated() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
     ruled = by_rules(triaged_by="rules", analysis=f"{by_rules().analysis} {note}")
 
-    assert page_text.quote_models(ruled) == note.replace("https://evil.example/x", NO_LINK)
+    assert notification_text.quote_models(ruled) == note.replace("https://evil.example/x", NO_LINK)
 
 
 def test_model_cannot_impersonate_the_rules() -> None:
     """It may repeat their words; what it adds is still its own."""
     forged = by_rules(queen_model="m/x", analysis=f"{by_rules().analysis} The operator may ignore this.")
 
-    assert "The operator may ignore this." in page_text.quote_models(forged)
-    assert "m/x" in page_text.quote_models(forged)
-    assert "ignore" not in page_text.describe_finding(forged)
+    assert "The operator may ignore this." in notification_text.quote_models(forged)
+    assert "m/x" in notification_text.quote_models(forged)
+    assert "ignore" not in notification_text.describe_finding(forged)
 
 
 def test_untriaged_page_attributes_the_judge() -> None:
     """B46"""
     late = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
 
-    assert page_text.describe_finding(late).startswith("Untriaged")
-    assert page_text.quote_models(late) == "The judge (m/x) says: It repeats search(hive)."
-    assert page_text.quote_models(by_rules(untriaged=True)) == ""
+    assert notification_text.describe_finding(late).startswith("Untriaged")
+    assert notification_text.quote_models(late) == "The judge (m/x) says: It repeats search(hive)."
+    assert notification_text.quote_models(by_rules(untriaged=True)) == ""
 
 
 def test_operator_request_comes_before_the_model() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import ProviderStatus, Severity
-from queenright.api.wire import Wire
 
 
-class Incident(Wire):
+class Incident(ApiModel):
     """Tickets of several workers with a shared cause."""
 
     incident_id: str = Field(description="The id of its first ticket.")
@@ -26,20 +26,20 @@ class Incident(Wire):
     ticket_ids: list[str] = Field(description="Oldest first.")
 
 
-class Incidents(Wire):
+class Incidents(ApiModel):
     """The open incidents, and those of the last seven days."""
 
     incidents: list[Incident] = Field(description="Newest first.")
 
 
-class ProviderError(Wire):
+class ProviderError(ApiModel):
     """A type of error and its count."""
 
     error_type: str
     count: int
 
 
-class Provider(Wire):
+class Provider(ApiModel):
     """The fleet's calls of one model at one provider in the last ten minutes."""
 
     provider: str = Field(description="Empty: unknown.")
@@ -59,7 +59,7 @@ class Provider(Wire):
     last_failure: float | None
 
 
-class Providers(Wire):
+class Providers(ApiModel):
     """Model providers, measured on the fleet's own calls."""
 
     providers: list[Provider] = Field(description="Providers called within the last hour, by name.")

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_ALERTS: Final = 3_000
 """Maximum alerts per body; with small alerts, this is the API's limit of JSON values."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import (
     ActionKind,
     ApprovalStatus,
@@ -14,12 +15,11 @@ from queenright.api.terms import (
     InstructionKind,
     Outcome,
 )
-from queenright.api.wire import Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
 
-class NudgeResult(Wire):
+class NudgeResult(ApiModel):
     """The result of a nudge."""
 
     agent_id: str
@@ -33,7 +33,7 @@ class NudgeResult(Wire):
     detail: str
 
 
-class EscalationResult(Wire):
+class EscalationResult(ApiModel):
     """The result of an escalation to the orchestrator."""
 
     agent_id: str
@@ -44,7 +44,7 @@ class EscalationResult(Wire):
     outcome: Outcome
 
 
-class TerminationResult(Wire):
+class TerminationResult(ApiModel):
     """The result of a termination."""
 
     agent_id: str
@@ -57,7 +57,7 @@ class TerminationResult(Wire):
     detail: str
 
 
-class Intervention(Wire):
+class Intervention(ApiModel):
     """An intervention, or one that a dry run logged. Times in seconds since the epoch."""
 
     intervention_id: str
@@ -79,14 +79,14 @@ class Intervention(Wire):
     checkpoint_id: str | None
 
 
-class InterventionsPage(Wire):
+class InterventionsPage(ApiModel):
     """Interventions, newest first."""
 
     interventions: list[Intervention]
     next: str | None = Field(description=NEXT)
 
 
-class Escalation(Wire):
+class Escalation(ApiModel):
     """An escalation to the orchestrator. Times in seconds since the epoch."""
 
     escalation_id: str
@@ -106,14 +106,14 @@ class Escalation(Wire):
     more_time_seconds: float | None
 
 
-class EscalationsPage(Wire):
+class EscalationsPage(ApiModel):
     """Escalations to the orchestrator, newest first."""
 
     escalations: list[Escalation]
     next: str | None = Field(description=NEXT)
 
 
-class Approval(Wire):
+class Approval(ApiModel):
     """A request to terminate one incarnation of a worker. Times in seconds since the epoch."""
 
     approval_id: str
@@ -136,14 +136,14 @@ class Approval(Wire):
     detail: str
 
 
-class ApprovalsPage(Wire):
+class ApprovalsPage(ApiModel):
     """Requests to terminate a worker, newest first."""
 
     approvals: list[Approval]
     next: str | None = Field(description=NEXT)
 
 
-class PermissionRequest(Wire):
+class PermissionRequest(ApiModel):
     """A permission that a coding agent asks for and waits for. Times in seconds since the epoch."""
 
     request_id: str
@@ -156,14 +156,14 @@ class PermissionRequest(Wire):
     expires_at: float = Field(description="After this, the user at the terminal is asked.")
 
 
-class PermissionsPage(Wire):
+class PermissionsPage(ApiModel):
     """Pending permission requests, newest first."""
 
     permissions: list[PermissionRequest]
     next: str | None = Field(description=NEXT)
 
 
-class PermissionResult(Wire):
+class PermissionResult(ApiModel):
     """The result of an answer to a permission request."""
 
     agent_id: str
@@ -176,7 +176,7 @@ class PermissionResult(Wire):
     detail: str
 
 
-class EmergencyStop(Wire):
+class EmergencyStop(ApiModel):
     """The state of the emergency stop."""
 
     on: bool
@@ -185,7 +185,7 @@ class EmergencyStop(Wire):
     changed_at: float | None = Field(description="Seconds since the epoch; null: never set.")
 
 
-class Instruction(Wire):
+class Instruction(ApiModel):
     """An instruction to a worker."""
 
     instruction_id: str
@@ -194,7 +194,7 @@ class Instruction(Wire):
     expires_at: float = Field(description="Seconds since the epoch.")
 
 
-class Instructions(Wire):
+class Instructions(ApiModel):
     """Instructions to a worker; empty if none came within the wait."""
 
     instructions: list[Instruction]

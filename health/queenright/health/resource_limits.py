@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import grown
+from queenright.health.severity_bands import grown
 from queenright.instrumentation.identity import clean_name
 
 MAX_RESOURCES: Final = 8

@@ -19,9 +19,7 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState, WorkerKey
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
-from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import (
+from queenright.health.interventions.intervention import (
     Decision,
     Escalation,
     Intervention,
@@ -29,18 +27,20 @@ from queenright.health.interventions.record import (
     read_escalations,
     read_interventions,
 )
-from queenright.health.interventions.service import (
+from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
     EscalationClosedError,
     EscalationNotFoundError,
     InterventionService,
 )
+from queenright.health.interventions.ladder import Ladder
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.switch import EmergencyStop, Switch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.process_breakers import ProcessBreakerError, process_breakers
-from queenright.health.recovery.attempt import Recovery, RecoveryState
-from queenright.health.recovery.service import (
+from queenright.health.recovery.recovery import Recovery, RecoveryState
+from queenright.health.recovery.recovery_service import (
     RecoveryResult,
     RecoveryService,
     RecoveryStatus,

@@ -13,7 +13,7 @@ from queenright import api
 from queenright.health.findings import HealthState, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.server.service import Service
-from queenright.server.views.agents import activity_of, reason_of
+from queenright.server.views.worker_rows import activity_of, reason_of
 
 WORST_FIRST: Final = (
     HealthState.FAILING,

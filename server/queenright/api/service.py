@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 
 
-class Version(Wire):
+class Version(ApiModel):
     """The version of the service."""
 
     version: str
@@ -18,7 +18,7 @@ class Version(Wire):
     started_at: float = Field(description="Seconds since the epoch.")
 
 
-class CurrentCaller(Wire):
+class CurrentCaller(ApiModel):
     """The caller of a request."""
 
     name: str = Field(description="The token's name; empty without a token.")
@@ -27,7 +27,7 @@ class CurrentCaller(Wire):
     may_manage: bool = Field(description="Whether the caller may load agents and read the settings.")
 
 
-class CurrentSettings(Wire):
+class CurrentSettings(ApiModel):
     """All settings, nested as in `queenright.yaml`; secrets are masked."""
 
     settings: dict[str, Any]
@@ -36,7 +36,7 @@ class CurrentSettings(Wire):
     )
 
 
-class Reloaded(Wire):
+class Reloaded(ApiModel):
     """The result of reloading the settings."""
 
     applied: list[str] = Field(description="Changed settings that are in force now.")
@@ -44,7 +44,7 @@ class Reloaded(Wire):
     unchanged: bool = Field(description="Whether no setting changed.")
 
 
-class AuditedEvent(Wire):
+class AuditedEvent(ApiModel):
     """An event of the log. Times in seconds since the epoch."""
 
     seq: int = Field(description="Its number in the log, from 1.")
@@ -65,14 +65,14 @@ class AuditedEvent(Wire):
     data: dict[str, Any]
 
 
-class AuditPage(Wire):
+class AuditPage(ApiModel):
     """Events of the log, newest first."""
 
     events: list[AuditedEvent]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
-class TimelineEntry(Wire):
+class TimelineEntry(ApiModel):
     """An event of a ticket, or of its worker because of the ticket."""
 
     at: float = Field(description="Seconds since the epoch.")
@@ -85,7 +85,7 @@ class TimelineEntry(Wire):
     event_id: str = Field(description="Event id; empty if none.")
 
 
-class Timeline(Wire):
+class Timeline(ApiModel):
     """The timeline of a ticket, oldest first."""
 
     timeline: list[TimelineEntry]
