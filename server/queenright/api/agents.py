@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel, RelativeToNow
+from queenright.api.base_model import ApiModel
 from queenright.api.breakers import Breaker
 from queenright.api.loaded_agent import AgentSlot
 from queenright.api.terms import (
@@ -91,9 +91,7 @@ class Signal(ApiModel):
 class HealthMetrics(ApiModel):
     """Usage of a worker in its session."""
 
-    uptime_seconds: Annotated[float, RelativeToNow()] = Field(
-        description="Since the incarnation started; until its end if it has ended."
-    )
+    uptime_seconds: float = Field(description="Since the incarnation started; until its end if it has ended.")
     token_count: int
     error_count: int
     tool_call_count: int
