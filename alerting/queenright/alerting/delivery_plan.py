@@ -158,7 +158,7 @@ def _end(
         result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
-    due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
+    next_due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
     for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
             before.labels["severity"] != newest.labels["severity"]
@@ -166,10 +166,10 @@ def _end(
         ):
             # Different severities are different groups: the old alert's end must arrive while this alert
             # still inhibits it, otherwise Alertmanager sends a resolve.
-            due = max(due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
+            next_due = max(next_due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
     # The upper bound covers a clock that was set back after a late delivery.
-    if now < due <= now + settings.late_resolve_seconds:
-        result.next_due = min(result.next_due, due)
+    if now < next_due <= now + settings.late_resolve_seconds:
+        result.next_due = min(result.next_due, next_due)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
     alert = _ended_alert(newest, ended, now)

@@ -83,19 +83,19 @@ class LearnedClocks:
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
-        known = self.usual(what)
-        if known is None:
+        usual = self.usual(what)
+        if usual is None:
             return None
-        learned = _MARGIN * known.p99
+        learned = _MARGIN * usual.p99
         bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
-        return Learned(bounded, configured, known.usual, known.times)
+        return Learned(bounded, configured, usual.usual, usual.times)
 
 
 def _quantile(counts: bytearray, wanted: float) -> float:
     """Return the bound that so many of what was counted do not exceed."""
-    seen = 0
+    total = 0
     for bound, count in zip(_BOUNDS, counts, strict=True):
-        seen += count
-        if seen >= wanted:
+        total += count
+        if total >= wanted:
             return bound
     return _BOUNDS[-1]

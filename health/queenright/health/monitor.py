@@ -388,9 +388,9 @@ class HealthMonitor:
         events: list[AgentEvent] = []
         heap = self._heap
         while heap and heap[0][0] <= now and limit > 0:
-            due, key = heappop(heap)
+            due_at, key = heappop(heap)
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
+            if worker is not None and worker.deadline == due_at:
                 events += self._check(worker, now, now)
                 limit -= 1
         self._forget_ended(now)
@@ -433,10 +433,10 @@ class HealthMonitor:
         """Return the earliest time at which ``advance`` has work to do; None if there is none."""
         heap = self._heap
         while heap:
-            due, key = heap[0]
+            due_at, key = heap[0]
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
-                return due
+            if worker is not None and worker.deadline == due_at:
+                return due_at
             heappop(heap)
         return None
 
@@ -558,13 +558,15 @@ class HealthMonitor:
 
     def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
-        found = self.get(agent_id, session_id)
-        if found is None and session_id is not None:
+        worker = self.get(agent_id, session_id)
+        if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
-        if found is None:
+        if worker is None:
             former = (key for key in reversed(self._renamed) if key[0] == agent_id)
-            found = next((one for key in former if (one := self._workers.get(self.current_key(key)))), None)
-        return found
+            worker = next(
+                (renamed for key in former if (renamed := self._workers.get(self.current_key(key)))), None
+            )
+        return worker
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
@@ -796,8 +798,8 @@ class HealthMonitor:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
             worker.deadline = None
             return self._end_session(worker, at, now)
-        due = worker.deadline
-        events = self._examine(worker, at, now, 0.0 if due is None else now - due)
+        due_at = worker.deadline
+        events = self._examine(worker, at, now, 0.0 if due_at is None else now - due_at)
         worker.deadline = None
         self._schedule(worker, at)
         return events
@@ -827,24 +829,24 @@ class HealthMonitor:
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
         """Set the deadline if it is sooner than the one in the heap, which is recomputed when it comes up."""
-        due = self._next(worker, at)
-        if due is not None and (worker.deadline is None or due < worker.deadline):
-            worker.deadline = due
-            heappush(self._heap, (due, worker.key))
+        due_at = self._next(worker, at)
+        if due_at is not None and (worker.deadline is None or due_at < worker.deadline):
+            worker.deadline = due_at
+            heappush(self._heap, (due_at, worker.key))
 
     def _next(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals
         if v.ended_at is not None:
             return None
         grace = grace_until(v, self.settings)
-        due = grace if worker.findings and grace > at else None
+        due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
-            return due
+            return due_at
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
-            if moment > at and (due is None or moment < due):
-                due = moment
-        return due
+            if moment > at and (due_at is None or moment < due_at):
+                due_at = moment
+        return due_at
 
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
@@ -910,7 +912,7 @@ class HealthMonitor:
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(
-            health_event(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values()
+            health_event(EventType.FINDING_CLEARED, v, now, cleared.to_dict()) for cleared in old.values()
         )
         return events
 

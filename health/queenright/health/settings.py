@@ -521,10 +521,10 @@ class BreakerChannel(_Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _derive_channels(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("severity") == "critical" and "channels" not in given:
-            return {**given, "channels": _ALL_CHANNELS}
-        return given
+    def _derive_channels(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("severity") == "critical" and "channels" not in value:
+            return {**value, "channels": _ALL_CHANNELS}
+        return value
 
     @model_validator(mode="after")
     def _validate_channels(self) -> BreakerChannel:

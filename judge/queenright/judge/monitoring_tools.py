@@ -125,8 +125,8 @@ class LiveWorkers:
         """See ``Workers``."""
         if agent_id:
             return self._monitor.get(agent_id, session_id or None)
-        known = [h for h in self._monitor.workers() if session_id in ("", h.vitals.session_id)]
-        return max(known, key=lambda h: (not h.vitals.ended, h.vitals.last_event), default=None)
+        workers = [h for h in self._monitor.workers() if session_id in ("", h.vitals.session_id)]
+        return max(workers, key=lambda h: (not h.vitals.ended, h.vitals.last_event), default=None)
 
 
 class Lookup:

@@ -72,14 +72,14 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
     while True:
         # The later of the two: a clock set back must not repeat a tick.
         coming = CronSim(expression, datetime.fromtimestamp(max(last, clock()), zone))
-        due = next(coming).timestamp()
-        while (remaining := due - clock()) > 0:
+        due_at = next(coming).timestamp()
+        while (remaining := due_at - clock()) > 0:
             await sleep(min(remaining, _MAX_SLEEP))
         skipped = 0
         for moment in coming:
             if moment.timestamp() > clock() or skipped >= _MAX_SKIPPED:
                 break
-            due, skipped = moment.timestamp(), skipped + 1
-        last = due
+            due_at, skipped = moment.timestamp(), skipped + 1
+        last = due_at
         number += 1 + skipped
         yield Tick(number, skipped)

@@ -194,7 +194,7 @@ class McpServer:
         return f"{server} cannot be reached: {_describe_error(error)}{invalid_output}{hint}"
 
 
-async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
+async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[str] = ()) -> list[Tool]:
     """
     Return the tools of ``servers``; all servers are connected concurrently.
 
@@ -213,7 +213,9 @@ async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = 
         pairs += [(server, tool) for tool in tools]
     names = [_sanitize(tool.name) for _, tool in pairs]
     return [
-        _tool(server, tool, f"{server.name}__{name}" if name in taken or names.count(name) > 1 else name)
+        _tool(
+            server, tool, f"{server.name}__{name}" if name in known_names or names.count(name) > 1 else name
+        )
         for (server, tool), name in zip(pairs, names, strict=True)
     ]
 

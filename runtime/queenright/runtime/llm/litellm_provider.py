@@ -140,16 +140,16 @@ class LiteLlmProvider:
         """
         litellm = _litellm()
         prefix, slash, _ = self._name.partition("/")
-        known = [
+        providers = [
             *map(_provider_name, litellm.provider_list),
             *(row["provider"] for row in litellm.custom_provider_map),
         ]
-        if slash and prefix in known:
+        if slash and prefix in providers:
             return  # for a known provider, get_llm_provider may start a login
         try:
             litellm.get_llm_provider(self._name)
         except litellm.BadRequestError:
-            close = get_close_matches(prefix, known, 1) if slash else []
+            close = get_close_matches(prefix, providers, 1) if slash else []
             hint = f"did you mean {close[0]}?" if close else "write it as PROVIDER/MODEL"
             raise ProviderUnavailableError(
                 f"litellm knows no provider for the model {self._name[:100]!r}: {hint}"

@@ -47,11 +47,11 @@ class ToolRunner:
         agent_id: str = "",
         approve: Approve | None = None,
     ) -> None:
-        own = builtin_tools(spec)
+        builtin = builtin_tools(spec)
         self._approve = approve
         self._timeout_seconds = spec.tool_timeout_seconds
-        self._builtin_names = frozenset(tool.name for tool in own)
-        self._tools = tools.only(spec.tools).merge(own)
+        self._builtin_names = frozenset(tool.name for tool in builtin)
+        self._tools = tools.only(spec.tools).merge(builtin)
         self._context = context
         self._sleep = sleep
         # The service's own graphs must be able to act even if everything fails.
@@ -82,8 +82,8 @@ class ToolRunner:
         }
         try:
             while tasks:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in tasks if task in done]:
+                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in finished]:
                     await self._answer(visit, tasks.pop(task), *task.result())
         except BaseException as error:
             for task in tasks:

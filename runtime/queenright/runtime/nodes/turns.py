@@ -45,8 +45,8 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
     has_user = started_by_user or cursor.user_interaction_count > 0
     if any(name in spec.final_tools for name in cursor.succeeded):
         return ASK_JUDGE
-    own = {SET_OUTPUT, ASK_USER} if spec.client_facing else {SET_OUTPUT}
-    uses_tools = any(name not in own for name in cursor.calls)
+    builtin = {SET_OUTPUT, ASK_USER} if spec.client_facing else {SET_OUTPUT}
+    uses_tools = any(name not in builtin for name in cursor.calls)
     missing = missing_output_keys(spec, cursor.outputs)
     has_text = bool(cursor.text.strip())
     if cursor.asked:

@@ -98,18 +98,18 @@ def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: 
 
     The newest is always kept, as are unanswered calls with all that follows them.
     """
-    kept = len(items)
+    first_kept = len(items)
     used = entries = 0
     waiting = _waiting_position(items)
-    while kept > 0:
-        item = items[kept - 1]
+    while first_kept > 0:
+        item = items[first_kept - 1]
         used += count_tokens([item])
         entries += len(item.entries)
         room = used <= max_tokens and (max_entries is None or entries <= max_entries)
-        if not room and kept < len(items) and (waiting is None or kept <= waiting):
+        if not room and first_kept < len(items) and (waiting is None or first_kept <= waiting):
             break
-        kept -= 1
-    return kept
+        first_kept -= 1
+    return first_kept
 
 
 def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:

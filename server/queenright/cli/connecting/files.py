@@ -78,13 +78,13 @@ class RecordStore:
         if content is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(content)
-            original = found["original"]
+            document: dict[str, Any] = json.loads(content)
+            original = document["original"]
             return ConnectRecord(
                 None if original is None else base64.b64decode(original),
-                found["written"],
-                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in found["changes"]),
-                tuple(found["folders"]),
+                document["written"],
+                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in document["changes"]),
+                tuple(document["folders"]),
             )
         except (ValueError, KeyError, TypeError):
             raise AgentSettingsError(
@@ -233,11 +233,11 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                mode = stat.S_IMODE(found.st_mode)
-                if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+                status = path.stat()
+                mode = stat.S_IMODE(status.st_mode)
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                     with contextlib.suppress(PermissionError):
-                        os.fchown(file.fileno(), found.st_uid, found.st_gid)
+                        os.fchown(file.fileno(), status.st_uid, status.st_gid)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())

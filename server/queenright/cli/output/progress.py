@@ -35,7 +35,7 @@ def progress_bar(
 
     count = [MofNCompleteColumn()] if is_counted else []
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    done, shown_at = 0, 0.0
+    completed, shown_at = 0, 0.0
     progress = Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
     )
@@ -43,12 +43,12 @@ def progress_bar(
         task = progress.add_task(title, total=total)
 
         def step() -> None:
-            nonlocal done, shown_at
-            done += 1
+            nonlocal completed, shown_at
+            completed += 1
             # A refresh per item would slow down millions of items.
-            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or done == total:
+            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or completed == total:
                 shown_at = now
-                progress.update(task, completed=done)
+                progress.update(task, completed=completed)
 
         yield step
 

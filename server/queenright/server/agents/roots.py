@@ -93,13 +93,13 @@ class Roots:
             PathNotAllowedError: A link leads out of the roots.
             OSError: The folder cannot be read.
         """
-        seen = {folder}
+        visited = {folder}
         todo = [folder]
         while todo:
             with os.scandir(todo.pop()) as entries:
                 inner = [self._find_folder(entry) for entry in entries if not entry.name.startswith(".")]
-            new = {path for path in inner if path is not None} - seen
-            seen |= new
+            new = {path for path in inner if path is not None} - visited
+            visited |= new
             todo += new
 
     def _find_folder(self, entry: os.DirEntry[str]) -> Path | None:

@@ -425,10 +425,10 @@ class _Assembly:
 
     def _hold_end(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
-        held = self._pending_ends.get(run)
+        pending = self._pending_ends.get(run)
         self._pending_ends.hold(
             run,
-            observation if held is None or held.end < observation.end else held,
+            observation if pending is None or pending.end < observation.end else pending,
             self._now + RUN_END_HOLD_SECONDS,
         )
 
@@ -438,9 +438,9 @@ class _Assembly:
         at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
         self._pending_ends.drop(run)
-        own = observation.failure if failure is None else failure
-        failure = own or run.failure
-        run.own_failure, run.has_failed = own, bool(failure)
+        own_failure = observation.failure if failure is None else failure
+        failure = own_failure or run.failure
+        run.own_failure, run.has_failed = own_failure, bool(failure)
         if run.agent_id not in (run.first_name, run.name[3]):
             # Its name was guessed from earlier runs, and no record has confirmed it.
             self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)

@@ -190,8 +190,8 @@ class Session:
                 return
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
-            known = {k: v for k, v in start.items() if v != ""}
-            yield Change(EventType.EXECUTION_STARTED, observation.start, known | self.origin)
+            fields = {k: v for k, v in start.items() if v != ""}
+            yield Change(EventType.EXECUTION_STARTED, observation.start, fields | self.origin)
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         is_working = False
@@ -233,8 +233,8 @@ class Session:
 
     def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.end:
-            asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
-            yield from self._end_wait([asked] if asked in self._requests else [], at)
+            request_id = observation.identity.removesuffix(ANSWERED_SUFFIX)
+            yield from self._end_wait([request_id] if request_id in self._requests else [], at)
         elif is_news and observation.is_of_open_call:
             call = self._calls.newest_open()
             if call is not None and not self._requests:

@@ -157,17 +157,17 @@ class Callbacks:
         ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
         if not ids:
             return reply("This message has no ticket to acknowledge.", to_all=False)
-        done, lines = 0, list[str]()
+        handled, lines = 0, list[str]()
         for ticket_id in ids:
             took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
-            done += took
+            handled += took
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{done} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
+                f"{handled} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
-        return reply("\n".join(lines), to_all=done > 0)
+        return reply("\n".join(lines), to_all=handled > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
@@ -323,5 +323,5 @@ def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
 
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that this person has not acknowledged."""
-    own = f"Acknowledged by {by}."
-    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != own]
+    first_line = f"Acknowledged by {by}."
+    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != first_line]
