@@ -76,7 +76,6 @@ class RecentCalls:
 
     __slots__ = (
         "_alike",
-        "_unanswered",
         "_chains",
         "_first",
         "_live",
@@ -88,6 +87,7 @@ class RecentCalls:
         "_tools",
         "_turn",
         "_turn_size",
+        "_unanswered",
         "_unchanged",
         "_window",
     )

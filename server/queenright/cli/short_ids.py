@@ -26,7 +26,7 @@ class UnresolvedIdError(QueenrightError):
 
 def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
     """
-    Return the only id that begins with ``given``; without a match, ``given`` itself.
+    Return the only id that begins with ``prefix``; without a match, ``prefix`` itself.
 
     Args:
         prefix: The id, or its beginning.
@@ -34,7 +34,7 @@ def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
         ids: Returns the ids that the service knows; called only for an abbreviated id.
 
     Raises:
-        UnresolvedIdError: Several ids begin with ``given``.
+        UnresolvedIdError: Several ids begin with ``prefix``.
     """
     prefix = require_text(prefix.strip(), "id")
     if len(prefix) >= _WHOLE:
@@ -47,10 +47,10 @@ def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
 
 def resolve_session(service: Queenright, agent_id: str, prefix: str | None) -> str | None:
     """
-    Return the session of a worker whose id is ``given``, or ends with it as `queenright list` shows it.
+    Return the session of a worker whose id is ``prefix``, or ends with it as `queenright list` shows it.
 
     Raises:
-        UnresolvedIdError: Several sessions end with ``given``.
+        UnresolvedIdError: Several sessions end with ``prefix``.
     """
     if prefix is None:
         return None
@@ -91,7 +91,7 @@ def find_ticket(service: Queenright, prefix: str) -> Ticket:
     Return the ticket with this id, or the only one of the newest 1,000 whose id begins with it.
 
     Raises:
-        BadParameter: ``given`` is empty.
+        BadParameter: ``prefix`` is empty.
         UnresolvedIdError: No ticket matches, or several do; the message names the first matches.
     """
     from queenright.client.errors import RequestRejectedError

@@ -302,7 +302,8 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            tools = [*parts.tools, *await list_mcp_tools(servers, known_names={tool.name for tool in parts.tools})]
+            tool_names = {tool.name for tool in parts.tools}
+            tools = [*parts.tools, *await list_mcp_tools(servers, known_names=tool_names)]
             needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in tools}
             runtime.add_graph(
                 graph,
