@@ -34,12 +34,11 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """A detector by name, with how it is used here, and whether it tells a worse alarm from a bad one."""
+    """A detector by name, with how it is used here."""
 
     name: str
     use: str
     watch: Callable[[Mapping[str, Any]], Verdicts]
-    graded: bool = True
 
 
 def _calls(run: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -58,7 +57,7 @@ def ours(settings: HealthSettings | None = None) -> Detector:
     def watch(run: Mapping[str, Any]) -> Verdicts:
         return verdicts_of(events_of(run), used)
 
-    return Detector("Queenright", "its defaults; severe: high or critical", watch)
+    return Detector("Queenright", "its defaults", watch)
 
 
 def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
@@ -98,7 +97,7 @@ def naive(limit: int) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(f"naive N = {limit}", f"{limit} equal calls in a row", watch, graded=False)
+    return Detector(f"naive N = {limit}", f"{limit} equal calls in a row", watch)
 
 
 # -- agent-loop-guard ---------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ def loop_guard() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults; tool, arguments and result; alarm: WARN, severe: STOP"
+    use = "defaults; tool, arguments and result; alarm: WARN"
     return Detector(_versioned("agent-loop-guard"), use, watch)
 
 
@@ -145,7 +144,7 @@ def patrol() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults (sensitivity medium); call as action, result; alarm: any pathology, severe: critical"
+    use = "defaults (sensitivity medium); call as action, result; alarm: any pathology"
     return Detector(_versioned("agent-patrol"), use, watch)
 
 
@@ -193,7 +192,7 @@ def vitals(workflow: str) -> Detector:
         f"defaults, workflow_type `{workflow}`; findings are the different results so far, coverage their "
         "share of the calls; alarm: any_failure"
     )
-    return Detector(f"{_versioned('agent-vitals')}, {workflow}", use, watch, graded=False)
+    return Detector(f"{_versioned('agent-vitals')}, {workflow}", use, watch)
 
 
 def _tokens(step: Mapping[str, Any]) -> int:
