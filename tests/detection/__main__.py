@@ -20,7 +20,6 @@ from tests.detection.table import (
     marks,
     ours_by_group,
     side_by_side,
-    uses,
     with_block,
     with_our_rows,
 )
@@ -33,7 +32,7 @@ def all_tables(folder: Path, document: str) -> str:
     measured = measure(runs, detectors())
     tables = {
         "rates": ours_by_group(measured[0]),
-        "peers": f"{side_by_side(measured)}\n{uses(measured)}",
+        "peers": side_by_side(measured),
         "labels": by_label(measured),
         "thresholds": thresholds(Aimed(runs)),
     }

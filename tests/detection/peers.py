@@ -34,10 +34,9 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """A detector by name, with how it is used here."""
+    """A detector by name."""
 
     name: str
-    use: str
     watch: Callable[[Mapping[str, Any]], Verdicts]
 
 
@@ -57,7 +56,7 @@ def ours(settings: HealthSettings | None = None) -> Detector:
     def watch(run: Mapping[str, Any]) -> Verdicts:
         return verdicts_of(events_of(run), used)
 
-    return Detector("Queenright", "its defaults", watch)
+    return Detector("Queenright", watch)
 
 
 def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
@@ -97,7 +96,7 @@ def naive(limit: int) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(f"naive N = {limit}", f"{limit} equal calls in a row", watch)
+    return Detector(f"naive N = {limit}", watch)
 
 
 # -- agent-loop-guard ---------------------------------------------------------------------------------
@@ -120,8 +119,7 @@ def loop_guard() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults; tool, arguments and result; alarm: WARN"
-    return Detector(_versioned("agent-loop-guard"), use, watch)
+    return Detector(_versioned("agent-loop-guard"), watch)
 
 
 # -- agent-patrol -------------------------------------------------------------------------------------
@@ -144,8 +142,7 @@ def patrol() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults (sensitivity medium); call as action, result; alarm: any pathology"
-    return Detector(_versioned("agent-patrol"), use, watch)
+    return Detector(_versioned("agent-patrol"), watch)
 
 
 # -- agent-vitals -------------------------------------------------------------------------------------
@@ -188,11 +185,7 @@ def vitals(workflow: str) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = (
-        f"defaults, workflow_type `{workflow}`; findings are the different results so far, coverage their "
-        "share of the calls; alarm: any_failure"
-    )
-    return Detector(f"{_versioned('agent-vitals')}, {workflow}", use, watch)
+    return Detector(f"{_versioned('agent-vitals')}, {workflow}", watch)
 
 
 def _tokens(step: Mapping[str, Any]) -> int:

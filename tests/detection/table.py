@@ -133,11 +133,6 @@ def by_label_row(one: Measured) -> list[str]:
     return cells
 
 
-def uses(measured: Iterable[Measured]) -> str:
-    """Return how each detector was used, a line each."""
-    return "".join(f"- {one.detector.name}: {one.detector.use}.\n" for one in measured)
-
-
 def row(cells: Iterable[str]) -> str:
     """Return one line of a table."""
     return "| " + " | ".join(cells) + " |\n"
