@@ -218,7 +218,7 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
     assert len(judges.shown) == 1, "nobody else needs a model"
     worker = unquote("worker", judges.shown[0][-1].content)
     assert worker is not None
-    assert worker["worker_agent_id"] == LOOPS
+    assert worker["agent_id"] == LOOPS
     assert worker["recent_verdicts"] is None
     assert worker["steps_since_last_accept"] >= 25
 

@@ -19,8 +19,7 @@ def test_summary_has_the_fields_of_the_judge_as_json() -> None:
     assert (
         summary
         | {
-            "worker_agent_id": "agent",
-            "worker_session_id": "session",
+            "agent_id": "agent",
             "session_id": "session",
             "worker_node_id": "work",
             "incarnation_id": "i1",

@@ -651,7 +651,7 @@ async def test_lookup_without_a_worker_uses_the_ticket_worker(fleet: JudgedFleet
 
     [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
     assert quoted_data is not None
-    assert quoted_data["worker_agent_id"] == AGENT
+    assert quoted_data["agent_id"] == AGENT
 
 
 async def test_operator_who_acknowledges_is_recorded_by_name(fleet: JudgedFleet) -> None:

@@ -31,7 +31,7 @@ def summary(*kinds: str, severity: str = "critical", ticket: bool = True, **fiel
     ]
     base = {
         "status": "active",
-        "worker_agent_id": "researcher_agent",
+        "agent_id": "researcher_agent",
         "worker_node_id": "search",
         "incarnation_id": "life-1",
         "state": "stuck",

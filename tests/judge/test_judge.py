@@ -332,7 +332,7 @@ async def test_finding_called_healthy_is_checked_at_growing_intervals(fleet: Jud
         (GOOD_DRAFT | {"severity": "urgent"}, "severity: must be one of"),
         ([GOOD_DRAFT], "must be one JSON object with the ticket's fields, not a list"),
         (GOOD_DRAFT | {"ticket_id": "mine"}, "ticket_id: is set by the service"),
-        (GOOD_DRAFT | {"worker_agent_id": "somebody_else"}, "worker_agent_id: the worker's is"),
+        (GOOD_DRAFT | {"agent_id": "somebody_else"}, "agent_id: the worker's is"),
     ],
     ids=["enum", "list", "id", "identity"],
 )

@@ -187,7 +187,7 @@ async def test_triage_tools_show_the_worker_of_their_own_ticket(
         if messages[-1].role == "tool":
             summary = unquote("worker", messages[-1].content)
             assert summary is not None
-            summaries["ticket" if ticket else "escalation"] = summary["worker_agent_id"]
+            summaries["ticket" if ticket else "escalation"] = summary["agent_id"]
             return call("set_output", escalation_decision="none", intervention_decision="none")
         if escalation is not None:
             gate.set()

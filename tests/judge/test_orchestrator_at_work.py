@@ -121,7 +121,7 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     assert "has been stalled since" in records.decision_reason
     assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
     [events] = fleet.of(EventType.ESCALATION_TRIGGERED)
-    assert events.data["context"]["worker_agent_id"] == AGENT
+    assert events.data["context"]["agent_id"] == AGENT
     [result] = fleet.of(EventType.ESCALATION_DECIDED)
     assert (result.data["decision"], result.data["by"]) == ("terminate", "queen")
 

@@ -23,7 +23,7 @@ def finding(kind: str = "doom_loop", severity: str = "high", *, ticket: bool = T
 
 def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
     base = {
-        "worker_agent_id": "researcher_agent",
+        "agent_id": "researcher_agent",
         "worker_node_id": "search",
         "steps_since_last_accept": 6,
         "stall_minutes": 0.1,

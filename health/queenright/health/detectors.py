@@ -2,8 +2,8 @@
 Detectors: pure functions from vital signs to findings.
 
 They never read a clock, so a recorded run gets the verdict that the live one got. Each
-returns what it saw, with evidence, or None. ``docs/detection.md`` gives the reasons of
-the thresholds and what they measured.
+returns what it saw, with evidence, or None. ``tests/detection/README.md`` gives the
+reasons of the thresholds and what they measured.
 """
 
 from __future__ import annotations

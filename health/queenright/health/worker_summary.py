@@ -46,8 +46,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     return {
         "status": session_status(v).value,
         "looked_at": now,
-        "worker_agent_id": v.agent_id,
-        "worker_session_id": v.session_id,
+        "agent_id": v.agent_id,
         "worker_node_id": v.node_id,
         "worker_graph_id": v.graph_id,
         "session_id": v.session_id,

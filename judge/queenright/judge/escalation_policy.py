@@ -159,7 +159,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
 
 def _cause(summary: Mapping[str, Any]) -> str:
     findings = ticket_policy.findings_of(summary)
-    agent = str(summary.get("worker_agent_id") or "The worker")
+    agent = str(summary.get("agent_id") or "The worker")
     finding = worst(f for f in findings if f.kind in _EXTERNAL) or worst(findings)
     if finding is None:
         return (

@@ -107,7 +107,7 @@ def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
 def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
     """Return the worker's health, or None if the worker is not known any more."""
     summary = _data("worker", turn)
-    return summary if "worker_agent_id" in summary else None
+    return summary if "agent_id" in summary else None
 
 
 def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:

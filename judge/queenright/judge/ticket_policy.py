@@ -77,8 +77,8 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     finding = worst(f for f in findings_of(summary) if f.ticket)
     if finding is None:
         return None
-    agent = str(summary.get("worker_agent_id") or "the worker")
-    session = str(summary.get("worker_session_id") or "")
+    agent = str(summary.get("agent_id") or "the worker")
+    session = str(summary.get("session_id") or "")
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
     reasoning = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"

@@ -154,7 +154,7 @@ def _looked(messages: Sequence[Message]) -> bool:
 
 
 def _draft(secrets: str, agent: str | None) -> str:
-    about = {} if agent is None else {"worker_agent_id": agent}
+    about = {} if agent is None else {"agent_id": agent}
     return json.dumps(
         {
             "severity": "low",

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0009"
+revision = "0010"
 down_revision = None
 branch_labels = None
 depends_on = None
