@@ -1,4 +1,4 @@
-"""Markdown, as far as links and commands go: fences, headings, anchors and link targets, by line."""
+"""Parse Markdown for links and commands: fences, headings, anchors and link targets, by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent: one node with tools of its own and of an MCP server, and rules that stand in for a model."""
+"""The agent: one node with its own tools and those of an MCP server, and rules instead of a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ agent = AgentSpec(
 
 
 class Rules:
-    """Does what the prompt says, by what the tools have answered so far, whatever it is asked."""
+    """Follows the prompt by fixed rules, from the tools' answers so far."""
 
     name = "rules"
 

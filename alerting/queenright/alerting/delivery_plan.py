@@ -21,7 +21,8 @@ REPEAT_END_SECONDS: Final = 900.0
 """
 Seconds after a peer accepted an end in which it is sent again if the peer, or this process, has restarted.
 Alertmanager keeps its notification log over a restart but not its alerts, so it sends a resolve only if it
-gets the ended alert again. A needless repeat may cause a notification if others of the group ended meanwhile.
+gets the ended alert again. A needless repeat may cause a notification if others of the
+group ended in the meantime.
 """
 
 RESEND_SECONDS: Final = 60.0

@@ -337,7 +337,7 @@ def _is_more_severe(ticket: EscalationTicket, current: Notification) -> bool:
 
 
 def _joins_storm(ticket: EscalationTicket, current: Notification, now: float) -> bool:
-    """Return whether an alert that nobody has received yet becomes part of an incident."""
+    """Return whether an alert that has not been delivered yet becomes part of an incident."""
     # A ticket that joined an earlier one shares its alert.
     notified_at = None if ticket.incident_id else ticket.notified_at
     is_new = notified_at is not None and 0 <= now - notified_at < _COLLECTED_SECONDS

@@ -50,7 +50,7 @@ _PAUSE_PER_ROW_SECONDS: Final = 0.0002
 """Seconds of pause between two rounds, per notification, to limit the load with many alerts."""
 
 _FULL_READ_SECONDS: Final = 30.0
-"""Seconds between full reads; in between, only new and changed notifications are read."""
+"""Seconds between full reads; other reads return only new and changed notifications."""
 _READ_OVERLAP_SECONDS: Final = 5.0
 """Overlap in seconds between reads of changes, because their timestamps precede their commit."""
 

@@ -214,7 +214,7 @@ def _publish(path: Path, public: bytes) -> None:
 
 @contextlib.contextmanager
 def _write_durably(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Yield a durable temporary file beside ``path``, and sync the folder afterwards."""
+    """Yield a durable temporary file next to ``path``, and sync the folder afterwards."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(

@@ -54,7 +54,7 @@ class Repeat(NamedTuple):
     ``period``: length of the cycle; 1 for a single call, also with others in
     between. ``cycles``: number of completed cycles. A ``blind`` repeat compares
     arguments only, because the result is not recorded; so does the repeat of an
-    edit, whose result changes by itself. A ``failed`` repeat failed each time.
+    edit, whose result changes on its own. In a ``failed`` repeat, every call failed.
     """
 
     tool: str
@@ -162,7 +162,7 @@ class RecentCalls:
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
-        may_be_new = bool(result) and not failed  # an edit writes the same, whatever is shown
+        may_be_new = bool(result) and not failed  # an edit writes the same regardless of its result
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
             # A call in between showed the effect of the last one, so this call continues the work.
             again = False

@@ -12,7 +12,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
 STORM: Final = "storm"
-"""The cause of an incident of which only the storm is known."""
+"""The cause of an incident without a known shared cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Incident:
     cause: str
     """``provider:anthropic``, ``mcp:github``, ``tool:search`` or ``storm``."""
     severity: Severity
-    """The worst severity of its open tickets, or of all once none is open."""
+    """The worst severity of its open tickets; of all its tickets once they are closed."""
     opened_at: float
     closed_at: float | None
     """When its last ticket closed, or an ended session stopped counting; None while it is open."""

@@ -151,7 +151,7 @@ class FailedRuns:
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
-    """Return the end of a run as a termination, whatever its process reported."""
+    """Return the end of a run as a termination, regardless of what its process reported."""
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
@@ -381,7 +381,7 @@ class HealthMonitor:
         """
         Check the workers whose deadline has passed, and return the health events that follow.
 
-        Beyond ``limit`` they are checked the next time: ``next_deadline`` stays in the past.
+        The rest is checked by the next call: ``next_deadline`` remains in the past.
         """
         if now > self._now:
             self._now = now
@@ -401,7 +401,7 @@ class HealthMonitor:
         Check the next ``limit`` workers, in case a deadline was missed.
 
         A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
-        event loop runs other work in between.
+        event loop runs other work between parts.
         """
         if now > self._now:
             self._now = now
@@ -570,7 +570,7 @@ class HealthMonitor:
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
-        # No name leads back to itself: a name that is in use again is no former one.
+        # Avoid cycles: a name that is in use again is not a former name.
         while key in self._renamed:
             key = self._renamed[key]
         return key
@@ -640,7 +640,7 @@ class HealthMonitor:
         Rename a worker whose telemetry named its agent or session later than its first event.
 
         Its findings are cleared under the old name and found again under the new one. If the new name is
-        known, the two are merged: the one with the last activity stays, and their totals are added.
+        known, the two are merged: the one with the latest activity is kept, and their totals are added.
         """
         old = (event.agent_id, event.session_id)
         new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))

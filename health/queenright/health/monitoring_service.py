@@ -169,7 +169,7 @@ class HealthMonitoringService:
         """
         Return the health of every session of every worker, by agent and session.
 
-        The event loop runs other work in between, so the results are not of one moment.
+        The event loop runs other work between them, so the results are not of one moment.
 
         Args:
             limit: The maximum number; None for all.

@@ -6,7 +6,7 @@ Rows of the audit trail are moved to the archive in the same transaction, and st
 
 Each row's hash is checked before it is deleted: a changed row stays, and everything after it, until a person
 has looked. The age of an event is that of its own time. A younger one keeps all rows after it; one from the
-future has no known age, and goes with its neighbours.
+future has no known age, and is deleted with its neighbours.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _since_away(v: VitalSigns) -> str:
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a call past its declared timeout, while the worker does other things."""
+    """Find a call past its declared timeout while the worker is active otherwise."""
     tool = overdue_tool(v)
     if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
         return None
@@ -164,7 +164,7 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find an active worker with tools that neither calls one nor makes progress."""
+    """Find an active worker with tools that calls no tool and makes no progress."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:

@@ -153,7 +153,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
     if kind in _SILENT:
         return "terminate", "It hangs; it can continue from its last checkpoint."
     if kind in _LOOPING:
-        return "terminate", "It does not get out of the loop by itself; a restart from a checkpoint may help."
+        return "terminate", "It does not leave the loop on its own; a restart from a checkpoint may help."
     return "hand_off", "A restart would meet the same fault: a person must act."
 
 

@@ -393,7 +393,7 @@ class HealthJudge:
         return ("healthy", verdict) if is_healthy else ("unknown", f"the model {reply}")
 
     async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
-        """Write the rules' ticket where they bind and there is none; return whether it was written."""
+        """Write the rules' ticket if they bind and there is none yet; return whether it was written."""
         finding = reason_for_ticket(health)
         if (
             finding is None

@@ -2,7 +2,7 @@
 The monitoring tools: a worker's health, a ticket about it, a notification of the operator.
 
 Judge and queen add their own rules; ``register_worker_monitoring_tools`` adds the plain tools to any graph.
-The ticket service validates tickets and decisions, whoever calls.
+The ticket service validates tickets and decisions of every caller.
 """
 
 from __future__ import annotations

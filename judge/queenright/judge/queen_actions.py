@@ -208,7 +208,7 @@ class WorkerActions:
         """Return the worker that a ticket is about, if it is still the same incarnation."""
         worker = self._monitor.get(ticket.agent_id, ticket.session_id)
         if worker is None:
-            raise ToolError("the worker of this ticket is not known any more")
+            raise ToolError("the worker of this ticket is no longer known")
         if worker.vitals.incarnation_id != ticket.incarnation_id:
             raise ToolError("the worker has restarted since the ticket was last seen; look at it again")
         return worker

@@ -157,7 +157,7 @@ class Queen:
         """Start the bypass time of a new ticket, if it waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
-            return  # it got worse while an operator has it, or was triaged meanwhile
+            return  # it got worse after an operator took it, or was triaged in the meantime
         self._queued.add(ticket_id)
         arrived = self._arrived.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:

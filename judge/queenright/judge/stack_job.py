@@ -361,7 +361,7 @@ class StackJudge:
                     model=RULES,
                 )
             except TicketError as error:
-                _log.info("ticket %s was decided meanwhile: %s", ticket.ticket_id, error)
+                _log.info("ticket %s was decided in the meantime: %s", ticket.ticket_id, error)
 
 
 def is_undecided(ticket: EscalationTicket) -> bool:

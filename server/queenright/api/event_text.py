@@ -81,7 +81,7 @@ def _describe_ticket_event(
             what = f"{ticket['severity']} ticket on {agent}, {kind}"
             return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
-            # The analysis of an intervention has a line of its own.
+            # The analysis of an intervention has its own line.
             is_dismissed = data["decision"] == "dismiss"
             text = shorten(data["reason"]) if is_dismissed else data["decision"]
             return "queen", f"{data.get('by') or 'queen'}: {text}"

@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         # On two different addresses, both may have the same port.
         if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
             raise ValueError(
-                f"http.port and otlp.port are both {self.http.port}; give each a port of its own, or 0 for "
+                f"http.port and otlp.port are both {self.http.port}; give each its own port, or 0 for "
                 "any free one"
             )
         return self
@@ -363,7 +363,7 @@ def _refuse_unknown_environment() -> None:
 
 
 def _near(name: str, setting_names: Sequence[str]) -> str | None:
-    """Return the known name of which a name is probably a misspelling."""
+    """Return the known name that is probably meant by a misspelled one."""
     near = get_close_matches(name, setting_names, 1, cutoff=0.8)
     # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
     if not near and len(name) <= 4:

@@ -410,11 +410,11 @@ async def _service(
 
 @contextlib.asynccontextmanager
 async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
-    """Report a fault when a program that was started exits by itself, until another one answers ``url``."""
+    """Report a fault when a started program exits unexpectedly, until another one answers ``url``."""
 
     async def watch() -> None:
         code = await child.process.wait()
-        fault = f"{child.name} exited by itself (exit code {code}, {child.log}); restart `queenright up`"
+        fault = f"{child.name} exited unexpectedly (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
         await wait_for_answer(url)

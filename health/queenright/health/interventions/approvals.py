@@ -145,7 +145,7 @@ class Approvals:
 
         Raises:
             ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
-            StoreError: Recording failed; nobody was asked.
+            StoreError: Recording failed; no one was asked.
         """
         v, now = worker.vitals, self._clock()
         approval = Approval(

@@ -461,7 +461,7 @@ class InterventionService:
         """
         Escalate a worker to the orchestrator.
 
-        A healthy worker is not terminated when nobody answers.
+        A healthy worker is not terminated if no answer arrives.
 
         Args:
             session_id: Its session; without one, that which has not ended.
@@ -626,7 +626,7 @@ class InterventionService:
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
         """
-        Stop all actions, or release the stop; the time in between does not count for any wait.
+        Stop all actions, or release the stop. Time while stopped does not count towards any wait.
 
         Raises:
             StoreError: Writing failed. A stop still takes effect, until the next restart.

@@ -229,7 +229,7 @@ class LadderScheduler:
     def _is_left_to_others(
         self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
-        """Return whether a failed run can neither be restarted from here nor was acted on from here."""
+        """Return whether this service can neither restart a failed run nor has acted on it."""
         if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
             return False
         # If it was acted on while it ran, its checkpoint still has to be picked up.

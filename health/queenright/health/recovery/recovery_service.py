@@ -110,7 +110,7 @@ class RecoveryService:
 
     def connect(self, stop: Stop) -> None:
         """
-        Stop a recovered worker that fails again before it is started once more.
+        Stop a recovered worker that fails again before it is restarted.
 
         Args:
             stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
@@ -383,7 +383,7 @@ class RecoveryService:
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
-        Check a changed worker: a recovered one that fails again is recovered once more.
+        Check a changed worker: a recovered worker that fails again is recovered again.
 
         Raises:
             StoreError: Recording failed; ``advance`` checks again.

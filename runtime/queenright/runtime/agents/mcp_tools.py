@@ -198,7 +198,8 @@ async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[s
     """
     Return the tools of ``servers``; all servers are connected concurrently.
 
-    A tool keeps its name unless it is in ``known_names`` or two servers offer it; then it is ``server__tool``.
+    A tool keeps its name unless it is in ``known_names`` or two servers offer it: it is then
+    ``server__tool``.
 
     Raises:
         McpUnavailableError: A server cannot be reached.

@@ -239,7 +239,7 @@ class LiteLlmProvider:
                 text = accumulator.add(chunk)
                 if text and on_text is not None:
                     on_text(text)
-        # litellm always sets a finish reason of its own; this is the provider's.
+        # litellm always sets its own finish reason; this is the provider's.
         finish_reason = getattr(stream, "received_finish_reason", accumulator.finish_reason)
         if not (finish_reason or getattr(stream, "intermittent_finish_reason", None)):
             if accumulator.empty and _is_json(stream):
@@ -289,7 +289,7 @@ class LiteLlmProvider:
 
 
 def _litellm() -> Any:
-    """Import litellm configured to make no network requests of its own and to log nothing."""
+    """Import litellm, configured to make no network requests except model calls, and to log nothing."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm: Any = importlib.import_module("litellm")
     litellm.telemetry = False

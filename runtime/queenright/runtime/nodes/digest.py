@@ -16,7 +16,7 @@ def digest(entries: Sequence[Entry], *, limit: int) -> str:
     """
     Summarize ``entries``, oldest first, in at most ``limit`` characters.
 
-    The newest task is kept as far as possible, then the newest lines. From an earlier digest among the
+    The newest task is kept if it fits, then the newest lines. From an earlier digest among the
     entries, its task is kept unless there is a newer one, and its lines.
     """
     task, lines = "", list[str]()

@@ -135,7 +135,7 @@ class ToolRunner:
         try:
             permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
         except CallRefusedError as refusal:
-            text = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
+            text = f"error: {call.name} was not run: {refusal} Do something else in the meantime."
             return ToolResult(text, failed=True, error=refusal)
         try:
             result = await self._run_limited(call.name, seconds, self._tools.call(call, self._context))
@@ -168,7 +168,7 @@ class ToolRunner:
 
 
 def with_unique_ids(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """Return the calls of a turn with unique ids, whatever ids the model gave."""
+    """Return the calls of a turn with unique ids, even if the model repeated ids."""
     used: set[str] = set()
     unique = []
     for number, call in enumerate(calls, start=1):

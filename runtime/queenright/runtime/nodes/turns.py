@@ -38,7 +38,7 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
 
     The judge decides when the outputs are complete, when a final tool has succeeded, or when the model
     answered in words and nothing else is required. A client-facing node waits for its user after a turn
-    that asks, and after one that only talks. It must have received a message of its user before it ends,
+    that asks, and after one that only talks. It must have received a message from its user before it ends,
     unless an event or a timer started the run: then no user may be there, and it waits only if outputs are
     missing.
     """

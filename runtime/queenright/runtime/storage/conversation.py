@@ -279,7 +279,7 @@ class Conversation:
         Read the current entries, newest first, up to a summary.
 
         Raises:
-            FileNotFoundError: Another process shortened the conversation meanwhile.
+            FileNotFoundError: Another process shortened the conversation in the meantime.
         """
         cleared = self._read_cleared()
         numbers = self._numbers()

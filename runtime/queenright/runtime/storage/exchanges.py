@@ -49,7 +49,7 @@ def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
 
     An answer belongs to the entry named in its ``data``, otherwise to the last assistant's entry before it
     that has a call with its id; ids repeat from turn to turn. An answer whose call is lost or already
-    answered is an incomplete exchange by itself.
+    answered is a separate, incomplete exchange.
     """
     result: list[Exchange] = []
     by_seq: dict[int, Exchange] = {}

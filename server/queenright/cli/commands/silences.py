@@ -60,7 +60,7 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
 
 silences = listing_group(
     list_silences,
-    description="Silences at Alertmanager: tickets that notify nobody.",
+    description="Silences at Alertmanager: tickets that send no notifications.",
     example="silences list",
 )
 

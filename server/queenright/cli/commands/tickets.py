@@ -186,7 +186,7 @@ def dismiss(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
 ) -> None:
     """
-    Dismiss a ticket that is not a problem: nobody is notified.
+    Dismiss a ticket that is not a problem: no one is notified.
 
     Refused for high and critical tickets that still hold and for tickets that were notified; those close on
     their own. Dismissing the ticket of a dead worker resolves it, at any severity. For abandoned work and for

@@ -157,11 +157,13 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     Write a file atomically, following a symbolic link and keeping its permissions.
 
     Raises:
-        AgentSettingsError: The file was changed meanwhile, or cannot be written.
+        AgentSettingsError: The file was changed in the meantime, or cannot be written.
     """
     path = update.path
     if _read(path) != update.before:
-        raise AgentSettingsError(f"{path} was changed meanwhile and was not written; run the command again")
+        raise AgentSettingsError(
+            f"{path} was changed in the meantime and was not written; run the command again"
+        )
     record = records.get(path)
     try:
         if update.record is not None:
@@ -177,7 +179,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     except OSError as error:
         raise AgentSettingsError(f"cannot write {path}: {error.strerror} ({error.filename})") from None
     if update.record is None and record is not None and update.after is None:
-        with contextlib.suppress(OSError):  # it is not empty any more
+        with contextlib.suppress(OSError):  # it is no longer empty
             for folder in record.folders:
                 Path(folder).rmdir()
 

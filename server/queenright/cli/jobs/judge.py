@@ -182,7 +182,7 @@ async def _check_forever(options: JobOptions, settings: Settings, interval: floa
 async def _pause(
     job: _Job, changes: TicketChanges, stop: asyncio.Event, wake: asyncio.Event, interval: float
 ) -> None:
-    """Wait for the next check. Tickets that are decided meanwhile are delivered and printed at once."""
+    """Wait for the next check. Tickets decided in the meantime are delivered and printed at once."""
     clock = asyncio.get_running_loop().time
     until = clock() + interval
     while not stop.is_set():

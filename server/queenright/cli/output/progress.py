@@ -23,7 +23,7 @@ def progress_bar(
     Args:
         title: The activity, such as `Checking runs`.
         total: Number of items; None shows a bar without an end.
-        uses_stdout: Output is written to stdout meanwhile: no bar if that is a terminal, too.
+        uses_stdout: Output is also written to stdout: no bar if that is a terminal.
         is_counted: Show the number of items, and not only that work continues.
     """
     if not sys.stderr.isatty() or (uses_stdout and sys.stdout.isatty()):

@@ -117,7 +117,7 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
             if stop.is_set():
                 return
             changed.clear()
-            # The stream reconnects by itself and sends a notice then.
+            # The stream reconnects automatically and then sends a notice.
             with contextlib.suppress(UnreachableError):
                 failed = failed_sessions(await service.service.status())
                 view.show_agents(

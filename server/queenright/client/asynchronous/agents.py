@@ -32,7 +32,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         Yield the sessions of workers, filtered and ordered by the service.
 
         ``health`` and ``activity`` are comma-separated lists. In another order than ``agent``, a session
-        whose place changes meanwhile may be missed.
+        whose position changes in the meantime may be missed.
         """
         return self._transport.list_models(
             api.AgentRow,

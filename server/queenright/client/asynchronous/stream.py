@@ -32,7 +32,7 @@ class AsyncEventStream:
 
     After a break it reconnects and continues after the last event, without gaps or duplicates. Deltas are the
     exception: they are not in the log, so those sent during the break are lost. If the service does not know
-    the last event any more, it sends a notice (``reset``).
+    the last event, it sends a notice (``reset``).
 
     The first connection is made with the first event. It raises on failure, unless ``wait`` is set; later
     connections are retried until one succeeds.

@@ -46,7 +46,7 @@ class Token(BaseModel):
     revoked_at: float | None = None
 
     def live(self, now: float) -> bool:
-        """Return whether it is neither revoked nor expired."""
+        """Return whether it is not revoked and not expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def state(self, now: float) -> str:

@@ -2,7 +2,7 @@
 The files of an agent's folder, as text.
 
 Every folder of a path is opened below its parent without following links, so neither a path nor a link that
-an agent creates meanwhile leads outside. Hidden files are excluded: they hold keys (``.env``).
+an agent creates in the meantime leads outside. Hidden files are excluded: they hold keys (``.env``).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class AgentFiles:
             The file with the earlier text; None if there was none.
 
         Raises:
-            AgentFileError: The file cannot be written, or has changed meanwhile.
+            AgentFileError: The file cannot be written, or has changed in the meantime.
         """
         data = text.encode("utf-8")
         if len(data) > LARGEST_FILE:
@@ -96,7 +96,7 @@ class AgentFiles:
             mode = _mode(folder, name)
             present = None if mode is None else _read_text(folder, name, path)
             if present != expected:
-                raise AgentFileError(f"{path} has changed meanwhile; read it again")
+                raise AgentFileError(f"{path} has changed in the meantime; read it again")
             backup = None if present is None else self._keep(path, present.encode("utf-8"), version)
             try:
                 _replace(folder, name, data, 0o644 if mode is None else mode)

@@ -3,7 +3,7 @@ Companion sessions: the sessions of graphs that run next to a loaded agent.
 
 Such a graph is a worker with its own name, and a client that follows the agent also gets its events. An event
 names the worker and the session but not the agent next to which it runs, and an agent of the same name may
-be loaded by itself. So the sessions are remembered: when they begin, before their first event is in the log,
+be loaded separately. So the sessions are remembered: when they begin, before their first event is in the log,
 and from disk when an agent is loaded again.
 """
 

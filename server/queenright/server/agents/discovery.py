@@ -63,7 +63,7 @@ def _inside(folder: Path) -> list[Path]:
         return []
     folders = []
     for name in names:
-        with suppress(OSError, RuntimeError):  # removed meanwhile, or a circular link
+        with suppress(OSError, RuntimeError):  # removed in the meantime, or a circular link
             folders.append((folder / name).resolve())
     return folders
 

@@ -27,7 +27,7 @@ GUARDED: Final = frozenset(
         FindingKind.ZERO_PROGRESS,
     }
 )
-"""What a model can correct. The monitor handles silence; no model can correct a failing provider."""
+"""Findings that a model can correct. The monitor handles silence; no model can correct a failing provider."""
 
 
 def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:

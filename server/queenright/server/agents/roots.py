@@ -1,4 +1,4 @@
-"""The folders below which agents may be loaded. What lies elsewhere is neither read nor reported."""
+"""The folders below which agents may be loaded. Other folders are never read or reported."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class LoadedWorkspaces:
             await self._agents.reload(agent_id)
         except QueenrightError as error:
             state = (
-                "the running one was left as it is"
+                "the running one was left unchanged"
                 if self._agents.slots.get(agent_id) is slot
                 else f"it is not loaded now; load it with `queenright agents load {slot.path}`"
             )

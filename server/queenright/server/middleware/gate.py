@@ -115,7 +115,7 @@ class _LimitedBody:
 
 
 def _check(body: bytes) -> None:
-    """Raise ``HTTPException`` for a body that would take long to parse, whatever its Content-Type."""
+    """Raise ``HTTPException`` for a body that would take long to parse, for any Content-Type."""
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError as error:

@@ -2,7 +2,7 @@
 ``Idempotency-Key``: a request that is retried because its response was lost is executed once.
 
 The key is claimed in the store before the request is executed, and the response is stored before it is sent,
-so that a retry gets the first response after a restart, too. If the service is killed in between, the first
+so that a retry gets the first response even after a restart. If the service is killed before that, the first
 request may have taken effect or not; the response to a retry says so.
 """
 

@@ -86,7 +86,7 @@ class EventPipeline:
     arrivals: ArrivalLog
     reads_step_logs: bool
     stopping: asyncio.Event
-    """Set when the service stops: no intervention starts any more."""
+    """Set when the service stops: no further intervention starts."""
     clock: Clock
     pending: list[AgentEvent] = field(default_factory=list, init=False)
     """Findings and states that are not published yet."""

@@ -156,8 +156,8 @@ def _not_stopped(intervention: Intervention) -> OperatorRequest:
 def _undecided_request(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
-        title="Nobody decided in time: terminate it yourself, or leave it.",
-        text="Nobody decided about this worker in time, and it is not terminated automatically: "
+        title="No decision was made in time: terminate it yourself, or leave it.",
+        text="No decision about this worker was made in time, and it is not terminated automatically: "
         f'queenright terminate {who} --reason "..."',
         since=ladder.until or 0.0,
     )

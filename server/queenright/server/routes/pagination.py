@@ -95,7 +95,7 @@ async def page(
     **more: Any,
 ) -> P:
     """
-    Return one page of a list. A long page lets other requests run in between.
+    Return one page of a list. A long page yields to other requests.
 
     Args:
         model: The model of the page.

@@ -189,10 +189,10 @@ async def dismiss_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismiss
 ) -> api.Ticket:
     """
-    Dismiss a ticket: nobody is notified, and it reopens if it gets worse.
+    Dismiss a ticket: no one is notified, and it reopens if it gets worse.
 
     As for the queen, a ticket cannot be dismissed while it is high or critical and its condition holds, nor
-    after an operator was notified of it. The ticket of a dead worker is resolved instead, whatever its
+    after an operator was notified of it. The ticket of a dead worker is resolved instead, regardless of its
     severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
     """
     await require_seen_ticket(service, body, ticket_id)

@@ -153,7 +153,7 @@ class _Assembly:
         """The end and failure of a run whose outermost span arrived before anything inside it."""
 
     def release_held(self) -> None:
-        """End the runs of which nothing more arrived, and emit what was held back."""
+        """End the runs that received nothing more, and emit their pending observations."""
         for run, observation in self._pending_answers.pop_due(self._now):
             self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
             self._emit_answered_calls(run, observation)
@@ -576,7 +576,7 @@ class _Assembly:
 
 
 def _work_key(observation: Observation) -> str:
-    """Return a key for the kind of work; each tool is a kind of its own."""
+    """Return a key for the kind of work; each tool is a separate kind."""
     return (
         f"{observation.kind} {observation.data['tool']}"
         if observation.kind is Kind.TOOL

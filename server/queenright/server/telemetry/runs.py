@@ -122,7 +122,7 @@ class Run:
     ended_at: int = 0
     """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
     began_at: int = 0
-    """The start, in nanoseconds since the epoch, as far as known."""
+    """The start, in nanoseconds since the epoch, if known."""
     last_at: int = 0
     """The end of its latest known work."""
     last_llm: str = ""

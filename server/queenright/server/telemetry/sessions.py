@@ -106,7 +106,7 @@ class Session:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return who the session works for and in which repository, as far as they are known."""
+        """Return the session's user and repository, if they are known."""
         return origin_of(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
@@ -199,7 +199,7 @@ class Session:
             is_working |= change.type in _ENDS_WAIT
             yield change
         if is_working and self._requests:
-            yield self._wait_change(at)  # another call or a sub-agent continues meanwhile
+            yield self._wait_change(at)  # another call or a sub-agent is still running
 
     def _apply_work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
@@ -219,7 +219,7 @@ class Session:
 
     def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[Change]:
         """
-        Report a change of an MCP server. It is not work: it neither starts a session nor ends a wait.
+        Report a change of an MCP server. It is not work: it does not start a session or end a wait.
 
         A client connects before its first prompt and disconnects when it exits.
         """

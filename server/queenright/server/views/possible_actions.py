@@ -1,4 +1,4 @@
-"""What a person can do now with a worker or a ticket, by the rules that carry it out."""
+"""Actions that a person can take now on a worker or a ticket, by the same rules that execute them."""
 
 from __future__ import annotations
 

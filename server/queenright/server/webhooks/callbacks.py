@@ -284,7 +284,7 @@ class Callbacks:
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
-            return False, "This ticket does not exist (any more)."
+            return False, "This ticket does not exist."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
             has = ticket is not None and ticket.live and ticket.acknowledged_by == by
@@ -297,7 +297,7 @@ class Callbacks:
         """
         Handle a callback once; a repeated one gets the stored answer.
 
-        The answer is stored afterwards: handling it again after a crash in between changes nothing.
+        The answer is stored afterwards: handling it again after a crash changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
         if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:

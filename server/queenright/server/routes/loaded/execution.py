@@ -174,7 +174,7 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
 @router.post("/replay", **operation(status=202, errors=(404, 409)))
 async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointReplay) -> api.Started:
-    """Start a new run, in a new session, from a checkpoint of another run, which stays as it is."""
+    """Start a new run, in a new session, from a checkpoint of another run, which is not changed."""
     graph = graph_of(slot, body.graph_id)
     with storage_errors():
         run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)

@@ -135,7 +135,7 @@ async def list_graphs(
 async def add_graph(
     service: ServiceDep, log: OperatorLogDep, agent_id: AgentId, body: AddGraph, response: Response
 ) -> api.GraphRow:
-    """Load another agent as a further graph of this one: on its bus, with sessions of its own."""
+    """Load another agent as an additional graph of this one: on its bus, with separate sessions."""
     agents = service.agents
     name = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
     await log.write("add_graph", agent_id, by=body.by, graph_id=name, detail=body.path)

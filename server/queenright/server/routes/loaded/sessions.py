@@ -236,7 +236,7 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
             return False
         return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
     except (SessionNotFoundError, UnusableFileError):
-        return False  # it was deleted or damaged meanwhile
+        return False  # it was deleted or damaged in the meantime
 
 
 def _session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
