@@ -177,17 +177,6 @@ async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any
     assert sorted(elsewhere) == ["/healthz", "/readyz"]
 
 
-async def test_polled_operations_document_304(http: httpx.AsyncClient, document: dict[str, Any]) -> None:
-    tagged = {name for name, operation in operations(document) if "304" in operation["responses"]}
-    assert {"GET /api/status", "GET /api/agents", "GET /api/tickets/{ticket_id}"} <= tagged
-    assert not {name for name in tagged if not name.startswith("GET ") or name.endswith("/events")}
-    for path in ("/api/emergency-stop", "/api/version"):
-        first = await http.get(path)
-        assert "ETag" in document["paths"][path]["get"]["responses"]["200"]["headers"]
-        again = await http.get(path, headers={"If-None-Match": first.headers["ETag"]})
-        assert (again.status_code, again.content) == (304, b"")
-
-
 async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
     bare = []
     for name, operation in operations(document):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from queenright.api.terms import (
     Waiting,
     WorkerAction,
 )
-from queenright.api.wire import RelativeToNow, Wire
+from queenright.api.wire import Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
@@ -91,9 +91,7 @@ class Signal(Wire):
 class HealthMetrics(Wire):
     """Usage of a worker in its session."""
 
-    uptime_seconds: Annotated[float, RelativeToNow()] = Field(
-        description="Since the incarnation started; until its end if it has ended."
-    )
+    uptime_seconds: float = Field(description="Since the incarnation started; until its end if it has ended.")
     token_count: int
     error_count: int
     tool_call_count: int

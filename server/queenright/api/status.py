@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from queenright.api.agents import AgentRow
 from queenright.api.alerts import Outbox
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
-from queenright.api.wire import RelativeToNow, Wire
+from queenright.api.wire import Wire
 
 
 class Ready(Wire):
@@ -41,9 +39,7 @@ class Budget(Wire):
 
     most: int = Field(description="Per minute.")
     used: int
-    free_at: Annotated[float, RelativeToNow()] = Field(
-        description="When the next one is allowed, in seconds since the epoch."
-    )
+    free_at: float = Field(description="When the next one is allowed, in seconds since the epoch.")
 
 
 class StatusLadder(Wire):
@@ -153,9 +149,7 @@ class StandInMessage(Wire):
 class Status(Wire):
     """What the service and its fleet are doing now."""
 
-    at: Annotated[float, RelativeToNow()] = Field(
-        default=0.0, description="The time of the response, in seconds since the epoch."
-    )
+    at: float = Field(default=0.0, description="The time of the response, in seconds since the epoch.")
     started_at: float = Field(default=0.0, description="When the service started.")
     counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(

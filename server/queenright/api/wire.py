@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Self, get_args, get_origin
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -57,28 +56,3 @@ class Wire(BaseModel):
         schema = handler(core)
         handler.resolve_ref_schema(schema)["additionalProperties"] = False
         return schema
-
-
-class RelativeToNow:
-    """Marks a field whose value changes with the clock alone."""
-
-
-@cache
-def relative_fields(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the fields of a model that are relative to now, nested as pydantic's ``exclude``."""
-    found: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        if any(isinstance(mark, RelativeToNow) for mark in field.metadata):
-            found[name] = True
-        elif nested := _nested_fields(field.annotation):
-            found[name] = nested
-    return found
-
-
-def _nested_fields(annotation: Any) -> dict[str, Any]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return relative_fields(annotation)
-    for argument in get_args(annotation):
-        if nested := _nested_fields(argument):
-            return {"__all__": nested} if get_origin(annotation) is list else nested
-    return {}

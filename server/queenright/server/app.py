@@ -14,7 +14,6 @@ from queenright.server.console.browser_app import add_console
 from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
-from queenright.server.middleware.etags import ETagMiddleware
 from queenright.server.middleware.gate import Gate, names_of
 from queenright.server.middleware.head import HeadMiddleware
 from queenright.server.middleware.idempotency import Idempotency
@@ -96,7 +95,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.state.service = service
     app.state.stream_shares = Shares(MAX_STREAMS)
     # The last one that is added is the outermost.
-    app.add_middleware(ETagMiddleware)
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)
     app.add_middleware(Guard, access=access, bound=bound, page=render_error)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request
 
 from queenright import api
 from queenright.api import terms
 from queenright.health.findings import HealthState
 from queenright.health.heartbeat import parse_heartbeat
 from queenright.health.service import AgentNotFoundError
-from queenright.server.middleware.etags import set_etag
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.loaded.rows import slot_row
 from queenright.server.routes.openapi import operation, request_body
@@ -144,14 +143,14 @@ def _place_after(cursor: str | None, sort: str) -> Place | None:
 # Before the route of one worker: this is the health of all, not of a worker without a name.
 @router.get("/agents/health")
 async def list_agent_health(
-    response: Response, service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
+    service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
     """List the health of workers by name, a row for each session: signals, metrics, circuit breakers."""
     health = service.health
     after = place_of(cursor, "agents", str, str)
     # A worker that is removed while the health of others is computed is still in this page.
     workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
-    found = await page(
+    return await page(
         api.AgentHealthPage,
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
@@ -159,19 +158,18 @@ async def list_agent_health(
         row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
         place=lambda row: (row.agent_id, row.session_id),
     )
-    return set_etag(response, found)
 
 
 @router.get("/agents/{agent_id:agent}/health", **operation(errors=(404,)))
 async def get_agent_health(
-    response: Response, service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
+    service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
 ) -> api.AgentHealth:
     """Return the health of a worker: its state with the signals behind it, metrics and circuit breakers."""
     worker = service.monitor.get(agent_id, session_id)
     if worker is None:
         raise AgentNotFoundError(agent_id, session_id)
     health = service.health.health_of(worker)
-    return set_etag(response, agent_health_row(service, worker, health))
+    return agent_health_row(service, worker, health)
 
 
 @router.get("/agents/{agent_id:agent}/history")

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import version
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from queenright import api
 from queenright.health.audit_page import read_page
@@ -14,7 +14,6 @@ from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.access.roles import AccessLevel, is_allowed
-from queenright.server.middleware.etags import set_etag
 from queenright.server.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
@@ -36,9 +35,9 @@ Moment = Annotated[
 
 
 @router.get("/api/status")
-async def get_status(response: Response, service: ServiceDep) -> api.Status:
+async def get_status(service: ServiceDep) -> api.Status:
     """Return the content of the console; of many workers the worst."""
-    return set_etag(response, status(service))
+    return status(service)
 
 
 @router.get("/api/version")
