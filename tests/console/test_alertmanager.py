@@ -41,7 +41,7 @@ class Alertmanager:
         return [
             one["status"]["state"]
             for one in alerts
-            if one["labels"][ALERT_LABEL_TICKET_ID] == self._ticket_id
+            if one["labels"].get(ALERT_LABEL_TICKET_ID) == self._ticket_id
         ]
 
     async def silences(self) -> list[tuple[str, str]]:
