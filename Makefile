@@ -66,6 +66,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.console --lint
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
 	$(BIN)/python -m queenright.alerting --check
