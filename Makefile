@@ -3,7 +3,7 @@
 .PHONY: help up demo compose compose-check llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
-PROVIDE := .ci/provide.py
+PROVIDE := tools/provide.py
 # What `make up` is to pass on: make up ARGS="--no-demo --port 9000"
 ARGS ?=
 # What `make test` is to pass on: make test PYTEST="tests/health -x"
