@@ -21,11 +21,9 @@ from sqlalchemy import Connection, create_engine, func, select, text
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, SCHEMA_REVISION, TICKETS
-from queenright.health.ticket_table import find_ticket, insert_ticket
+from queenright.health.tables import EVENTS, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.alerting.parts import ticket
 from tests.databases import change, is_postgres, locked
 
 
@@ -448,26 +446,6 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
-
-
-def test_tickets_survive_the_rename_of_their_keys(tmp_path: Path) -> None:
-    database = url(tmp_path / "queenright.db")
-    quoted = ticket(cause='It wrote {"worker_agent_id": 1}.')
-    body = quoted.model_dump_json()
-    for name in ("agent_id", "session_id"):
-        body = body.replace(f'"{name}":', f'"worker_{name}":', 1)
-    Store.open(database).close_now()
-    engine = create_engine(database)
-    with engine.begin() as conn:
-        conn.exec_driver_sql("UPDATE alembic_version SET version_num = '0009'")
-        insert_ticket(conn, quoted)
-        conn.execute(TICKETS.update().values(body=body))
-
-    Store.open(database).close_now()
-
-    with engine.connect() as conn:
-        assert find_ticket(conn, quoted.ticket_id) == quoted
-    engine.dispose()
 
 
 def test_new_and_current_databases_open_without_alembic(database_url: str) -> None:
