@@ -292,6 +292,7 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
         slack=SecretStr(SLACK),
         pagerduty=(),
         clock=service.clock,
+        publish=service.bus.publish,
         patience=0.0,
     )
     body = click("t")

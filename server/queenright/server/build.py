@@ -210,7 +210,7 @@ def _build(
         settings=health_settings.intervention,
     )
     slack, pagerduty = callback_secrets(settings.alerting)
-    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock)
+    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock, publish=bus.publish)
     user_stack = UserStack(settings.judging, store, clock)
 
     # Metrics and streams.
