@@ -13,10 +13,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.replay import TimedEvent, replay
+from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
-from queenright.judge.evaluation.replay import NO_ALARM
+from queenright.judge.evaluation.run_replay import NO_ALARM
 from tests.detection import edit_distance
 
 _LOOPING: Final = (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)
