@@ -94,6 +94,9 @@ def is_slow(file: str, item: pytest.Item) -> bool:
     return file == _FRAMEWORKS and "name" in parameters and parameters["name"] not in FRAMEWORKS
 
 
+_SHOWN_SECONDS: Final = 40
+
+
 def render_table() -> str:
     """Return the Markdown table of what is slow, longest first."""
     files: dict[str, int] = {}
@@ -105,7 +108,9 @@ def render_table() -> str:
     files[f"`{_CLIENTS}`, all but {len(CLIENTS)} client"] = CLIENTS_SECONDS
     files["`observed/`, all that a fleet with Prometheus is asked"] = STORY_SECONDS
     files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
-    lines = [f"| {what} | {seconds} |" for what, seconds in sorted(files.items(), key=lambda row: -row[1])]
+    rows = sorted(files.items(), key=lambda row: -row[1])
+    lines = [f"| {what} | {seconds} |" for what, seconds in rows if seconds >= _SHOWN_SECONDS]
+    lines.append(f"| all others | {sum(seconds for _, seconds in rows if seconds < _SHOWN_SECONDS)} |")
     return "\n".join(["| slow tests | seconds |", "| --- | --- |", *lines])
 
 

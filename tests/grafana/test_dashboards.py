@@ -31,7 +31,7 @@ from queenright.grafana.states import (
 )
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import HealthState, Severity
-from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.intervention import Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names

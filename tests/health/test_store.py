@@ -21,11 +21,9 @@ from sqlalchemy import Connection, create_engine, func, select, text
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, METADATA, SCHEMA_REVISION, TICKETS
-from queenright.health.ticket_table import find_ticket, insert_ticket
+from queenright.health.tables import EVENTS, METADATA, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.alerting.parts import ticket
 from tests.databases import change, is_postgres, locked
 
 
@@ -455,30 +453,6 @@ def test_the_migrations_make_the_tables_that_the_code_uses(database_url: str) ->
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
-
-
-@pytest.mark.usefixtures("real_migrations")
-def test_tickets_survive_the_rename_of_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alembic import command
-
-    upgrade, database = command.upgrade, url(tmp_path / "queenright.db")
-    quoted = ticket(cause='It wrote {"worker_agent_id": 1}.')
-    body = quoted.model_dump_json()
-    for name in ("agent_id", "session_id"):
-        body = body.replace(f'"{name}":', f'"worker_{name}":', 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0009"))
-        Store.open(database).close_now()
-    engine = create_engine(database)
-    with engine.begin() as conn:
-        insert_ticket(conn, quoted)
-        conn.execute(TICKETS.update().values(body=body))
-
-    Store.open(database).close_now()
-
-    with engine.connect() as conn:
-        assert find_ticket(conn, quoted.ticket_id) == quoted
-    engine.dispose()
 
 
 def test_current_database_opens_without_alembic(database_url: str) -> None:

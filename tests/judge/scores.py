@@ -39,7 +39,7 @@ def written(text: str, found: Score) -> str:
 
 
 def markdown(found: Score) -> str:
-    """Return the decisions as a table, and the deviations as a list."""
+    """Return the decisions as a table, and the number of deviations."""
     calls = "-" if found.calls_per_ticket is None else f"{found.calls_per_ticket:.2f}"
     return "\n".join(
         [
@@ -49,9 +49,7 @@ def markdown(found: Score) -> str:
             "| --- | ---: | ---: | --- | --- |",
             *_rows(found),
             "",
-            f"{len(found.misses)} come out otherwise than labelled (*: people differ):",
-            "",
-            *(f"- `{m.id}`{'*' if m.people_differ else ''}: {'; '.join(m.wrong)}" for m in found.misses),
+            f"{len(found.misses)} come out otherwise than labelled; the command lists them.",
         ]
     )
 

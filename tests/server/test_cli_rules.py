@@ -78,7 +78,7 @@ def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
     assert output["faults"] == []
     assert output["promtool"] is True
     table = (ROOT / "docs" / "alerts.md").read_text()
-    named = re.findall(r"^\| `(Queenright\w+)`", table, re.MULTILINE)
+    named = re.findall(r"^\| \[`(Queenright\w+)`\]", table, re.MULTILINE)
     assert (output["alerts"], output["alert_rules"]) == (len(set(named)), len(named))
 
 

@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.views.view import event_line, notification_row, status
+from queenright.server.views.api_models import event_line, notification_row, status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.waiting import until

@@ -15,17 +15,17 @@ import pytest_asyncio
 from pydantic import TypeAdapter, ValidationError
 
 from queenright import api
-from queenright.api import terms, wire
+from queenright.api import base_model, terms
 from queenright.api.examples import example_of
 from queenright.health.assessment import Reading
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.interventions.approvals_record import ApprovalStatus
+from queenright.health.interventions.approval import ApprovalStatus
 from queenright.health.interventions.instructions import AnswerOutcome, Kind
+from queenright.health.interventions.intervention import Decision, EscalationStatus, Outcome
 from queenright.health.interventions.ladder import Level
-from queenright.health.interventions.record import Decision, EscalationStatus, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.health.recovery.attempt import RecoveryState
+from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.tickets import AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.console.api_page import pieces
@@ -283,7 +283,7 @@ async def test_responses_match_the_document(
 async def test_client_models_accept_new_fields() -> None:
     for name in vars(api)["__all__"]:
         model = getattr(api, name)
-        if model is not wire.Wire:
+        if model is not base_model.ApiModel:
             example = example_of(model)
             assert model.model_validate(example | {"brand_new": 1}).model_dump(mode="json") == example | {
                 key: value

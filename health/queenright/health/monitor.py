@@ -28,10 +28,10 @@ from queenright.health.deadlines import (
 )
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
+from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
-from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 
 from queenright.server.access.access import Access
-from queenright.server.access.guard import Guard
+from queenright.server.access.api_guard import Guard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
@@ -25,7 +25,7 @@ from queenright.server.routes import (
     callbacks,
     chat,
     events,
-    health,
+    heartbeats,
     incidents,
     instructions,
     interventions,
@@ -37,6 +37,7 @@ from queenright.server.routes import (
     silences,
     steps,
     tickets,
+    workers,
 )
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
@@ -54,7 +55,8 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     execution.router,
     agents.router,
-    health.router,
+    workers.router,
+    heartbeats.router,
     steps.router,
     tickets.router,
     chat.router,

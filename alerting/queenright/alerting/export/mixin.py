@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, render_config
-from queenright.alerting.export.taken import Extras
+from queenright.alerting.export.extra_files import Extras
 
 NAME: Final = "queenright-mixin"
 

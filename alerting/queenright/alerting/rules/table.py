@@ -1,4 +1,4 @@
-"""Generate ``docs/alerts.md``: when each alert fires, with a link to its runbook."""
+"""Generate ``docs/alerts.md``: when each alert fires; its name links to its runbook."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _section(group: Group) -> str:
     rows = "\n".join(_rows(group))
     return (
         f"\n## {_TITLES[group.name]}\n\n"
-        "| alert | severity | for | fires when | |\n"
-        "| --- | --- | --- | --- | --- |\n"
+        "| alert | severity | for | fires when |\n"
+        "| --- | --- | --- | --- |\n"
         f"{rows}\n"
     )
 
@@ -46,9 +46,9 @@ def _rows(group: Group) -> Iterator[str]:
     for alert in group.rules:
         if isinstance(alert, Alert):
             variant = alert.labels.get("ticket_severity") or alert.labels.get("window")
-            name = f"`{alert.name}`{f' ({variant})' if variant else ''}"
+            link = f"[`{alert.name}`](../alerting/runbooks/{alert.name}.md)"
+            name = f"{link}{f' ({variant})' if variant else ''}"
             keeps = f", keeps firing {alert.keep_firing_for}" if alert.keep_firing_for else ""
             times = f"{alert.for_ or '-'}{keeps}"
-            runbook = f"[runbook](../alerting/runbooks/{alert.name}.md)"
-            cells = (name, alert.severity, times, alert.threshold, runbook)
+            cells = (name, alert.severity, times, alert.threshold)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from queenright.alerting.export import parse_rule_groups
-from queenright.alerting.export.taken import texts_in
+from queenright.alerting.export.extra_files import texts_in
 from queenright.alerting.rules import rule_groups
 from queenright.grafana.files import dashboards_folder
 from queenright.grafana.queries import annotation_queries, queries

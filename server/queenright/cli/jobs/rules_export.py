@@ -15,9 +15,9 @@ import typer
 from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
+from queenright.alerting.export.extra_files import texts_in
 from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
-from queenright.alerting.export.taken import texts_in
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
 from queenright.cli.errors import UsageError

@@ -16,9 +16,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from queenright.api.base_model import ApiModel
 from queenright.api.examples import example_of
 from queenright.api.problem import Problem
-from queenright.api.wire import Wire
 from queenright.server.routes.params import Body
 
 SchemaChange = Callable[[dict[str, Any]], None]
@@ -149,7 +149,7 @@ def _complete(schema: dict[str, Any]) -> None:
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     # FastAPI adds these suffixes if a request body and a response have the same name.
-    for base, suffix in ((Wire, "-Output"), (Body, "-Input")):
+    for base, suffix in ((ApiModel, "-Output"), (Body, "-Input")):
         for model in _subclasses_of(base):
             for name in (model.__name__, f"{model.__name__}{suffix}"):
                 if name in components:

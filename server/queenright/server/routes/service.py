@@ -19,8 +19,8 @@ from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery
+from queenright.server.views.api_models import status
 from queenright.server.views.telemetry import telemetry_view
-from queenright.server.views.view import status
 
 router = APIRouter(tags=["service"])
 

@@ -27,7 +27,7 @@ from queenright.alerting.callbacks.pagerduty import (
     read_event,
 )
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
+from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
