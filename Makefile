@@ -70,7 +70,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
 	$(BIN)/python -m queenright.alerting --check
-	$(BIN)/python -m queenright.grafana --check
+	$(BIN)/python -m tools.dashboards --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2
 

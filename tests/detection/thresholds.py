@@ -154,7 +154,7 @@ class Aimed:
         def watch(run: Mapping[str, Any]) -> Verdicts:
             return verdicts_of(self._events[id(run)], settings)
 
-        [measured] = measure(self._runs, [Detector("ours", "", watch)])
+        [measured] = measure(self._runs, [Detector("ours", watch)])
         return missed(measured)
 
 

@@ -14,8 +14,6 @@ class Extras:
     """Texts by file name: dashboards' JSON, Grafana's provisioning, runbooks, Alertmanager's templates."""
 
     dashboards: Mapping[str, str]
-    dashboards_note: str = ""
-    """A note about the dashboards for the README; one paragraph, may be empty."""
     provisioning: Mapping[str, str] = field(default_factory=dict)
     runbooks: Mapping[str, str] = field(default_factory=lambda: texts_in(runbooks_folder(), "*.md"))
     templates: Mapping[str, str] = field(default_factory=lambda: texts_in(templates_folder(), "*.tmpl"))

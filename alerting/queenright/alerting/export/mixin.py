@@ -61,7 +61,7 @@ def mixin_files(
         templates=Path("/etc/alertmanager/templates"),
     )
     return {
-        "README.md": _README + (f"\n{extras.dashboards_note}\n" if extras.dashboards_note else ""),
+        "README.md": _README,
         "alertmanager/alertmanager.yml": config,
         **_under("prometheus/rules", rules),
         **_under("alertmanager/templates", extras.templates),

@@ -10,7 +10,8 @@ from grafana_foundation_sdk.builders import common, table
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.panels import (
+from queenright.grafana.thresholds import Lines
+from tools.dashboards.panels import (
     Query,
     colour_scheme,
     set_common_options,
@@ -19,7 +20,6 @@ from queenright.grafana.panels import (
     value_map,
     with_refs,
 )
-from queenright.grafana.thresholds import Lines
 
 ACTION: Final = "action"
 """The label added by ``with_action``: the text of a clickable cell."""

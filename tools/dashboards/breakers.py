@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels
-from queenright.grafana.links import breaker_page, panel_link
-from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels
+from tools.dashboards.links import breaker_page, panel_link
+from tools.dashboards.panels import AnyPanel, Query, Row
+from tools.dashboards.promql import (
     SHOWN,
     age_by,
     counts_by,
@@ -15,10 +17,8 @@ from queenright.grafana.promql import (
     total_by,
     while_known,
 )
-from queenright.grafana.states import BREAKER_STATES, GREEN, breaker_rank, breaker_words
-from queenright.grafana.tables import Column, rows_by, with_action
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.states import BREAKER_STATES, GREEN, breaker_rank, breaker_words
+from tools.dashboards.tables import Column, rows_by, with_action
 
 TITLE = "Circuit Breakers"
 QUESTION = "Which circuit breakers are open, and until when?"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels, recorded
-from queenright.grafana.firing import firing_alerts
-from queenright.grafana.judge import last_look
-from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import BLUE, ORANGE, RED, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels, recorded
+from tools.dashboards.firing import firing_alerts
+from tools.dashboards.judge import last_look
+from tools.dashboards.panels import AnyPanel, Query, Row
+from tools.dashboards.promql import (
     age_by,
     buckets_of,
     counts_by,
@@ -16,9 +18,7 @@ from queenright.grafana.promql import (
     total_by,
     while_known,
 )
-from queenright.grafana.states import BLUE, DELIVERIES, GREEN, ORANGE, RED, WITHIN
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.states import DELIVERIES, GREEN, WITHIN
 
 TITLE = "Monitor"
 QUESTION = "Is Queenright itself healthy? Health checks, telemetry, decisions and notification delivery."

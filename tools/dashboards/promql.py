@@ -6,8 +6,8 @@ Every selector is scoped by the dashboard's variables, and every aggregation lis
 
 from __future__ import annotations
 
-from queenright.grafana.recorded import OverAll, Recorded
 from queenright.instrumentation.names import MetricName
+from tools.dashboards.recorded import OverAll, Recorded
 
 WINDOW = "$__rate_interval"
 """Filled in by Grafana; at least four scrapes at any zoom level."""

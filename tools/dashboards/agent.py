@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels, recorded
-from queenright.grafana.links import agent_page, breaker_page
-from queenright.grafana.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
-from queenright.grafana.promql import age_by, buckets_of, counts_by, highest_by, quantile_by, rate_by
-from queenright.grafana.states import (
-    BLUE,
+from queenright.grafana.thresholds import BLUE, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels, recorded
+from tools.dashboards.links import agent_page, breaker_page
+from tools.dashboards.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
+from tools.dashboards.promql import age_by, buckets_of, counts_by, highest_by, quantile_by, rate_by
+from tools.dashboards.states import (
     TOOL_OUTCOMES,
     VERDICTS,
     breaker_rank,
@@ -15,9 +16,7 @@ from queenright.grafana.states import (
     state_rank,
     state_words,
 )
-from queenright.grafana.tables import Column, rows_by, series, with_action
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.tables import Column, rows_by, series, with_action
 
 TITLE = "Agent"
 QUESTION = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels, recorded
-from queenright.grafana.firing import firing_alerts
-from queenright.grafana.links import console, panel_link
-from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import BLUE, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels, recorded
+from tools.dashboards.firing import firing_alerts
+from tools.dashboards.links import console, panel_link
+from tools.dashboards.panels import AnyPanel, Query, Row
+from tools.dashboards.promql import (
     SHOWN,
     buckets_of,
     counts_by,
@@ -15,19 +17,8 @@ from queenright.grafana.promql import (
     quantile_by,
     total_by,
 )
-from queenright.grafana.states import (
-    BLUE,
-    DELIVERIES,
-    GREY,
-    KINDS,
-    OUTCOMES,
-    RECOVERIES,
-    SPANS,
-    coloured_states,
-)
-from queenright.grafana.tables import Column, series
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.states import DELIVERIES, GREY, KINDS, OUTCOMES, RECOVERIES, SPANS, coloured_states
+from tools.dashboards.tables import Column, series
 
 TITLE = "Interventions & Recovery"
 QUESTION = "Which interventions and recoveries ran, how fast, and did they help?"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels, recorded
-from queenright.grafana.firing import firing_alerts
-from queenright.grafana.links import agent_dashboard, agent_page, panel_link
-from queenright.grafana.panels import Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import BLUE, Thresholds
+from queenright.instrumentation import names
+from queenright.instrumentation.names import WaitingReason
+from tools.dashboards import panels, recorded
+from tools.dashboards.firing import firing_alerts
+from tools.dashboards.links import agent_dashboard, agent_page, panel_link
+from tools.dashboards.panels import Query, Row
+from tools.dashboards.promql import (
     age_by,
     counts_by,
     highest_by,
@@ -17,8 +20,7 @@ from queenright.grafana.promql import (
     total_by,
     while_known,
 )
-from queenright.grafana.states import (
-    BLUE,
+from tools.dashboards.states import (
     SEVERITIES,
     SPANS,
     VERDICTS,
@@ -27,10 +29,7 @@ from queenright.grafana.states import (
     state_rank,
     state_words,
 )
-from queenright.grafana.tables import Column, rows_by, with_action
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
-from queenright.instrumentation.names import WaitingReason
+from tools.dashboards.tables import Column, rows_by, with_action
 
 TITLE = "Fleet"
 QUESTION = "Which agents need attention? The state of every agent, findings and tickets."

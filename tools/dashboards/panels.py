@@ -22,9 +22,9 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.promql import SHOWN
-from queenright.grafana.states import GREEN
 from queenright.grafana.thresholds import Lines
+from tools.dashboards.promql import SHOWN
+from tools.dashboards.states import GREEN
 
 TOKENS_PER_SECOND: Final = "suffix:tokens/s"
 """A custom unit, because Grafana has none for tokens."""

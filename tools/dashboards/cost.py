@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels
-from queenright.grafana.links import agent_dashboard
-from queenright.grafana.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import BLUE, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels
+from tools.dashboards.links import agent_dashboard
+from tools.dashboards.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
+from tools.dashboards.promql import (
     SHOWN,
     counts_by,
     highest_by,
@@ -15,10 +17,8 @@ from queenright.grafana.promql import (
     rate_by,
     share_of,
 )
-from queenright.grafana.states import BLUE, FALLBACKS
-from queenright.grafana.tables import Column, series
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.states import FALLBACKS
+from tools.dashboards.tables import Column, series
 
 TITLE = "LLM cost"
 QUESTION = "What does judging cost, is it within its budget, and what do the agents use?"

@@ -6,15 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from queenright.grafana.boards import dashboards
 from queenright.health.settings import HealthSettings
+from tools.dashboards.boards import dashboards
 
-FOLDER = Path(__file__).parents[2] / "dashboards"
+FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 1 if ``--check`` finds a difference, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m queenright.grafana", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.dashboards", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the JSON files")
     options = parser.parse_args(arguments)
@@ -32,7 +32,7 @@ def _check(folder: Path, files: dict[str, str]) -> int:
     stale = sorted(name for name in files.keys() | existing.keys() if files.get(name) != existing.get(name))
     for name in stale:
         print(
-            f"{folder / name} is not up to date; run `python -m queenright.grafana`.",
+            f"{folder / name} is not up to date; run `python -m tools.dashboards`.",
             file=sys.stderr,
         )
     return 1 if stale else 0

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from queenright.grafana import agent, breakers, cost, fleet, interventions, judge, monitor
-from queenright.grafana.frame import dashboard
-from queenright.grafana.links import CONSOLE
+from queenright.grafana.export import CONSOLE, dashboard_text
 from queenright.grafana.thresholds import Thresholds
 from queenright.health.settings import HealthSettings
+from tools.dashboards import agent, breakers, cost, fleet, interventions, judge, monitor
+from tools.dashboards.frame import dashboard
 
 _BOARDS: Final = {
     "fleet": fleet,
@@ -36,8 +35,7 @@ def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Das
 
 def dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, str]:
     """Return the JSON of every dashboard by file name; deterministic for the same settings."""
-    return {f"{name}.json": _render(board) for name, board in boards(settings, console=console).items()}
-
-
-def _render(board: Dashboard) -> str:
-    return json.dumps(board, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return {
+        f"{name}.json": dashboard_text(board, JSONEncoder)
+        for name, board in boards(settings, console=console).items()
+    }

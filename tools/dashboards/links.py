@@ -8,9 +8,6 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
 
-CONSOLE: Final = "http://127.0.0.1:8420"
-"""Default URL of the console, the default of the variable ``console``."""
-
 UIDS: Final = {
     name: f"queenright-{name}"
     for name in ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost")

@@ -9,11 +9,11 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
 
-from queenright.grafana.firing import FIRING
-from queenright.grafana.links import UIDS, dashboard_links
-from queenright.grafana.panels import DATASOURCE, Row
-from queenright.grafana.promql import increase_by
 from queenright.instrumentation import names
+from tools.dashboards.firing import FIRING
+from tools.dashboards.links import UIDS, dashboard_links
+from tools.dashboards.panels import DATASOURCE, Row
+from tools.dashboards.promql import increase_by
 
 TAG: Final = "queenright"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import table
 
-from queenright.grafana.links import agent_dashboard
-from queenright.grafana.tables import series
 from queenright.instrumentation import names
+from tools.dashboards.links import agent_dashboard
+from tools.dashboards.tables import series
 
 FIRING = f'ALERTS{{alertstate="firing", alertname=~"{names.ALERT_PREFIX}.+", severity!="none"}}'
 """Firing Queenright alerts. Dashboard variables do not apply, because alerts may have no ``job`` label."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from queenright.grafana import panels
-from queenright.grafana.links import panel_link
-from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import (
+from queenright.grafana.thresholds import BLUE, ORANGE, YELLOW, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels
+from tools.dashboards.links import panel_link
+from tools.dashboards.panels import AnyPanel, Query, Row
+from tools.dashboards.promql import (
     SHOWN,
     age_by,
     buckets_of,
@@ -16,18 +18,7 @@ from queenright.grafana.promql import (
     total_by,
     while_known,
 )
-from queenright.grafana.states import (
-    BLUE,
-    CHECKS,
-    DECISIONS,
-    FALLBACKS,
-    ORANGE,
-    SEVERITIES,
-    WITHIN,
-    YELLOW,
-)
-from queenright.grafana.thresholds import Thresholds
-from queenright.instrumentation import names
+from tools.dashboards.states import CHECKS, DECISIONS, FALLBACKS, SEVERITIES, WITHIN
 
 TITLE = "Judge & Queen"
 QUESTION = "What do judge and queen decide, how fast, and how often do the rules decide instead?"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.grafana.promql import select
+from queenright.grafana.thresholds import BLUE, ORANGE, RED, YELLOW
 from queenright.health.findings import HealthState, Severity
 from queenright.instrumentation import names
+from tools.dashboards.promql import select
 
-GREEN, BLUE, YELLOW, ORANGE, RED, GREY = "green", "blue", "yellow", "orange", "red", "#8e8e8e"
-PURPLE = "purple"
+GREEN, GREY, PURPLE = "green", "#8e8e8e", "purple"
 
 STATES: dict[HealthState, tuple[int, str]] = {
     HealthState.HEALTHY: (1, GREEN),
