@@ -281,7 +281,7 @@ async def test_incident_has_its_own_page_from_the_first_one(
     await expect(page.get_by_role("main").get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
     await page.get_by_role("button", name="Acknowledge all").click()
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await page.goto(f"{running.url}/console/incidents/nothing")
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
@@ -296,7 +296,7 @@ async def test_incident_is_acknowledged_where_it_is_listed(running: Running, pag
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
@@ -334,10 +334,10 @@ async def test_every_page_is_accessible(
         await page.evaluate(axe)
         result = await page.evaluate("axe.run()")
         found += [
-            f"{address}: {one['id']}: {node['html'][:120]}"
-            for one in result["violations"]
-            if one["impact"] in ("serious", "critical")
-            for node in one["nodes"]
+            f"{address}: {violation['id']}: {node['html'][:120]}"
+            for violation in result["violations"]
+            if violation["impact"] in ("serious", "critical")
+            for node in violation["nodes"]
         ]
     assert found == []
 
