@@ -33,9 +33,9 @@ from queenright.alerting.export import (
 )
 from queenright.alerting.export.alertmanager import queenright_section, render_config
 from queenright.alerting.export.compare import normalize_expression
+from queenright.alerting.export.extra_files import texts_in
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
-from queenright.alerting.export.taken import texts_in
 from queenright.alerting.files import templates_folder
 from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_groups
 from queenright.alerting.settings import AlertingSettings

@@ -15,7 +15,7 @@ from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.webhook import parse_webhook
+from queenright.alerting.symptom_webhook import parse_webhook
 from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus

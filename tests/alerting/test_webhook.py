@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.alerting.webhook import InvalidWebhookError, SymptomAlert, parse_webhook
+from queenright.alerting.symptom_webhook import InvalidWebhookError, SymptomAlert, parse_webhook
 
 ALERT = {"status": "firing", "labels": {"alertname": "QueenrightLoop", "agent": "a"}, "annotations": {}}
 

@@ -25,8 +25,8 @@ from typing import IO, Any
 from sqlalchemy import Connection, select
 
 from queenright.health.event_log import read_events
-from queenright.health.interventions.record import Intervention, Outcome, read_interventions
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.interventions.intervention import Intervention, Outcome, read_interventions
+from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.table import newest
 from queenright.health.store import Store
 from queenright.health.tables import OUTBOX

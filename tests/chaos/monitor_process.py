@@ -30,15 +30,15 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health import event_log
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped
-from queenright.health.interventions.record import Escalation, EscalationAnswer
-from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped
 from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef, Respawned
-from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService

@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from queenright.health.event_log import read_events
-from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.recovery.plan import HOUR
+from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.recovery.table import newest
 from queenright.health.store import Store
 from queenright.health.ticket_table import ticket_history

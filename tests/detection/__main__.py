@@ -19,9 +19,7 @@ from tests.detection.table import (
     by_label,
     marks,
     ours_by_group,
-    severe_side_by_side,
     side_by_side,
-    uses,
     with_block,
     with_our_rows,
 )
@@ -34,7 +32,7 @@ def all_tables(folder: Path, document: str) -> str:
     measured = measure(runs, detectors())
     tables = {
         "rates": ours_by_group(measured[0]),
-        "peers": f"{side_by_side(measured)}\n{severe_side_by_side(measured)}\n{uses(measured)}",
+        "peers": side_by_side(measured),
         "labels": by_label(measured),
         "thresholds": thresholds(Aimed(runs)),
     }

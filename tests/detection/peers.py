@@ -13,10 +13,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.replay import TimedEvent, replay
+from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
-from queenright.judge.evaluation.replay import NO_ALARM
+from queenright.judge.evaluation.run_replay import NO_ALARM
 from tests.detection import edit_distance
 
 _LOOPING: Final = (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)
@@ -34,12 +34,10 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """A detector by name, with how it is used here, and whether it tells a worse alarm from a bad one."""
+    """A detector by name."""
 
     name: str
-    use: str
     watch: Callable[[Mapping[str, Any]], Verdicts]
-    graded: bool = True
 
 
 def _calls(run: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -58,7 +56,7 @@ def ours(settings: HealthSettings | None = None) -> Detector:
     def watch(run: Mapping[str, Any]) -> Verdicts:
         return verdicts_of(events_of(run), used)
 
-    return Detector("Queenright", "its defaults; severe: high or critical", watch)
+    return Detector("Queenright", watch)
 
 
 def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
@@ -98,7 +96,7 @@ def naive(limit: int) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(f"naive N = {limit}", f"{limit} equal calls in a row", watch, graded=False)
+    return Detector(f"naive N = {limit}", watch)
 
 
 # -- agent-loop-guard ---------------------------------------------------------------------------------
@@ -121,8 +119,7 @@ def loop_guard() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults; tool, arguments and result; alarm: WARN, severe: STOP"
-    return Detector(_versioned("agent-loop-guard"), use, watch)
+    return Detector(_versioned("agent-loop-guard"), watch)
 
 
 # -- agent-patrol -------------------------------------------------------------------------------------
@@ -145,8 +142,7 @@ def patrol() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = "defaults (sensitivity medium); call as action, result; alarm: any pathology, severe: critical"
-    return Detector(_versioned("agent-patrol"), use, watch)
+    return Detector(_versioned("agent-patrol"), watch)
 
 
 # -- agent-vitals -------------------------------------------------------------------------------------
@@ -189,11 +185,7 @@ def vitals(workflow: str) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    use = (
-        f"defaults, workflow_type `{workflow}`; findings are the different results so far, coverage their "
-        "share of the calls; alarm: any_failure"
-    )
-    return Detector(f"{_versioned('agent-vitals')}, {workflow}", use, watch, graded=False)
+    return Detector(f"{_versioned('agent-vitals')}, {workflow}", watch)
 
 
 def _tokens(step: Mapping[str, Any]) -> int:

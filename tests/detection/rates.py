@@ -62,15 +62,15 @@ def middle(values: Sequence[int]) -> tuple[float, Interval] | None:
 
 
 def rate(hits: int, of: int) -> str:
-    """Return ``hits`` as a table says it: count, per cent and interval."""
+    """Return ``hits`` as a table shows it: per cent and interval."""
     if of == 0:
         return "\N{EN DASH}"
     low, high = wilson(hits, of)
-    return f"{hits} ({percent(hits / of)}; {percent(low, bare=True)}\N{EN DASH}{percent(high)})"
+    return f"{percent(hits / of)} ({percent(low, bare=True)}\N{EN DASH}{percent(high, bare=True)})"
 
 
 def percent(share: float, *, bare: bool = False) -> str:
     """Return a share in per cent, with a decimal below ten."""
     value = 100 * share
     text = f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
-    return text if bare else f"{text} %"
+    return text if bare else f"{text}%"

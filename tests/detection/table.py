@@ -52,7 +52,7 @@ def with_our_rows(document: str, ours: Measured) -> str:
     """Return the document with what is ours in it measured anew, and the rows of others as they are."""
     document = with_block(document, "rates", ours_by_group(ours))
     anew = {
-        "peers": [row(side_by_side_row(ours)), severe_side_by_side([ours]).splitlines(keepends=True)[-1]],
+        "peers": [row(side_by_side_row(ours))],
         "labels": [row(by_label_row(ours))],
     }
     for block, rows in anew.items():
@@ -111,16 +111,6 @@ def side_by_side_row(one: Measured) -> list[str]:
     ]
 
 
-def severe_side_by_side(measured: Iterable[Measured]) -> str:
-    """Return the severe alarms of those that have some, a row each."""
-    rows = [["detector, severe alarms only", *_SIDE_BY_SIDE.values()]]
-    for one in measured:
-        if one.detector.graded:
-            counts = [one.groups[name] for name in _SIDE_BY_SIDE]
-            rows.append([one.detector.name, *(rate(group.severe, group.runs) for group in counts)])
-    return table(rows)
-
-
 def by_label(measured: Iterable[Measured]) -> str:
     """Return precision and recall a step against the labels of people, a row for each detector."""
     rows = [["detector", "steps with an alarm", "precision", "recall"]]
@@ -137,14 +127,10 @@ def by_label_row(one: Measured) -> list[str]:
             cells.append("\N{EN DASH}")
         else:
             cells.append(
-                f"{percent(value)} ({percent(interval.low, bare=True)}\N{EN DASH}{percent(interval.high)})"
+                f"{percent(value)} "
+                f"({percent(interval.low, bare=True)}\N{EN DASH}{percent(interval.high, bare=True)})"
             )
     return cells
-
-
-def uses(measured: Iterable[Measured]) -> str:
-    """Return how each detector was used, a line each."""
-    return "".join(f"- {one.detector.name}: {one.detector.use}.\n" for one in measured)
 
 
 def row(cells: Iterable[str]) -> str:

@@ -154,7 +154,7 @@ class Aimed:
         def watch(run: Mapping[str, Any]) -> Verdicts:
             return verdicts_of(self._events[id(run)], settings)
 
-        [measured] = measure(self._runs, [Detector("ours", "", watch)])
+        [measured] = measure(self._runs, [Detector("ours", watch)])
         return missed(measured)
 
 
@@ -189,15 +189,7 @@ def _walk(threshold: Threshold, values: Sequence[float], start: float, runs: Aim
 
 def thresholds(runs: Aimed) -> str:
     """Return the table of all thresholds."""
-    rows = [
-        [
-            "setting",
-            "default",
-            "reason",
-            "every aim is met from",
-            "the aim missed first beyond",
-        ]
-    ]
+    rows = [["setting", "default", "reason", "every aim is met from"]]
     rows += [threshold_row(one, reach(one, runs) if one.tried else None) for one in THRESHOLDS]
     return table(rows)
 
@@ -206,8 +198,7 @@ def threshold_row(threshold: Threshold, found: Reach | None) -> list[str]:
     """Return how a threshold is shown, cell by cell."""
     cells = [f"`{threshold.path}`", f"{default(threshold):g}", threshold.reason]
     if found is None:
-        return [*cells, "not touched by these runs", "none"]
-    low = f"{found.low:g}" if found.below else f"{found.low:g} (the least tried)"
-    high = f"{found.high:g}" if found.above else f"{found.high:g} (the most tried)"
-    missed_first = "; ".join(words for words in (found.below, found.above) if words)
-    return [*cells, f"{low} to {high}", missed_first or "none"]
+        return [*cells, "\N{EN DASH}"]
+    low = f"{found.low:g}" if found.below else f"\N{LESS-THAN OR EQUAL TO}{found.low:g}"
+    high = f"{found.high:g}" if found.above else f"\N{GREATER-THAN OR EQUAL TO}{found.high:g}"
+    return [*cells, f"{low} to {high}"]

@@ -27,7 +27,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import RulesModel
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
@@ -218,7 +218,7 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
     assert len(judges.shown) == 1, "nobody else needs a model"
     worker = unquote("worker", judges.shown[0][-1].content)
     assert worker is not None
-    assert worker["worker_agent_id"] == LOOPS
+    assert worker["agent_id"] == LOOPS
     assert worker["recent_verdicts"] is None
     assert worker["steps_since_last_accept"] >= 25
 

@@ -11,11 +11,19 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from queenright.grafana.__main__ import main
-from queenright.grafana.boards import dashboards
-from queenright.grafana.links import UIDS
 from queenright.grafana.queries import annotation_queries, queries
-from queenright.grafana.states import (
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.findings import HealthState, Severity
+from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.target import ActionKind
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation import names
+from queenright.judge.metrics import FallbackReason
+from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
+from tools.dashboards.__main__ import main
+from tools.dashboards.boards import dashboards
+from tools.dashboards.links import UIDS
+from tools.dashboards.states import (
     BREAKER_STATES,
     CHECKS,
     DECISIONS,
@@ -29,14 +37,6 @@ from queenright.grafana.states import (
     TOOL_OUTCOMES,
     VERDICTS,
 )
-from queenright.health.breakers.breaker import BreakerState
-from queenright.health.findings import HealthState, Severity
-from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import ActionKind
-from queenright.health.settings import HealthSettings
-from queenright.instrumentation import names
-from queenright.judge.metrics import FallbackReason
-from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
 
 RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
 SCRAPED = {"job", "instance"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.grafana.boards import dashboards
+from queenright.grafana.export import render_dashboards
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
     DEGRADED_SHARE,
@@ -21,6 +21,7 @@ from queenright.health.objectives import (
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from tests.grafana.shown import Dashboard, column, lines, panel
+from tools.dashboards.boards import dashboards
 
 OWN = HealthSettings.model_validate(
     {
@@ -114,6 +115,13 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) 
         assert lines(panel(boards[board], title)) == pytest.approx(
             [budget, burning_share(budget, fastest.factor)]
         )
+
+
+@pytest.mark.parametrize("settings", [HealthSettings(), OWN])
+def test_exported_dashboards_equal_the_generated_ones(settings: HealthSettings) -> None:
+    console = "https://q.example/"
+
+    assert render_dashboards(settings, console=console) == dashboards(settings, console=console)
 
 
 def test_lines_ascend_for_any_settings(made: Made) -> None:

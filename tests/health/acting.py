@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
-from queenright.health.interventions.record import Escalation, EscalationAnswer
-from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store

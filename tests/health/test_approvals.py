@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
-from queenright.health.interventions.approvals_record import (
+from queenright.health.interventions.approval import (
     Approval,
     ApprovalStatus,
     call_to_action,
     void_reason,
     write_approval,
 )
+from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
+from queenright.health.interventions.intervention import Intervention, Outcome
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.retention import prune
 from queenright.health.settings import RetentionSettings
 from queenright.health.store import Store, StoreError

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from sqlalchemy import Connection, select
 
-from queenright.health.interventions.control import Delivery, WorkerUnreachableError
 from queenright.health.interventions.instructions import (
     Instruction,
     InstructionClosedError,
@@ -16,6 +15,7 @@ from queenright.health.interventions.instructions import (
     Instructions,
 )
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, WorkerUnreachableError
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
 from tests.runtime.conftest import FakeTime

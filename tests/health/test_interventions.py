@@ -12,17 +12,17 @@ import pytest
 from pydantic import ValidationError
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.interventions.control import Delivery
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.ladder import Level
-from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import EscalationAnswer, EscalationStatus, Outcome
-from queenright.health.interventions.service import (
+from queenright.health.interventions.intervention import EscalationAnswer, EscalationStatus, Outcome
+from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
     EscalationClosedError,
     EscalationNotFoundError,
 )
+from queenright.health.interventions.ladder import Level
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
@@ -471,7 +471,7 @@ async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
     [question] = acting.questions
     assert question.options == ("more_time", "hand_off", "terminate")
     assert question.context["nudges"] == 3
-    assert question.context["worker_agent_id"] == "bee" or question.context["agent_id"] == "bee"
+    assert question.context["agent_id"] == "bee"
     [decided] = acting.of(EventType.ESCALATION_DECIDED)
     assert decided.data["decision"] == decision
     if decision == "terminate":
@@ -919,7 +919,7 @@ async def test_interrupted_hand_off_order_is_sent_after_the_restart(
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
-    monkeypatch.setattr(acting.service._climber, "start", lambda work: work.close())
+    monkeypatch.setattr(acting.service._ladder_scheduler, "start", lambda work: work.close())
     await acting.service.decide(question.escalation_id, "hand_off", by="op")
     monkeypatch.undo()
 
@@ -1269,7 +1269,7 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
 
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
-        starts.append(len(acting.service._climber._running))
+        starts.append(len(acting.service._ladder_scheduler._running))
         await acting.service.wait_until_idle()
 
     assert max(starts) <= 100

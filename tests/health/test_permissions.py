@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
+from queenright.health.interventions.intervention import Outcome
 from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
 from tests.health.acting import Acting

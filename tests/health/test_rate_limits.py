@@ -11,7 +11,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.rate_limits import rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
-from queenright.server.views.agents import activity_of
+from queenright.server.views.worker_rows import activity_of
 from tests.health.test_detectors import worker
 from tests.health.worker_script import WorkerScript
 

@@ -14,14 +14,14 @@ from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.database import StoreError
 from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import HealthState
+from queenright.health.interventions.intervention import Intervention, write_intervention
+from queenright.health.interventions.intervention import Outcome as Done
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Intervention, write_intervention
-from queenright.health.interventions.record import Outcome as Done
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
-from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState
+from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState
+from queenright.health.recovery.recovery_service import RecoveryService, TaskNotFoundError
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
-from queenright.health.recovery.service import RecoveryService, TaskNotFoundError
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from queenright.health.findings import HealthState
 from queenright.health.monitor import WorkerHealth
-from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.plan import (
     HOUR,
     Allowed,
@@ -24,6 +23,7 @@ from queenright.health.recovery.plan import (
     recovery_obstacle,
     watch,
 )
+from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import LoopSettings
 from queenright.health.settings import RecoverySettings as Limits

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from queenright.health.interventions.record import (
+from queenright.health.interventions.intervention import (
     Intervention,
     Outcome,
     read_interventions,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.control import Delivery, WorkerUnreachableError
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus as WorkerStatus

@@ -13,8 +13,8 @@ from queenright.health.detectors import DETECTORS
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
 from queenright.health.ticket_rules import objections, reasons
+from queenright.health.worker_summary import summarise
 from queenright.judge.evaluation import evaluate_run
 from queenright.runtime.events import EventType
 from tests.health.test_state import _event, moves

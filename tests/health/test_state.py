@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
-from queenright.health.monitor import HealthMonitor
-from queenright.health.settings import HealthSettings
-from queenright.health.state import (
+from queenright.health.health_state import (
     TRANSITIONS,
     health_state,
     is_stuck,
     may_follow,
     progresses_despite_breaker,
 )
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType

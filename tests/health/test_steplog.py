@@ -11,7 +11,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
-from queenright.health.summary import summarise
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation import Worker
 from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id
 from queenright.instrumentation.steplog import step_log_path

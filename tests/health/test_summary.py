@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from queenright.health.summary import no_active_session, summarise
+from queenright.health.worker_summary import no_active_session, summarise
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
@@ -19,8 +19,7 @@ def test_summary_has_the_fields_of_the_judge_as_json() -> None:
     assert (
         summary
         | {
-            "worker_agent_id": "agent",
-            "worker_session_id": "session",
+            "agent_id": "agent",
             "session_id": "session",
             "worker_node_id": "work",
             "incarnation_id": "i1",

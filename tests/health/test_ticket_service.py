@@ -212,8 +212,8 @@ async def test_model_cannot_open_a_ticket_about_a_healthy_worker(
 
 async def test_draft_about_a_different_worker_is_refused(desk: TicketDesk) -> None:
     """B36: identity is the service's."""
-    with pytest.raises(TicketRejectedError, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
-        await desk.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
+    with pytest.raises(TicketRejectedError, match="agent_id: the worker's is 'bee', got 'wasp'"):
+        await desk.tickets.raise_ticket(worker(finding()), draft(agent_id="wasp"))
 
     assert await desk.logged() == []
 

@@ -90,7 +90,7 @@ def ticket(status: TicketStatus = TicketStatus.OPEN, **fields: Any) -> Escalatio
         draft(
             total_steps_checked=20, steps_since_last_accept=0, stall_minutes=None, recent_verdicts=["RETRY"]
         ),
-        draft(stall_minutes=4, worker_agent_id="bee", evidence_snippet=""),
+        draft(stall_minutes=4, agent_id="bee", evidence_snippet=""),
     ],
 )
 def test_a_whole_draft_is_accepted_bare_or_fenced(text: str) -> None:
@@ -205,8 +205,8 @@ def test_any_model_output_is_a_draft_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"worker_agent_id": "wasp"}, "worker_agent_id: the worker's is 'bee', got 'wasp'"),
-        ({"worker_session_id": ""}, "worker_session_id: the worker's is 's1', got ''"),
+        ({"agent_id": "wasp"}, "agent_id: the worker's is 'bee', got 'wasp'"),
+        ({"session_id": ""}, "session_id: the worker's is 's1', got ''"),
         ({"worker_node_id": "writer"}, "worker_node_id: the worker's is 'researcher', got 'writer'"),
         ({"worker_graph_id": "h"}, "worker_graph_id: the worker's is 'g', got 'h'"),
         ({"total_steps_checked": 21}, "total_steps_checked: the worker's is 20, got 21"),
@@ -221,7 +221,7 @@ def test_draft_about_a_different_worker_is_detected(fields: dict[str, Any], erro
 
 def test_counts_that_rose_since_the_check_are_no_mismatch() -> None:
     result = parse_draft(
-        draft(worker_agent_id="bee", total_steps_checked=18, steps_since_last_accept=15, stall_minutes=4.1)
+        draft(agent_id="bee", total_steps_checked=18, steps_since_last_accept=15, stall_minutes=4.1)
     )
 
     assert mismatches(result, facts(stall_minutes=4.3)) == []

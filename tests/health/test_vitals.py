@@ -5,12 +5,12 @@ import json
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState
-from queenright.health.limits import CutAnswers, Resource
+from queenright.health.resource_limits import CutAnswers, Resource
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
 from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
 from queenright.health.vital_state import VitalState
 from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from queenright.instrumentation.delivery import SendResult
-from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.drop_counter import Signal
 
 
 class Clock:

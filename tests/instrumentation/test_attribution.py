@@ -184,8 +184,8 @@ with Worker("bee", heartbeat_interval=0.05) as worker:
     pid = os.fork()
     if pid == 0:
         time.sleep(0.5)
-        from queenright.instrumentation.pulse import PULSE
-        os._exit(len(PULSE._members))
+        from queenright.instrumentation.ticker import TICKER
+        os._exit(len(TICKER._members))
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """,
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,

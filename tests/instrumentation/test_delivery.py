@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.instrumentation.delivery import BATCH, Delivery, SendResult
-from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.spans import LightSpan
 from tests.instrumentation.parts import Memory, eventually
 

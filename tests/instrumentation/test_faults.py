@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 
 
 class _Nested(BaseModel):

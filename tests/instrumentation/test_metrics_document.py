@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from queenright.instrumentation import names
+from queenright.instrumentation.verdict import Verdict
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 ROWS = [
@@ -45,7 +46,7 @@ def test_every_label_is_explained() -> None:
 @pytest.mark.parametrize(
     ("row", "values"),
     [
-        ("`verdict`", [*(verdict.lower() for verdict in names.Verdict), "error"]),
+        ("`verdict`", [*(verdict.lower() for verdict in Verdict), "error"]),
         ("`outcome` of a tool call", list(names.ToolOutcome)),
         ("`reason`", list(names.WaitingReason)),
         ("`phase`", list(names.Phase)),

@@ -19,10 +19,10 @@ from opentelemetry.trace import Span, Status, StatusCode, get_current_span, set_
 
 from queenright.instrumentation import conventions, names, open_spans
 from queenright.instrumentation.delivery import Delivery
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.open_spans import GRACE, INTERVAL, OpenSpans
-from queenright.instrumentation.pulse import MAX_TICK_SECONDS, Pulse
 from queenright.instrumentation.telemetry import Record
+from queenright.instrumentation.ticker import MAX_TICK_SECONDS, Ticker
 from tests.instrumentation.parts import Memory, eventually
 
 RECORDED: Final[list[dict[str, Any]]] = json.loads(
@@ -35,8 +35,8 @@ CHAT: Final = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o"
 AGENT: Final = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bee"}
 
 
-class StillPulse(Pulse):
-    """A pulse without a thread: a test ticks by hand."""
+class ManualTicker(Ticker):
+    """A ticker without a thread: a test ticks by hand."""
 
     joined = 0
 
@@ -50,9 +50,9 @@ class Watch:
     def __init__(self, sampler: Sampler | None = None) -> None:
         self.now = START
         self.memory = Memory()
-        self.pulse = StillPulse()
+        self.ticker = ManualTicker()
         self.delivery = Delivery(lambda: self.memory, capacity=10**6)
-        self.processor = OpenSpans(self.delivery, clock=lambda: self.now, pulse=self.pulse)
+        self.processor = OpenSpans(self.delivery, clock=lambda: self.now, ticker=self.ticker)
         self.provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         self.provider.add_span_processor(self.processor)
 
@@ -374,22 +374,22 @@ def test_flush_of_the_provider_never_fails_by_us(watch: Watch) -> None:
 
 def test_ticks_become_rare_in_a_process_without_spans(watch: Watch) -> None:
     watch.start("GET /", {}).end()
-    assert watch.pulse.joined == 1
+    assert watch.ticker.joined == 1
     assert [watch.after(GRACE) for _ in range(3)] == [GRACE, MAX_TICK_SECONDS, MAX_TICK_SECONDS]
 
     call = watch.start("chat gpt-4o", CHAT)
 
-    assert watch.pulse.joined == 2
+    assert watch.ticker.joined == 2
     assert [watch.after(GRACE) for _ in range(3)] == [GRACE] * 3
     call.end()
 
 
-def test_short_spans_do_not_wake_the_pulse_each(watch: Watch) -> None:
+def test_short_spans_do_not_wake_the_ticker_each(watch: Watch) -> None:
     for _ in range(50):
         watch.start("GET /", {}).end()
         watch.after(GRACE / 50)
 
-    assert watch.pulse.joined == 1
+    assert watch.ticker.joined == 1
 
 
 def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
@@ -414,7 +414,7 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
             run.end()
             call = watch.start("chat in child", CHAT)
             watch.after(GRACE)
-            text = json.dumps([*watch.reported(), watch.pulse.joined]) if call.is_recording() else text
+            text = json.dumps([*watch.reported(), watch.ticker.joined]) if call.is_recording() else text
         finally:
             os.write(write, text.encode())
             os._exit(0)

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.telemetry import ApplicationLogs
 from tests.instrumentation.parts import Clock, Otlp, Script, attributes, eventually
 

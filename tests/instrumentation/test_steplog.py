@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.steplog import StepLog, iso, step_log_path
 from tests.instrumentation.parts import Clock, Script

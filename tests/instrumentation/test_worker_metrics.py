@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
-from queenright.instrumentation.limited import REMEMBERED, Limited
+from queenright.instrumentation.label_limit import REMEMBERED, Limited
 from queenright.instrumentation.metrics import MAX_AGENTS, MAX_LABEL_VALUES, VERDICTS, WorkerFamilies
 from tests.instrumentation.parts import Clock
 

@@ -21,7 +21,7 @@ from queenright.judge.chat import ListInterventions
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import Decide
 from queenright.judge.queen_actions import QueenActions
-from queenright.judge.rules import RulesModel
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType

@@ -39,19 +39,17 @@ def written(text: str, found: Score) -> str:
 
 
 def markdown(found: Score) -> str:
-    """Return the decisions as a table, and the deviations as a list."""
+    """Return the decisions as a table, and the number of deviations."""
     calls = "-" if found.calls_per_ticket is None else f"{found.calls_per_ticket:.2f}"
     return "\n".join(
         [
             f"{found.scenarios} scenarios, {calls} calls of the models a ticket.",
             "",
-            "| decision | of | agree | kappa (95 %) | without the disputed |",
-            "| --- | ---: | ---: | --- | --- |",
+            "| decision | of | agree | kappa (95%) |",
+            "| --- | ---: | ---: | --- |",
             *_rows(found),
             "",
-            f"{len(found.misses)} come out otherwise than labelled (*: people differ):",
-            "",
-            *(f"- `{m.id}`{'*' if m.people_differ else ''}: {'; '.join(m.wrong)}" for m in found.misses),
+            f"{len(found.misses)} come out otherwise than labelled; the command lists them.",
         ]
     )
 
@@ -59,7 +57,7 @@ def markdown(found: Score) -> str:
 def _rows(found: Score) -> Iterator[str]:
     for row in (*found.decided, *found.said):
         agree = f"{row.all.agreed} ({row.all.share:.0%})"
-        yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} | {_kappa(row.settled)} |"
+        yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} |"
 
 
 def _kappa(of: Agreement) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.health.service import AgentNotFoundError
+from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.agent_workspace import Change
 from queenright.judge.budget import BUDGET_FILE
@@ -20,7 +20,7 @@ from queenright.judge.chat import (
 )
 from queenright.judge.chat_log import OPERATOR_CHAT, Subject
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import RulesModel
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import EventType
@@ -651,7 +651,7 @@ async def test_lookup_without_a_worker_uses_the_ticket_worker(fleet: JudgedFleet
 
     [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
     assert quoted_data is not None
-    assert quoted_data["worker_agent_id"] == AGENT
+    assert quoted_data["agent_id"] == AGENT
 
 
 async def test_operator_who_acknowledges_is_recorded_by_name(fleet: JudgedFleet) -> None:

@@ -7,8 +7,8 @@ import pytest
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import TicketStatus
-from queenright.judge.coverage import Coverage
-from queenright.judge.rules import DISMISS
+from queenright.judge.rules_model import DISMISS
+from queenright.judge.ticket_coverage import Coverage
 from tests.judge.conftest import JudgedFleet
 from tests.judge.test_queen import deciding
 

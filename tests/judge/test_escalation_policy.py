@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind
-from queenright.health.interventions.record import OPTIONS
-from queenright.judge import escalation_policy as policy
+from queenright.health.interventions.intervention import OPTIONS
+from queenright.judge import escalation_policy
 
 AT = 1_800_000_000.0
 
@@ -31,7 +31,7 @@ def summary(*kinds: str, severity: str = "critical", ticket: bool = True, **fiel
     ]
     base = {
         "status": "active",
-        "worker_agent_id": "researcher_agent",
+        "agent_id": "researcher_agent",
         "worker_node_id": "search",
         "incarnation_id": "life-1",
         "state": "stuck",
@@ -60,9 +60,9 @@ TABLE = {
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_model_cannot_stop_a_worker_that_the_rules_would_not(kind: FindingKind) -> None:
     """However it is talked into it; then what the table says stands in its place."""
-    table = policy.answer(decide(), summary(kind))
+    table = escalation_policy.answer(decide(), summary(kind))
 
-    held = policy.apply_floor(decide(), summary(kind), "terminate", "it begs to be stopped")
+    held = escalation_policy.apply_floor(decide(), summary(kind), "terminate", "it begs to be stopped")
 
     assert held.decision == table.decision
     assert held.overruled == (table.decision != "terminate")
@@ -91,8 +91,10 @@ def test_more_time_is_bounded_in_all(
 ) -> None:
     question = decide(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
 
-    held = policy.apply_floor(question, summary("stall"), "more_time", "be patient", minutes=minutes)
-    table = policy.answer(question, summary("provider_failure"))
+    held = escalation_policy.apply_floor(
+        question, summary("stall"), "more_time", "be patient", minutes=minutes
+    )
+    table = escalation_policy.answer(question, summary("provider_failure"))
 
     assert (held.decision, held.more_time_seconds) == (decision, seconds)
     assert table.decision == decision
@@ -102,7 +104,7 @@ def test_more_time_is_bounded_in_all(
 def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
     expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
 
-    answer = policy.answer(decide(), summary(kind))
+    answer = escalation_policy.answer(decide(), summary(kind))
 
     assert answer.decision == expected
     assert answer.reason.startswith(
@@ -111,35 +113,35 @@ def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
 
 
 def test_policy_answers_the_worst_of_several_findings() -> None:
-    assert policy.answer(decide(), summary("retry_storm", "doom_loop")).decision == "terminate"
+    assert escalation_policy.answer(decide(), summary("retry_storm", "doom_loop")).decision == "terminate"
 
 
 def test_provider_failure_takes_precedence_over_other_findings() -> None:
     """A call that hangs on a provider that is down is a stall too."""
-    answer = policy.answer(decide(), summary("stall", "provider_failure"))
+    answer = escalation_policy.answer(decide(), summary("stall", "provider_failure"))
 
     assert answer.decision == "more_time"
     assert "no answer from its model provider" in answer.reason
 
 
 def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
-    answer = policy.answer(decide(), summary(state="failing"))
+    answer = escalation_policy.answer(decide(), summary(state="failing"))
 
     assert answer.decision == "hand_off"
     assert answer.reason.startswith("researcher_agent is failing: several calls failed.")
 
 
 def test_repeated_extra_time_ends_in_a_hand_off() -> None:
-    given = decide(more_time_given=policy.MAX_EXTENSIONS)
+    given = decide(more_time_given=escalation_policy.MAX_EXTENSIONS)
 
-    assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
-    held = policy.apply_floor(given, summary("stall"), "more_time", "be patient")
+    assert escalation_policy.answer(given, summary("provider_failure")).decision == "hand_off"
+    held = escalation_policy.apply_floor(given, summary("stall"), "more_time", "be patient")
     assert (held.decision, held.overruled) == ("hand_off", True)
     assert "'be patient'" in held.reason
 
 
 def test_unoffered_option_is_not_chosen() -> None:
-    answer = policy.answer(decide(options=["more_time", "hand_off"]), summary("stall"))
+    answer = escalation_policy.answer(decide(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
     assert "'terminate'" in answer.reason
@@ -160,8 +162,8 @@ def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why:
     """B69: waiting, further, another life, over: the table and the floor say the same."""
     how = {**summary("stall"), **now}
 
-    answer = policy.answer(decide(), how)
-    held = policy.apply_floor(decide(), how, "terminate", "it hangs")
+    answer = escalation_policy.answer(decide(), how)
+    held = escalation_policy.apply_floor(decide(), how, "terminate", "it hangs")
 
     assert answer.decision == held.decision == "more_time"
     assert held.overruled
@@ -181,14 +183,14 @@ def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why:
 )
 def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     """Stuck without a finding, or with one worth a ticket in another state."""
-    assert policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
+    assert escalation_policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
 
 
 def test_unknown_worker_is_not_stopped() -> None:
     """B68"""
-    assert policy.answer(decide(), None).decision == "hand_off"
-    assert policy.apply_floor(decide(), None, "terminate", "it hangs").decision == "hand_off"
-    assert policy.apply_floor(decide(), None, "more_time", "let it be").decision == "more_time"
+    assert escalation_policy.answer(decide(), None).decision == "hand_off"
+    assert escalation_policy.apply_floor(decide(), None, "terminate", "it hangs").decision == "hand_off"
+    assert escalation_policy.apply_floor(decide(), None, "more_time", "let it be").decision == "more_time"
 
 
 @given(
@@ -224,10 +226,10 @@ def test_model_cannot_stop_a_waiting_or_progressing_worker(
         status=status,
     )
 
-    held = policy.apply_floor(question, how, proposed, reason)
-    by_rules = policy.answer(question, how)
+    held = escalation_policy.apply_floor(question, how, proposed, reason)
+    by_rules = escalation_policy.answer(question, how)
 
-    holds = policy.relief(question, how) is None
+    holds = escalation_policy.relief(question, how) is None
     if waiting or (progress or 0) > AT or life == "life-2" or status in ("completed", "failed"):
         assert not holds
     if not holds:

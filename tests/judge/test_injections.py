@@ -22,14 +22,14 @@ from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.intervention import MORE_TIME_SECONDS, OPTIONS, Intervention
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import MORE_TIME_SECONDS, OPTIONS, Intervention
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
 from queenright.health.ticket_rules import reasons
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.worker_summary import summarise
 from queenright.judge.queen_actions import QueenActions, WorkerActions
 from queenright.judge.quoting import sanitise
 from queenright.judge.stack.http import StackAddress

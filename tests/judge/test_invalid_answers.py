@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queenright.health.tickets import TicketStatus
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
+from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message

@@ -11,7 +11,7 @@ from queenright.instrumentation import names
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import EMIT, SUMMARY
+from queenright.judge.rules_model import EMIT, SUMMARY
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SESSION, SPAN, TRACE, JudgedFleet, TalkingModel, call
@@ -332,7 +332,7 @@ async def test_finding_called_healthy_is_checked_at_growing_intervals(fleet: Jud
         (GOOD_DRAFT | {"severity": "urgent"}, "severity: must be one of"),
         ([GOOD_DRAFT], "must be one JSON object with the ticket's fields, not a list"),
         (GOOD_DRAFT | {"ticket_id": "mine"}, "ticket_id: is set by the service"),
-        (GOOD_DRAFT | {"worker_agent_id": "somebody_else"}, "worker_agent_id: the worker's is"),
+        (GOOD_DRAFT | {"agent_id": "somebody_else"}, "agent_id: the worker's is"),
     ],
     ids=["enum", "list", "id", "identity"],
 )

@@ -3,7 +3,7 @@
 from queenright.judge.messages import check_message, escalation_message, triage_message
 from queenright.judge.quoting import unquote
 
-SUMMARY = {"worker_agent_id": "bee", "findings": [], "shadow_findings": [{"kind": "token_spike"}]}
+SUMMARY = {"agent_id": "bee", "findings": [], "shadow_findings": [{"kind": "token_spike"}]}
 
 
 def test_shadow_findings_are_not_in_messages() -> None:
@@ -12,7 +12,7 @@ def test_shadow_findings_are_not_in_messages() -> None:
         triage_message({"ticket_id": "t"}, SUMMARY),
         escalation_message({"escalation_id": "e"}, SUMMARY),
     ):
-        assert unquote("worker", message) == {"worker_agent_id": "bee", "findings": []}
+        assert unquote("worker", message) == {"agent_id": "bee", "findings": []}
     assert "shadow_findings" in SUMMARY
 
 

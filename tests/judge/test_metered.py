@@ -13,7 +13,7 @@ from queenright.judge.budget import Budget
 from queenright.judge.estimate import question_tokens
 from queenright.judge.metered import Metered, must_call
 from queenright.judge.metrics import JudgeMetrics
-from queenright.judge.rules import EMIT, RulesModel
+from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import (
     LLMProvider,

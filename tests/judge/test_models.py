@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from queenright.judge.metered import Metered
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import ModelUnavailableError, load_model
-from queenright.judge.rules import EMIT, SUMMARY, RulesModel
+from queenright.judge.rules_model import EMIT, SUMMARY, RulesModel
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 from tests.judge.conftest import JudgedFleet

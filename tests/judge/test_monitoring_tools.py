@@ -19,7 +19,7 @@ from queenright.instrumentation.telemetry import Telemetry
 from queenright.judge.logged_workers import LoggedWorkers
 from queenright.judge.monitoring_tools import register_worker_monitoring_tools
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
+from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.record import Escalation
+from queenright.health.interventions.intervention import Escalation
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.orchestrator import ESCALATION_RECEIVER
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import DECIDE, SUMMARY, RulesModel
+from queenright.judge.rules_model import DECIDE, SUMMARY, RulesModel
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolSpec
@@ -187,7 +187,7 @@ async def test_triage_tools_show_the_worker_of_their_own_ticket(
         if messages[-1].role == "tool":
             summary = unquote("worker", messages[-1].content)
             assert summary is not None
-            summaries["ticket" if ticket else "escalation"] = summary["worker_agent_id"]
+            summaries["ticket" if ticket else "escalation"] = summary["agent_id"]
             return call("set_output", escalation_decision="none", intervention_decision="none")
         if escalation is not None:
             gate.set()

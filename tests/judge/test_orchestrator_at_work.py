@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped
-from queenright.health.interventions.record import Escalation, EscalationStatus, read_escalations
-from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.intervention import Escalation, EscalationStatus, read_escalations
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import EventType
 from tests.judge.conftest import AGENT, JudgedFleet
@@ -121,7 +121,7 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     assert "has been stalled since" in records.decision_reason
     assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
     [events] = fleet.of(EventType.ESCALATION_TRIGGERED)
-    assert events.data["context"]["worker_agent_id"] == AGENT
+    assert events.data["context"]["agent_id"] == AGENT
     [result] = fleet.of(EventType.ESCALATION_DECIDED)
     assert (result.data["decision"], result.data["by"]) == ("terminate", "queen")
 

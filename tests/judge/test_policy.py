@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 
 AT = 1_800_000_000.0
 
@@ -23,7 +23,7 @@ def finding(kind: str = "doom_loop", severity: str = "high", *, ticket: bool = T
 
 def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
     base = {
-        "worker_agent_id": "researcher_agent",
+        "agent_id": "researcher_agent",
         "worker_node_id": "search",
         "steps_since_last_accept": 6,
         "stall_minutes": 0.1,
@@ -49,16 +49,16 @@ def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -
 
 
 def test_no_ticket_without_a_finding() -> None:
-    assert policy.draft_ticket(summary()) is None
+    assert ticket_policy.draft_ticket(summary()) is None
 
 
 def test_finding_without_ticket_opens_none() -> None:
     """B14: the warning band, and everything in the start grace."""
-    assert policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
+    assert ticket_policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
 
 
 def test_the_worst_finding_names_the_ticket() -> None:
-    draft = policy.draft_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
+    draft = ticket_policy.draft_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
 
     assert draft is not None
     assert draft.severity == "critical"
@@ -71,7 +71,7 @@ def test_the_worst_finding_names_the_ticket() -> None:
     "garbage", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
 )
 def test_invalid_findings_are_ignored(garbage: Any) -> None:
-    assert policy.draft_ticket({"findings": garbage}) is None
+    assert ticket_policy.draft_ticket({"findings": garbage}) is None
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,21 @@ def test_invalid_findings_are_ignored(garbage: Any) -> None:
 )
 def test_the_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
     """B25, B47: a stall of exactly the threshold is one; high and critical go to the operator."""
-    assert policy.triage(given, None).decision == decision
+    assert ticket_policy.triage(given, None).decision == decision
 
 
 @pytest.mark.parametrize("severity", list(Severity))
 def test_resolved_condition_is_dismissed_at_any_severity(severity: Severity) -> None:
     """B47: re-checked against how the worker is now."""
-    decision = policy.triage(ticket(severity.value), summary())
+    decision = ticket_policy.triage(ticket(severity.value), summary())
 
     assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
 
 
 def test_current_numbers_decide_not_those_of_the_ticket() -> None:
-    decision = policy.triage(ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12))
+    decision = ticket_policy.triage(
+        ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12)
+    )
 
     assert decision.decision == "intervene"
 
@@ -126,7 +128,7 @@ def test_ticket_text_cannot_dismiss_a_standing_condition(
     """B52: for any text and any numbers."""
     given = ticket(severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts)
 
-    decision = policy.triage(given, summary(finding(kind.value, severity)))
+    decision = ticket_policy.triage(given, summary(finding(kind.value, severity)))
 
     assert decision.decision == "intervene"
     assert "researcher_agent" in decision.text
@@ -135,9 +137,9 @@ def test_ticket_text_cannot_dismiss_a_standing_condition(
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: FindingKind) -> None:
     """Who, what, since when; why it matters; what to do: three sentences or so, each whole."""
-    draft = policy.draft_ticket(summary(finding(kind.value)))
+    draft = ticket_policy.draft_ticket(summary(finding(kind.value)))
     assert draft is not None
-    text = policy.analysis(
+    text = ticket_policy.analysis(
         ticket("high", kind.value, cause=draft.cause, suggested_action=draft.suggested_action)
     )
 
@@ -172,11 +174,11 @@ def test_every_kind_has_a_distinct_text() -> None:
 
 
 def test_numbers_appear_once_and_only_when_informative() -> None:
-    text = policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
+    text = ticket_policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
     assert all(part in text for part in ("6 bad steps", "6 min", "3 times"))
-    assert "bad step" not in policy.analysis(ticket("high", "retry_storm"))
-    assert "activity" not in policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
+    assert "bad step" not in ticket_policy.analysis(ticket("high", "retry_storm"))
+    assert "activity" not in ticket_policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
 
 
 @pytest.mark.parametrize(

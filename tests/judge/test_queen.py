@@ -6,9 +6,9 @@ import pytest
 
 from queenright.health.findings import Severity
 from queenright.health.tickets import TicketStatus
-from queenright.judge import policy
+from queenright.judge import ticket_policy
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import DISMISS, NOTIFY, RulesModel
+from queenright.judge.rules_model import DISMISS, NOTIFY, RulesModel
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
@@ -205,7 +205,7 @@ async def test_worker_recovered_before_triage_is_not_notified(fleet: JudgedFleet
 
     ticket = await fleet.ticket()
 
-    assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, policy.RECOVERED)
+    assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, ticket_policy.RECOVERED)
     assert fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED) == []
     assert fleet.changes == []
 
@@ -351,4 +351,4 @@ async def test_restarted_worker_is_not_recovered_within_its_start_grace(
     if again:
         assert ticket.status is TicketStatus.INTERVENING
     else:
-        assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, policy.RECOVERED)
+        assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, ticket_policy.RECOVERED)

@@ -11,7 +11,7 @@ import pytest
 
 from queenright.health import ticket_rules as rules
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.control import Delivery
+from queenright.health.interventions.worker_control import Delivery
 from queenright.health.settings import HealthSettings, TerminationSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -23,7 +23,7 @@ from queenright.judge.queen_actions import (
     acting_tools,
 )
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import NOTIFY
+from queenright.judge.rules_model import NOTIFY
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 from queenright.runtime.tooling.tools import ToolError, ToolResult

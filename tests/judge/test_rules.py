@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from queenright.judge.messages import triage_message
 from queenright.judge.quoting import quote, sanitise, unquote
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY, RulesModel
+from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
 JSON = st.recursive(
@@ -57,11 +57,11 @@ async def test_a_conversation_without_a_question_is_no_answer(
 async def test_earlier_checks_in_the_conversation_do_not_count() -> None:
     finding = {"kind": "stall", "severity": "critical", "evidence": "nothing", "since": 0.0}
     earlier = [
-        Message(role="user", content=quote("worker", {"worker_agent_id": "old", "findings": [finding]})),
+        Message(role="user", content=quote("worker", {"agent_id": "old", "findings": [finding]})),
         Message(role="assistant", content="", tool_calls=(ToolCall("1", EMIT, "{}"),)),
         Message(role="tool", content='{"change": "opened"}', tool_call_id="1"),
     ]
-    now = Message(role="user", content=quote("worker", {"worker_agent_id": "new", "findings": []}))
+    now = Message(role="user", content=quote("worker", {"agent_id": "new", "findings": []}))
 
     [call] = (await RulesModel().complete([*earlier, now], offered(EMIT))).tool_calls
 

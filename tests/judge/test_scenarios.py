@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from queenright.cli.app import app
 from queenright.health.findings import FindingKind
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY
+from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY
 from queenright.judge.scenarios import (
     InvalidScenarioError,
     Outcome,

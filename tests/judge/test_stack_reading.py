@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.names import WaitingReason
-from queenright.judge import policy
+from queenright.judge import ticket_policy
 from queenright.judge.stack.reading import ended_health, health_of
-from queenright.judge.stack.replay import events_of
+from queenright.judge.stack.trace_events import events_of
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 from queenright.judge.stack.workers import Sighting
 from queenright.runtime.events import EventType
@@ -166,7 +166,7 @@ def test_values_unknown_to_metrics_are_null() -> None:
 def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 
-    draft = policy.draft_ticket(summary)
+    draft = ticket_policy.draft_ticket(summary)
 
     assert draft is not None
     assert draft.severity == "high"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from queenright.alerting.page_text import current_analysis
+from queenright.alerting.notification_text import current_analysis
 from queenright.health import ticket_service
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import EMIT, RulesModel
+from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
@@ -95,7 +95,7 @@ def talking(said: list[str]) -> TalkingModel:
         if messages[-1].role == "tool":
             return call("set_output", health_verdict="unhealthy")
         [*_, question] = [one for one in messages if one.role == "user"]
-        draft = policy.draft_ticket(unquote("worker", question.content) or {})
+        draft = ticket_policy.draft_ticket(unquote("worker", question.content) or {})
         assert draft is not None
         said.append(draft.cause)
         return call(

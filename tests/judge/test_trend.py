@@ -14,8 +14,8 @@ from queenright.runtime.storage.files import UnusableFileError
 def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **numbers: Any) -> dict[str, Any]:
     counts = dict.fromkeys(COUNTS, 0) | {"tokens": None}
     return {
-        "worker_agent_id": agent,
-        "worker_session_id": session,
+        "agent_id": agent,
+        "session_id": session,
         "incarnation_id": incarnation,
         "state": "stuck",
         "stall_minutes": 1.5,

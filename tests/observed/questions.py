@@ -1,4 +1,4 @@
-"""The questions of docs/promql.md: each query, and what its comment expects of the answer."""
+"""The questions of docs/promql.md: each query, and what ``answers.json`` expects of its answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any, Final
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "promql.md"
 
+_ANSWERS: Final = Path(__file__).parent / "answers.json"
 _QUESTION: Final = re.compile(
-    r"^### (?P<title>[^\n]+)\n\n```promql\n(?P<query>.+?)\n```\n\n```text\n(?P<answer>.+?)\n```\n\n"
-    r"(?P<reading>[^\n]+)\n\n<!-- expect: (?P<expected>\{[^\n]*\}) -->$",
+    r"^### (?P<title>[^\n]+)\n\n```promql\n(?P<query>.+?)\n```$",
     re.MULTILINE | re.DOTALL,
 )
-_LABEL: Final = re.compile(r'(\w+)="')
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,13 @@ class Question:
     """
     One question.
 
-    ``expected`` holds ``has``: labels that some rows must have; ``values``: between which each value is;
-    ``rows``: between which their number is.
+    ``expected`` holds ``labels``: the sets of label names that the rows have; ``has``: labels that some rows
+    must have; ``values``: between which each value is; ``rows``: between which their number is.
     """
 
     title: str
     query: str
-    answer: str
     expected: Mapping[str, Any]
-
-    def shown_labels(self) -> set[frozenset[str]]:
-        """Return which labels the rows of the answer in the document have."""
-        rows = [row for row in self.answer.splitlines() if row != "..."]
-        return {frozenset(_LABEL.findall(row)) for row in rows}
 
     def faults(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Yield what is wrong with the rows that Prometheus answers."""
@@ -58,12 +51,13 @@ class Question:
         fewest, most = self.expected.get("rows", (1, math.inf))
         if not fewest <= len(rows) <= most:
             yield f"there are {len(rows)} rows"
-        labels = {frozenset(metric.keys() - {"__name__"}) for metric in metrics}
-        if labels != self.shown_labels():
-            yield f"the document shows labels {self.shown_labels()}, the answer has {labels}"
+        labels = sorted({tuple(sorted(metric.keys() - {"__name__"})) for metric in metrics})
+        if labels != [tuple(names) for names in self.expected["labels"]]:
+            yield f"the labels are {labels}, not {self.expected['labels']}"
 
 
 def questions() -> list[Question]:
     """Return the questions of the document, in its order."""
+    answers = json.loads(_ANSWERS.read_text("utf-8"))
     found = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
-    return [Question(q["title"], q["query"], q["answer"], json.loads(q["expected"])) for q in found]
+    return [Question(q["title"], q["query"], answers[q["title"]]) for q in found]

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from queenright.grafana.promql import share_of
 from queenright.grafana.queries import PanelQuery, annotation_queries, queries
-from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
+from tools.dashboards.promql import share_of
+from tools.dashboards.states import STATES, state_rank
 from tools.story.recording import Story
 
 WINDOW = "10s"

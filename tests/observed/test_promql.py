@@ -27,7 +27,7 @@ def test_every_documented_question_is_asked() -> None:
 
 
 def test_missing_answer_is_detected() -> None:
-    question = Question("How many?", "sum(up)", "{}  2", {"values": [1, 3], "has": [{"job": "bees"}]})
+    question = Question("How many?", "sum(up)", {"labels": [[]], "values": [1, 3], "has": [{"job": "bees"}]})
 
     assert list(question.faults([])) == ["there is no answer"]
     [no_row, too_many] = question.faults([{"metric": {}, "value": [0, "4"]}])

@@ -16,7 +16,14 @@ from queenright.cli.command_table import COMMANDS
 from tests.slow import render_table
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/*/*.md"),
+        ROOT / "tests" / "detection" / "README.md",
+    ]
+)
 RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting")
 
 # What a line of shell may go on with after a command.

@@ -19,24 +19,46 @@ from tests.packaging.test_documents import PAGES, ROOT, name
 from tests.server.conftest import demo_settings
 
 GLOSSARY = ROOT / "docs" / "concepts.md"
-TERMS = (
-    *("worker", "session", "incarnation", "step", "verdict", "activity", "progress", "waiting", "held"),
-    *("health", "outcome", "finding", "severity", "ticket", "triage", "intervention", "nudge", "escalate"),
-    *("terminate", "recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge"),
-    *("checkpoint", "circuit breaker", "judge", "queen", "orchestrator", "provider"),
-)
+BANNED_WORDS: dict[str, tuple[str, ...]] = {
+    "worker": ("watched process", "supervised agent"),
+    "session": ("life of an agent",),
+    "incarnation": ("new life", "second life", "earlier life", "this life", "one life", "life of the worker"),
+    "step": ("work unit", "unit of labour"),
+    "verdict": ("step judgement",),
+    "activity": ("sign of life",),
+    "progress": ("gets further", "getting further"),
+    "waiting": ("rightly idle", "rightly waits"),
+    "held": ("frozen by",),
+    "health": ("well-being", "how it is doing"),
+    "outcome": ("manner of end",),
+    "finding": ("detector hit", "detection result"),
+    "severity": ("badness",),
+    "ticket": ("trouble ticket", "case file"),
+    "triage": ("queen's verdict",),
+    "intervention": ("countermeasure",),
+    "nudge": ("poke",),
+    "escalate": ("hand up", "pass upwards"),
+    "terminate": ("put down", "do away with"),
+    "recover": ("brought back", "bring back", "revive"),
+    "incident": ("crowd",),
+    "storm": ("avalanche",),
+    "notification": ("what people got", "what people were told"),
+    "outbox": ("send queue",),
+    "silence": ("nobody hears", "keep quiet about"),
+    "acknowledge": ("in hand",),
+    "checkpoint": ("save point", "savepoint"),
+    "circuit breaker": ("fuse",),
+    "judge": ("assessor",),
+    "queen": ("triager",),
+    "orchestrator": ("coordinator",),
+    "provider": ("model vendor", "model supplier"),
+}
+"""The words that must not be used, by the term of the glossary to use instead."""
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
-def rows() -> dict[str, list[str]]:
-    """Return the words that must not be used, by term."""
-    table = GLOSSARY.read_text("utf-8").split("## Glossary\n", 1)[1]
-    cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    return {term: re.findall(r'"([^"]+)"', banned) for term, _, banned in cells[2:]}
-
-
-BANNED = {word: term for term, words in rows().items() for word in words}
+BANNED = {word: term for term, words in BANNED_WORDS.items() for word in words}
 PATTERN = re.compile(r"\b(" + "|".join(map(re.escape, BANNED)).replace(r"\ ", r"\s+") + r")\b", re.IGNORECASE)
 
 
@@ -67,15 +89,15 @@ def descriptions(document: Any) -> Iterator[str]:
             yield from descriptions(value)
 
 
-def test_glossary_terms_list_their_forbidden_words() -> None:
-    assert tuple(rows()) == TERMS
-    assert all(rows().values())
+def test_glossary_has_each_term() -> None:
+    table = GLOSSARY.read_text("utf-8").split("## Glossary\n", 1)[1]
+
+    assert re.findall(r"^\| ([^|]+) \| [^|]+ \|$", table, re.MULTILINE)[2:] == list(BANNED_WORDS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_pages_use_the_terms(page: Path) -> None:
     text = page.read_text("utf-8")
-    text = text.split("## Glossary\n", 1)[0] if page == GLOSSARY else text
     text = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
 
     assert faults(text) == []

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
@@ -32,7 +32,7 @@ from queenright.runtime.storage.conversation import Conversation, EntryKind
 from queenright.runtime.storage.files import Disk, read_json
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.guards import health_guard
+from queenright.server.agents.node_guards import health_guard
 
 PLACES = 6
 NEVER = 10**9

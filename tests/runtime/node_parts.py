@@ -20,7 +20,7 @@ from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, ModelReply, ToolCall
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
-from queenright.runtime.nodes.guard import Guard
+from queenright.runtime.nodes.node_guard import Guard
 from queenright.runtime.nodes.node_judge import ImplicitJudge, NodeJudge
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.storage.conversation import Conversation

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.llm.model import Message, ToolCall
 from queenright.runtime.nodes.cursor import GUARD_ROWS, NodeCursor
 from queenright.runtime.storage.entries import Draft, Entry, EntryKind

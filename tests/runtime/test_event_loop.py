@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import (
     Message,
@@ -17,8 +17,8 @@ from queenright.runtime.llm.model import (
     ToolSpec,
     TransientModelError,
 )
-from queenright.runtime.nodes.guard import GuardFinding
 from queenright.runtime.nodes.inbox import Note
+from queenright.runtime.nodes.node_guard import GuardFinding
 from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel

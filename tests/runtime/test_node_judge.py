@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
     LLMProvider,

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import NodeResult
-from queenright.runtime.nodes.guard import GuardFinding
+from queenright.runtime.nodes.node_guard import GuardFinding
 from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.files import Disk

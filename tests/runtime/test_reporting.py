@@ -13,8 +13,9 @@ from queenright.health.steplog import StepLogReader
 from queenright.health.vital_state import VitalState
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation import Telemetry, names
-from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.steplog import step_log_path
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply

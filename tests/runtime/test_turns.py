@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.turns import NextAction, assess_turn

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef, Respawned
-from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType

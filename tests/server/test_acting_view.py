@@ -9,8 +9,8 @@ import pytest
 
 from queenright import api
 from queenright.api.event_text import has_feed_line
+from queenright.health.interventions.intervention import Outcome
 from queenright.health.interventions.ladder import Ladder, Step
-from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
 from queenright.health.interventions.target import Target
@@ -18,8 +18,8 @@ from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.views.acting import acting_view
-from queenright.server.views.view import event_line, status
+from queenright.server.views.api_models import event_line, status
+from queenright.server.views.interventions import acting_view
 from tests.server.conftest import demo_settings, looping
 
 SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [

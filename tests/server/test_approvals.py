@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from queenright.alerting.notification import read_active
-from queenright.health.interventions.approvals_record import Approval
+from queenright.health.interventions.approval import Approval
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.views.view import status
+from queenright.server.views.api_models import status
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.server.test_cli_acting import WORKER, queenright

@@ -20,8 +20,8 @@ from pydantic import SecretStr
 from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
 from queenright.alerting.callbacks.pagerduty import InvalidEventError, read_event
 from queenright.alerting.callbacks.signatures import InvalidSignatureError, check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack import InvalidInteractionError, post_reply, read_click, reply
-from queenright.alerting.webhook import InvalidWebhookError
+from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError, post_reply, read_click, reply
+from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.ops.settings_files import check_files
@@ -292,6 +292,7 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
         slack=SecretStr(SLACK),
         pagerduty=(),
         clock=service.clock,
+        publish=service.bus.publish,
         patience=0.0,
     )
     body = click("t")

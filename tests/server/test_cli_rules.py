@@ -17,17 +17,21 @@ from typer.testing import CliRunner, Result
 
 from queenright.alerting.rules import rule_files
 from queenright.cli.app import app
-from queenright.cli.jobs.dashboards import GrafanaRequiredError, render_dashboards
-from queenright.grafana.boards import dashboards
-from queenright.grafana.files import dashboards_folder
+from queenright.grafana.export import render_dashboards
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.settings import Settings, load_settings
+from queenright.server.settings import load_settings
 from queenright.server.up import _rules
 from tests.unpacked import unpack
+from tools.dashboards.boards import dashboards
 
 ROOT = Path(__file__).parents[2]
 SLOWER = "health_monitoring: {stall: {unknown_seconds: 1200}}\nalerting: {console_url: https://q.example}\n"
+
+OWN = HealthSettings.model_validate(
+    {"stall": {"unknown_seconds": 1200}, "rules": {"bad_steps": {"error_budget": 0.3}}}
+)
+"""Those of ``redrawn``."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +82,7 @@ def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
     assert output["faults"] == []
     assert output["promtool"] is True
     table = (ROOT / "docs" / "alerts.md").read_text()
-    named = re.findall(r"^\| `(Queenright\w+)`", table, re.MULTILINE)
+    named = re.findall(r"^\| \[`(Queenright\w+)`\]", table, re.MULTILINE)
     assert (output["alerts"], output["alert_rules"]) == (len(set(named)), len(named))
 
 
@@ -307,61 +311,24 @@ def test_the_dashboards_are_right() -> None:
     assert json.loads(result.stdout)["faults"] == []
 
 
-def test_default_dashboards_equal_the_committed_and_generated_ones() -> None:
-    settings = Settings()
-
-    assert render_dashboards(settings) == dashboards(HealthSettings())
-    assert render_dashboards(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
-
-
-def test_dashboards_link_to_the_configured_console() -> None:
-    settings = Settings.model_validate({"alerting": {"console_url": "https://q.example/"}})
-    assert render_dashboards(settings) == dashboards(HealthSettings(), console="https://q.example")
-
-
 def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
     result = queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
 
     assert result.exit_code == 0, result.output
     written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
-    assert written == dashboards(
-        HealthSettings.model_validate(
-            {"stall": {"unknown_seconds": 1200}, "rules": {"bad_steps": {"error_budget": 0.3}}}
-        ),
-        console="https://q.example",
-    )
+    assert written == dashboards(OWN, console="https://q.example")
     assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", redrawn).exit_code == 0
     other = queenright("dashboards", "check", str(tmp_path / "d"))
     assert other.exit_code == 1
     assert "agent.json is outdated" in other.stderr
 
 
-def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("grafana_foundation_sdk")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.startswith("queenright.grafana.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "grafana_foundation_sdk", None)
-
-
-def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_the_extra(monkeypatch)
-    settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 1200}}})
-    assert render_dashboards(settings) == render_dashboards(Settings())
-
-
 @pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
-def test_without_the_extra_default_lines_are_exported_with_a_notice(
-    redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
-) -> None:
-    without_the_extra(monkeypatch)
+def test_full_exports_have_the_configured_thresholds(redrawn: str, tmp_path: Path, format_: str) -> None:
     out = tmp_path / "out"
     result = queenright("rules", "export", "--format", format_, "-c", redrawn, "-o", str(out))
 
     assert result.exit_code == 0, result.output
-    assert "dashboards show the default thresholds" in result.stderr
-    assert ".venv/bin/pip install -e '.[grafana]'" in result.stderr
-    assert "--defaults" not in result.stderr
     if format_ == "kubernetes":
         assert ">= 1200" in (out / "prometheusrule.yaml").read_text()
         assert (out / "dashboards" / "agent.yaml").is_file()
@@ -369,19 +336,8 @@ def test_without_the_extra_default_lines_are_exported_with_a_notice(
     unpack(out, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
-    assert "show the default thresholds" in (mixin / "README.md").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
-    assert boards == render_dashboards(load_settings(Path(redrawn)), defaults=True)
-
-
-def test_without_the_extra_other_thresholds_are_refused_with_a_remedy(
-    redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_the_extra(monkeypatch)
-    with pytest.raises(GrafanaRequiredError, match=r"queenright\[grafana\]"):
-        queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
-    result = queenright("dashboards", "export", "-c", redrawn, "--defaults", "-o", str(tmp_path / "d"))
-    assert result.exit_code == 0
+    assert boards == render_dashboards(OWN, console="https://q.example")
 
 
 def test_invalid_dashboard_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
-from queenright.server.views.view import event_line
+from queenright.server.views.api_models import event_line
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
 from tests.server.test_cli_acting import queenright, settings

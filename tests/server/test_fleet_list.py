@@ -17,7 +17,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.views.agents import agent_row
+from queenright.server.views.worker_rows import agent_row
 from tests.server.conftest import demo_settings
 
 AGENTS = 10_000
@@ -100,7 +100,7 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
         made["rows"] += 1
         return agent_row(service, worker)
 
-    monkeypatch.setattr("queenright.server.routes.health.agent_row", make_row)
+    monkeypatch.setattr("queenright.server.routes.workers.agent_row", make_row)
 
     rows: list[dict[str, Any]] = []
     params: dict[str, Any] = {"limit": PAGE}

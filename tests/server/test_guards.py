@@ -14,9 +14,9 @@ from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.nodes.guard import Guard, GuardFinding
+from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
-from queenright.server.agents.guards import GUARDED, health_guard
+from queenright.server.agents.node_guards import GUARDED, health_guard
 
 NOON = 1_800_000_000.0
 ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")

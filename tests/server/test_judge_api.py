@@ -6,7 +6,7 @@ import pytest
 from queenright.api import JudgeCheck
 from queenright.api.examples import example_of
 from queenright.judge.judge import JUDGE_GRAPH
-from queenright.judge.queen import QUEEN_GRAPH
+from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
 from tests.server.test_app import ticket_on

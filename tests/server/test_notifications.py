@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.views.view import event_line, notification_row, status
+from queenright.server.views.api_models import event_line, notification_row, status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -170,6 +170,12 @@ def test_feed_names_the_alert(kind: EventType, text: str) -> None:
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 
     assert event_line(event).text == text
+
+
+def test_feed_names_the_receiver_that_alertmanager_notified() -> None:
+    event = AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=1.0, data={"receiver": "slack", "alerts": 2})
+
+    assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
 
 
 @pytest.mark.parametrize(("severity", "alert"), [("warning", "the warning alert"), (None, "the alert")])

@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.up import Running
-from queenright.server.views.view import event_line
+from queenright.server.views.api_models import event_line
 from queenright.tui.event_lines import feed_line
 from tests.server.conftest import demo_settings
 

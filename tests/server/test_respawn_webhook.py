@@ -23,8 +23,8 @@ import stamina
 from pydantic import SecretStr
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.plan import is_lost
+from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,

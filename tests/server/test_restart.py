@@ -14,7 +14,7 @@ from queenright.health.event_log import read_events
 from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
-from queenright.server.monitoring.replay import REBUILD_SECONDS
+from queenright.server.monitoring.log_replay import REBUILD_SECONDS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.conftest import HOUR, looping

@@ -15,8 +15,8 @@ from queenright.health.interventions.permit import permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
 from queenright.health.ticket_rules import objections, reasons
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import AgentRuntime
@@ -26,8 +26,8 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.guards import health_guard
-from queenright.server.views.agents import activity_of
+from queenright.server.agents.node_guards import health_guard
+from queenright.server.views.worker_rows import activity_of
 from tests.runtime.conftest import FakeTime
 
 MINUTE = 60.0

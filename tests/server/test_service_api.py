@@ -11,15 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import Response
 
-from queenright.api import Budget
-from queenright.api.examples import example_of
 from queenright.cli.jobs.service import reload_on_sighup
 from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft
-from queenright.server.middleware.etags import is_polled, matches, set_etag
 from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import looping
@@ -63,7 +59,7 @@ def settings(file: File) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[Running]:
     async with serving(settings) as found:
         yield found
 
@@ -202,79 +198,6 @@ async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
 
     assert "no such setting" in caplog.text
     assert service.settings.health_monitoring.bands.warning == 2
-
-
-# -- tags -----------------------------------------------------------------------------------------
-
-
-async def test_polled_responses_have_an_etag_independent_of_the_clock(
-    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = running.service
-    await service.ingest(list(looping(service.clock(), times=2, ended=True)))
-    now = service.clock()
-    paths = ("/api/agents", "/api/agents/looper", "/api/tickets", "/api/breakers", "/api/status")
-    tags: dict[str, str] = {}
-
-    async def answers() -> dict[str, tuple[int, bytes, str]]:
-        monkeypatch.setattr(service, "clock", lambda: now)
-        for path in paths:
-            answer = await http.get(path)
-            tags[path] = answer.headers["etag"]
-            assert answer.headers["cache-control"]
-        monkeypatch.setattr(service, "clock", lambda: now + 1000)
-        found = {}
-        for path in paths:
-            answer = await http.get(path, headers={"If-None-Match": f'"other", {tags[path]}'})
-            found[path] = answer.status_code, answer.content, answer.headers["etag"]
-        return found
-
-    found = await answers()
-    for _ in range(20):
-        if all(status == 304 for status, _, _ in found.values()):
-            break
-        found = await answers()  # on a busy machine the service may still have been at its first look
-    assert found == {path: (304, b"", tags[path]) for path in paths}
-
-    await http.post("/api/agents/looper/escalate", json={"reason": "x"})
-    await service.ingest(list(looping(now, agent="other", times=1)))
-    changed = await http.get("/api/agents", headers={"If-None-Match": tags["/api/agents"]})
-    assert changed.status_code == 200
-    assert changed.headers["etag"] != tags["/api/agents"]
-
-
-@pytest.mark.parametrize(
-    "path", ["/metrics", "/api/agents/a/events", "/api/events", "/api/agents/x/instructions"]
-)
-def test_streams_and_one_time_responses_have_no_etag(path: str) -> None:
-    assert not is_polled(path)
-
-
-def test_etag_ignores_fields_relative_to_now() -> None:
-    budget = example_of(Budget)
-
-    def tag(**values: float) -> str:
-        set_etag(response := Response(), Budget.model_validate(budget | values))
-        return response.headers["etag"]
-
-    assert tag(free_at=3.0) == tag(free_at=4.0)
-    assert tag(free_at=3.0, used=1) != tag(free_at=3.0, used=2)
-
-
-@pytest.mark.parametrize(
-    ("has", "so"),
-    [
-        ("*", True),
-        ('W/"a"', True),
-        ('"a"', True),
-        ('"b", W/"a"', True),
-        ('"b"', False),
-        ("", False),
-        ("a", False),
-    ],
-)
-def test_a_tag_matches_weak_or_not(has: str, so: bool) -> None:
-    assert matches(has, 'W/"a"') is so
 
 
 # -- the story of a ticket ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
-from queenright.server.views.agents import activity_of
+from queenright.server.views.worker_rows import activity_of
 from tests.health.worker_script import WorkerScript
 from tests.server.conftest import looping
 from tests.server.test_cli_acting import queenright

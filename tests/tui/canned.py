@@ -13,14 +13,14 @@ import httpx
 
 from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.attention import AttentionItem
+from queenright.api.base_model import ApiModel
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded import EntryPoint, ExecutionRow, GraphRow, MessageRow, NodeRow, SessionRow
-from queenright.api.slots import AgentSlot
+from queenright.api.loaded_agent import AgentSlot
 from queenright.api.status import Status
 from queenright.api.steps import Step
 from queenright.api.tickets import ChatMessage, Ticket
-from queenright.api.wire import Wire
 from queenright.client import AsyncQueenright
 
 NOW: Final = 1_769_248_800.0
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 EXAMPLES: Final[dict[str, Row]] = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
 
 
-def row(model: type[Wire], **fields: object) -> Row:
+def row(model: type[ApiModel], **fields: object) -> Row:
     """The example of a model, with other values."""
     return EXAMPLES[model.__name__] | fields
 

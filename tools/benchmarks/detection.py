@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.health.replay import replay
+from queenright.health.session_replay import replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import read_runs
-from queenright.judge.evaluation.replay import events_of
+from queenright.judge.evaluation.run_replay import events_of
 from tools.benchmarks.row import Row
 
 _BUDGET_US: Final = 10.0

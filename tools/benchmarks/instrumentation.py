@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker
 from queenright.instrumentation.delivery import SendResult
-from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.drop_counter import Signal
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.otlp import SCOPE
 from tools.benchmarks.row import Row

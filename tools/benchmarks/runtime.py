@@ -21,7 +21,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.storage.session_store import SessionStatus
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.guards import health_guard
+from queenright.server.agents.node_guards import health_guard
 from tools.benchmarks.row import Row
 
 SESSIONS = 200

@@ -19,21 +19,21 @@ from typing import Any, Final
 
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
-from queenright.health.interventions.record import Escalation, EscalationAnswer
-from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.recovery import Recovery
+from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
-from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft, TicketRejectedError
+from queenright.health.worker_summary import summarise
 from queenright.judge import escalation_policy
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from tools.simulation.faults import Fault, FaultKind

@@ -12,12 +12,12 @@ from opentelemetry.trace import NoOpTracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.record import Escalation, EscalationAnswer
+from queenright.health.interventions.intervention import Escalation, EscalationAnswer
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import ESCALATION_RECEIVER
-from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
-from queenright.judge.rules import DECIDE, EMIT, NOTIFY, RulesModel
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER
+from queenright.judge.rules_model import DECIDE, EMIT, NOTIFY, RulesModel
 from queenright.judge.scenarios.virtual_time import VirtualTime
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.bus import EventBus

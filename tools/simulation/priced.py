@@ -11,7 +11,7 @@ from typing import Any, Final
 from queenright.health.findings import WorkerKey
 from queenright.health.tickets import EscalationTicket
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import EMIT, RulesModel
+from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.nodes.own_tools import SET_OUTPUT

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from queenright.health.recovery.attempt import RecoveryState
+from queenright.health.recovery.recovery import RecoveryState
 from tools.simulation.fleet import DAY, Fleet, Tally
 
 _LIMIT_WORDS = "within the hour"

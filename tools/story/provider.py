@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import DISMISS, NOTIFY, RulesModel
+from queenright.judge.rules_model import DISMISS, NOTIFY, RulesModel
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 from tests.runtime.openai_server import Answer, OpenAIServer, Refusal, Reply, Request, Stream

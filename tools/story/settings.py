@@ -42,7 +42,7 @@ CONSTANTS: Final = {
     "queenright.judge.metered.FAILURES_UNTIL_RULES": 1,
     "queenright.judge.metered.RULES_SECONDS": 1,
     "queenright.judge.judge.BYPASS_SECONDS": 20,
-    "queenright.health.recovery.service.WATCH_SECONDS": 2,
+    "queenright.health.recovery.recovery_service.WATCH_SECONDS": 2,
 }
 """What no setting changes, on the same clock."""
 

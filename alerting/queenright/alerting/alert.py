@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from queenright.alerting import page_text
+from queenright.alerting import notification_text
 from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
@@ -136,11 +136,13 @@ def annotations_for(
         "summary": _summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
         SESSIONS: str(sessions) if sessions > 1 else "",
-        "description": page_text.describe_finding(ticket),
-        "evidence": page_text.quote_evidence(ticket),
-        "analysis": page_text.quote_models(ticket, ours=ours),
+        "description": notification_text.describe_finding(ticket),
+        "evidence": notification_text.quote_evidence(ticket),
+        "analysis": notification_text.quote_models(ticket, ours=ours),
         "suggested_action": redact(
-            "\n".join([*(request.text for request in requests), page_text.suggest_action(ticket, ours=ours)]),
+            "\n".join(
+                [*(request.text for request in requests), notification_text.suggest_action(ticket, ours=ours)]
+            ),
             _TEXT_LIMIT,
         ),
         "ended": _describe_end(ticket),

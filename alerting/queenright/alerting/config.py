@@ -34,7 +34,6 @@ _ACKNOWLEDGE_BUTTON: Final = """\
             name: acknowledge
             value: '{{ template "queenright.tickets" . }}'"""
 
-REFERENCE_HEADER: Final = "# Written by `python -m queenright.alerting --write`; edit {name}.in instead."
 _RENDERED_HEADER: Final = "# Written by `queenright up` at every start; changes here are lost."
 
 

@@ -16,8 +16,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, Type
 from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import describe_faults
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_ITEMS: Final = 10_000
 """Maximum silences, or silenced alerts, in one response."""

@@ -1,6 +1,1 @@
-"""
-Grafana dashboards as code.
-
-The builders (``fleet``, ``agent``) require grafana-foundation-sdk, a development dependency. ``queries``
-reads the generated JSON and has no dependencies.
-"""
+"""Grafana dashboards: their JSON with the thresholds of the settings, and their queries."""

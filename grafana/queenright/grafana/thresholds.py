@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queenright.grafana.states import BLUE, ORANGE, RED, YELLOW
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
     DEGRADED_SHARE,
@@ -17,6 +16,8 @@ from queenright.health.objectives import (
     burning_share,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
+
+BLUE, YELLOW, ORANGE, RED = "blue", "yellow", "orange", "red"
 
 Lines = tuple[tuple[float, str], ...]
 """Threshold lines in ascending order: value and colour."""
@@ -34,7 +35,6 @@ class Thresholds:
     triage: Lines
     in_trouble: Lines
     tool_errors: Lines
-    waiting: Lines
     unknown: Lines
     budget: Lines
     outbox: Lines
@@ -64,7 +64,6 @@ class Thresholds:
             triage=_rising((judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)),
             in_trouble=_rising((DEGRADED_SHARE, RED)),
             tool_errors=_rising((TOOL_ERROR_SHARE, ORANGE)),
-            waiting=_rising((rules.waiting_for_user_seconds, YELLOW)),
             unknown=_rising((JUDGE_UNKNOWN_SHARE, ORANGE)),
             budget=_rising((BUDGET_LOW_SHARE, ORANGE), (1.0, RED)),
             outbox=_rising((OUTBOX_STUCK_SECONDS, RED)),

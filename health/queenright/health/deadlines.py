@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from queenright.health.findings import FindingKind
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
+from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
 from queenright.health.vital_state import duration_key
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns

@@ -2,8 +2,8 @@
 Detectors: pure functions from vital signs to findings.
 
 They never read a clock, so a recorded run gets the verdict that the live one got. Each
-returns what it saw, with evidence, or None. ``docs/detection.md`` gives the reasons of
-the thresholds and what they measured.
+returns what it saw, with evidence, or None. ``tests/detection/README.md`` gives the
+reasons of the thresholds and what they measured.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
-from queenright.health.limits import detect_answers_cut, detect_resource_limit
+from queenright.health.resource_limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import CRITICAL_AFTER, grown, half_more
+from queenright.health.severity_bands import CRITICAL_AFTER, grown, half_more
 from queenright.health.spending import detect_spending
 from queenright.health.stall_detectors import (
     detect_checkpoint_stale,

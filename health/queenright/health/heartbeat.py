@@ -23,9 +23,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import describe_faults, fault_message
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import describe_faults, fault_message
 from queenright.runtime.events import AgentEvent, EventType
 
 _LATEST: Final = 253_402_300_799.0

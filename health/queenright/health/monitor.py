@@ -28,10 +28,10 @@ from queenright.health.deadlines import (
 )
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
+from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
-from queenright.health.state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS
@@ -155,6 +155,10 @@ def as_terminated(event: AgentEvent) -> AgentEvent:
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
+def _run_of(event: AgentEvent) -> tuple[str, str, str]:
+    return event.agent_id, event.session_id, event.incarnation_id
+
+
 @dataclass(frozen=True, slots=True)
 class SweepPart:
     """The result of one part of a sweep."""
@@ -189,6 +193,7 @@ class HealthMonitor:
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
         self._failed_runs: dict[str, FailedRuns] = {}
+        self._terminated_runs: dict[tuple[str, str, str], None] = {}
         self._counts_runs = True
         self._signs: dict[str, Sign] = {}
         self._renamed: dict[WorkerKey, WorkerKey] = {}
@@ -256,6 +261,8 @@ class HealthMonitor:
         if kind not in WORKER_EVENTS:
             if kind is EventType.TICKET_RESOLVED and self._counts_runs:
                 self._settle_failed_runs(event)
+            elif kind is EventType.AGENT_TERMINATED:
+                self.restore_terminated_runs([_run_of(event)])
             return self._apply_action(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
@@ -272,7 +279,7 @@ class HealthMonitor:
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
             self.is_stopping(key, event.incarnation_id or v.incarnation_id)
-            or self._ends_after_failed_termination(v, event)
+            or self._ends_terminated_run(v, event)
         ):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
@@ -280,6 +287,7 @@ class HealthMonitor:
         v.apply(event, at)
         self._note_cost(v, event)
         if kind is _STARTED:
+            self._terminated_runs.pop(_run_of(event), None)
             events += self._join_parents(worker, event, at, now)
         deadline = worker.deadline
         if (
@@ -344,13 +352,14 @@ class HealthMonitor:
         if is_late_work(event, v):
             at = event.time
         was_over, was = v.ended_at, v.status
-        if event.type in _ENDS and self._ends_after_failed_termination(v, event):
+        if event.type in _ENDS and self._ends_terminated_run(v, event):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
         if event.type is _STARTED:
+            self._terminated_runs.pop(_run_of(event), None)
             self._children.join(key, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             self._end_session(worker, at, now)
@@ -359,10 +368,11 @@ class HealthMonitor:
         if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
-    @staticmethod
-    def _ends_after_failed_termination(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends an incarnation that had continued after its termination."""
-        return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
+    def _ends_terminated_run(self, v: VitalSigns, event: AgentEvent) -> bool:
+        """Return whether an event ends a run that was terminated, even if it continued or is forgotten."""
+        return _run_of(event) in self._terminated_runs or (
+            v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
+        )
 
     def _continues_after_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
@@ -785,6 +795,12 @@ class HealthMonitor:
     def restore_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
         """Set, by agent, how many runs had failed in a row before the events that are replayed."""
         self._failed_runs = dict(failed)
+
+    def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
+        """Add runs that were terminated: agent, session and incarnation. Their ends are no failures."""
+        self._terminated_runs.update(dict.fromkeys(runs))
+        while len(self._terminated_runs) > MAX_ENDED_SESSIONS:
+            del self._terminated_runs[next(iter(self._terminated_runs))]
 
     # -- checking -----------------------------------------------------------------------------------
 

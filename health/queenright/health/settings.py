@@ -194,7 +194,7 @@ class BandSettings(_Block):
 
 class LoopSettings(_Block):
     """
-    Counts from which repetition is a finding. docs/detection.md has the reason for each.
+    Counts from which repetition is a finding. tests/detection/README.md has the reason for each.
 
     What a setting is compared with for one reason moves with it; what has no reason to differ is a constant.
     """

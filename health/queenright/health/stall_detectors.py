@@ -26,7 +26,7 @@ from queenright.health.deadlines import (
 )
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import severity_by_duration
+from queenright.health.severity_bands import severity_by_duration
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 

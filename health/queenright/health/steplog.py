@@ -17,8 +17,9 @@ from typing import Any, Final
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
-from queenright.instrumentation.names import ToolOutcome, Verdict
+from queenright.instrumentation.names import ToolOutcome
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
 CHUNK: Final = 4 * 1024 * 1024

@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import fault_message
 
 _BLOCKS: Final = ("heartbeat", "health_check", "stall", "bands", "loops")
 _PREFIX: Final = "health_monitoring"

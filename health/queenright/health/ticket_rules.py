@@ -19,9 +19,9 @@ from queenright.health.findings import (
     worst,
 )
 from queenright.health.monitor import WorkerHealth
-from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 
 BY_RULES: Final = "Found by the rules: "
@@ -52,13 +52,13 @@ def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
     vitals = health.vitals
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
     if vitals.ended and not findings:
-        return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
+        return [f"session_id: {who} has ended; there is nothing to escalate"]
     if vitals.may_be_idle:
-        return [f"worker_session_id: {who} is waiting ({vitals.waiting}) and may be idle; check again later"]
+        return [f"session_id: {who} is waiting ({vitals.waiting}) and may be idle; check again later"]
     if not findings and health.findings:
-        return [f"worker_session_id: {who} has no finding that justifies a ticket yet; check again later"]
+        return [f"session_id: {who} has no finding that justifies a ticket yet; check again later"]
     if not findings:
-        return [f"worker_session_id: {who} has no findings (any more); read its summary again"]
+        return [f"session_id: {who} has no findings (any more); read its summary again"]
     return []
 
 

@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import fault_message
 
 TEXT_LIMIT: Final = 1000
 """The maximum number of characters of a cause or a suggested action."""
@@ -100,8 +100,8 @@ class TicketDraft(BaseModel):
     suggested_action: Text
     evidence_snippet: Annotated[str, StringConstraints(max_length=EVIDENCE_LIMIT)]
 
-    worker_agent_id: str | None = None
-    worker_session_id: str | None = None
+    agent_id: str | None = None
+    session_id: str | None = None
     worker_node_id: str | None = None
     worker_graph_id: str | None = None
     recent_verdicts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
@@ -309,8 +309,8 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     """
     lines = []
     identity = {
-        "worker_agent_id": facts.agent_id,
-        "worker_session_id": facts.session_id,
+        "agent_id": facts.agent_id,
+        "session_id": facts.session_id,
         "worker_node_id": facts.worker_node_id,
         "worker_graph_id": facts.worker_graph_id,
     }

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queenright.health.calls import digest
-from queenright.health.limits import after_report
+from queenright.health.resource_limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
     PROCESS_PREFIX,

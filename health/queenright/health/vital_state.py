@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
-from queenright.health.limits import NOT_CUT, Resources
+from queenright.health.resource_limits import NOT_CUT, Resources
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
@@ -25,7 +25,8 @@ from queenright.health.vital_facts import (
     SpentToday,
     tail,
 )
-from queenright.instrumentation.names import Phase, Verdict, WaitingReason
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
 ERROR_WINDOW: Final = 20

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
-from queenright.health.limits import after_answer
 from queenright.health.rate_limits import rate_limit_seconds
+from queenright.health.resource_limits import after_answer
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
@@ -41,8 +41,9 @@ from queenright.instrumentation.effects import (
 )
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
-from queenright.instrumentation.names import Phase, ToolOutcome, Verdict, WaitingReason
+from queenright.instrumentation.names import Phase, ToolOutcome, WaitingReason
 from queenright.instrumentation.shell_effects import MIN_WAIT_SECONDS
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
 _RECENT_VERDICTS: Final = 20

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id, new_id
     from queenright.instrumentation.instructions import Nudge, Termination
     from queenright.instrumentation.metrics import mark_metrics_served, serve_metrics
-    from queenright.instrumentation.names import Verdict, WaitingReason
+    from queenright.instrumentation.names import WaitingReason
     from queenright.instrumentation.redaction import redact
     from queenright.instrumentation.span_watch import watch_spans
     from queenright.instrumentation.step import LlmCall, Step, ToolCall, current_step
     from queenright.instrumentation.telemetry import Telemetry, flush, shared_telemetry
+    from queenright.instrumentation.verdict import Verdict
     from queenright.instrumentation.worker import Worker, current_worker
 
 __all__ = [
@@ -67,7 +68,7 @@ if not TYPE_CHECKING:
             "Telemetry": "telemetry",
             "Termination": "instructions",
             "ToolCall": "step",
-            "Verdict": "names",
+            "Verdict": "verdict",
             "WaitingReason": "names",
             "Worker": "worker",
             "check_session_id": "identity",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 

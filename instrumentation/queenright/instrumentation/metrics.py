@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from queenright.instrumentation import names
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.limited import Limited
+from queenright.instrumentation.label_limit import Limited
 from queenright.instrumentation.names import OTHER, MetricName
+from queenright.instrumentation.verdict import Verdict
 
 DURATION_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
 """Buckets of duration histograms: from an in-memory lookup to the stall threshold of a tool."""
@@ -34,7 +35,7 @@ _COUNTED_BY: Final = {
 }
 """The metric under which folded values of each bounded label are counted."""
 
-VERDICTS: Final = (*(verdict.value.lower() for verdict in names.Verdict), "error")
+VERDICTS: Final = (*(verdict.value.lower() for verdict in Verdict), "error")
 """Values of the label ``verdict``."""
 
 Family = Counter | Gauge | Histogram

@@ -287,15 +287,6 @@ METRICS: Final[dict[str, MetricName]] = {
 # -- label values -------------------------------------------------------------------------------
 
 
-class Verdict(StrEnum):
-    """The verdict of an agent's own judge on a step."""
-
-    ACCEPT = "ACCEPT"
-    RETRY = "RETRY"
-    CONTINUE = "CONTINUE"
-    ESCALATE = "ESCALATE"
-
-
 class ToolOutcome(StrEnum):
     """How a tool call ended."""
 
@@ -423,7 +414,7 @@ OPEN_SPAN_PARENT_ID: Final = "queenright.span.parent_id"
 """The nearest reported ancestor, else the parent, in hexadecimal; absent for a root span."""
 OPEN_SPAN_START: Final = "queenright.span.start_time_unix_nano"
 OPEN_SPAN_OUTCOME: Final = "queenright.span.outcome"
-HEALTH_STATE: Final = "queenright.health.state"
+HEALTH_STATE: Final = "queenright.health.health_state"
 TICKET_ID: Final = "queenright.ticket.id"
 INTERVENTION_KIND: Final = "queenright.intervention.kind"
 TRIAGE_DECISION: Final = "queenright.triage.decision"

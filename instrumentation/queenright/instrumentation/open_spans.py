@@ -2,7 +2,7 @@
 A SpanProcessor that reports spans of any framework while they are open.
 
 A span is exported only when it ends, so a hanging call is otherwise invisible. On the agent's thread the
-processor only records which spans are open. The pulse thread reports each span of an agent's work that
+processor only records which spans are open. The ticker thread reports each span of an agent's work that
 stays open, sends a heartbeat for it every half minute, and reports its end. A span that ends within
 `GRACE` seconds is not reported, because its export contains everything.
 """
@@ -30,14 +30,14 @@ from queenright.instrumentation.conventions import (
     named_in,
 )
 from queenright.instrumentation.delivery import Delivery
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SpanOutcome
 from queenright.instrumentation.otlp import SCOPE
-from queenright.instrumentation.pulse import MAX_TICK_SECONDS, PULSE, Pulse
 from queenright.instrumentation.telemetry import Record
+from queenright.instrumentation.ticker import MAX_TICK_SECONDS, TICKER, Ticker
 
 _IDENTIFYING: Final = {
     field: ATTRIBUTES[field]
@@ -86,15 +86,15 @@ class OpenSpans(SpanProcessor):
     Args:
         delivery: Receives the records.
         clock: Returns nanoseconds since the epoch.
-        pulse: The thread that checks the spans.
+        ticker: The thread that checks the spans.
     """
 
     def __init__(
-        self, delivery: Delivery, *, clock: Callable[[], int] = time.time_ns, pulse: Pulse = PULSE
+        self, delivery: Delivery, *, clock: Callable[[], int] = time.time_ns, ticker: Ticker = TICKER
     ) -> None:
         self._delivery = delivery
         self._clock = clock
-        self._pulse = pulse
+        self._ticker = ticker
         self.is_closed = False
         self._reset()
         after_fork_in_child(self._reset)
@@ -109,7 +109,7 @@ class OpenSpans(SpanProcessor):
         """Held by `tick` and `shutdown`; the agent's threads take no lock."""
         self._calm_ticks = _IDLE
 
-    # Lock-free: the agent's threads add spans to `_new` and remove them from any dict; the pulse moves them
+    # Lock-free: the agent's threads add spans to `_new` and remove them from any dict; the ticker moves them
     # from `_new` to the others. While a record of a span is queued, the span is not in `_reported`, so that
     # its end record always comes last.
 
@@ -126,7 +126,7 @@ class OpenSpans(SpanProcessor):
                 is_idle = self._calm_ticks >= _IDLE
                 self._calm_ticks = 0
                 if is_idle:
-                    self._pulse.join(self)
+                    self._ticker.join(self)
         except Exception as error:
             report_error(error)
 
@@ -148,7 +148,7 @@ class OpenSpans(SpanProcessor):
         with self._lock:
             if not self.is_closed:
                 return self._check_spans()
-        self._pulse.leave(self)
+        self._ticker.leave(self)
         return MAX_TICK_SECONDS
 
     def _check_spans(self) -> float:

@@ -12,7 +12,7 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from queenright.instrumentation.delivery import SendResult
-from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.forks import import_for_requests
 from queenright.instrumentation.redaction import redact

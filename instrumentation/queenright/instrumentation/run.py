@@ -16,10 +16,10 @@ from queenright.instrumentation.control import ControlChannel
 from queenright.instrumentation.forks import fork_count
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import Operation, Phase, WaitingReason
-from queenright.instrumentation.pulse import MAX_TICK_SECONDS, PULSE
 from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.steplog import StepLog
 from queenright.instrumentation.telemetry import Attributes, Telemetry
+from queenright.instrumentation.ticker import MAX_TICK_SECONDS, TICKER
 
 STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
 """Seconds without activity after which the worker counts a stall; a tool's declared timeout wins."""
@@ -171,7 +171,7 @@ class Run:
         self._join()
 
     def _join(self) -> None:
-        PULSE.join(self)
+        TICKER.join(self)
         if self.control is not None:
             self.control.start()
 
@@ -182,7 +182,7 @@ class Run:
         if os.getpid() != self._process and os.getppid() == self._process:
             return
         self._ended = True
-        PULSE.leave(self)
+        TICKER.leave(self)
         if self.control is not None:
             self.control.close(self.last_checkpoint_id)
         if is_failure(error) and error is not None:
@@ -196,7 +196,7 @@ class Run:
             self.log.close()
 
     def touch(self) -> None:
-        """Start the run if needed, and join the pulse again after a fork."""
+        """Start the run if needed, and join the ticker again after a fork."""
         if not self._started:
             self.start()
         if self._fork_count != fork_count.number:

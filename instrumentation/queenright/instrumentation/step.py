@@ -14,10 +14,11 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
-from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
+from queenright.instrumentation.names import Operation, Phase, ToolOutcome
 from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
 from queenright.instrumentation.steplog import iso
+from queenright.instrumentation.verdict import Verdict
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.forks import after_fork_in_child
 

@@ -20,7 +20,7 @@ from opentelemetry.trace import (
 
 from queenright.instrumentation import names
 from queenright.instrumentation.delivery import Delivery, Sender, SendResult
-from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.drop_counter import Signal
 from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.identity import new_id

@@ -29,12 +29,12 @@ from queenright.instrumentation.identity import check_session_id, clean_name, ne
 from queenright.instrumentation.instructions import Instruction
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import WaitingReason
-from queenright.instrumentation.pulse import PULSE
 from queenright.instrumentation.redaction import mask_name
 from queenright.instrumentation.run import Run
 from queenright.instrumentation.step import Step
 from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, step_log_path
 from queenright.instrumentation.telemetry import Telemetry, shared_telemetry
+from queenright.instrumentation.ticker import TICKER
 
 HEARTBEAT_SECONDS: Final = 300.0
 """Default maximum time between heartbeats, in seconds."""
@@ -42,7 +42,7 @@ HEARTBEAT_SECONDS: Final = 300.0
 _current: ContextVar[Worker | None] = ContextVar("queenright_worker", default=None)
 
 # Runs before the telemetry's own atexit hook, which was registered earlier, so that the last spans are sent.
-atexit.register(PULSE.close_all)
+atexit.register(TICKER.close_all)
 
 
 def current_worker() -> Worker | None:

@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from queenright.health.interventions.record import Intervention
-from queenright.health.service import AgentNotFoundError
-from queenright.health.summary import summarise
+from queenright.health.interventions.intervention import Intervention
+from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.ticket_rules import worker_facts
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, WorkerFacts
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat_answers import answer
@@ -44,8 +44,8 @@ from queenright.judge.messages import question_message
 from queenright.judge.metrics import FallbackReason
 from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import chat_prompt
-from queenright.judge.queen import QUEEN_GRAPH
 from queenright.judge.queen_actions import QueenActions
+from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.judge.quoting import unquote
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from queenright.health.interventions.record import Intervention
+from queenright.health.interventions.intervention import Intervention
 from queenright.health.tickets import EscalationTicket, WorkerFacts
 from queenright.judge.wording import one_line
 

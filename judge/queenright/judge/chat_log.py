@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.queen import QUEEN_GRAPH
+from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.session_state import execution_key
 

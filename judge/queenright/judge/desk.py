@@ -12,8 +12,8 @@ from opentelemetry.trace import Tracer
 from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
+from queenright.health.worker_summary import summarise
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import LiveWorkers, Lookup, summary_tool

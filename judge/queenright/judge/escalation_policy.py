@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
-from queenright.health.interventions.record import OPTIONS, Decision
+from queenright.health.interventions.intervention import OPTIONS, Decision
 from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.names import WaitingReason
-from queenright.judge import policy, wording
+from queenright.judge import ticket_policy, wording
 
 MAX_EXTENSIONS: Final = 3
 """How often a worker without progress gets more time; after that it is handed off."""
@@ -76,7 +76,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     progress = summary.get("last_progress")
     if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
         return "it has made progress since the escalation"
-    if summary.get("state") not in _TROUBLE and policy.is_condition_gone(summary):
+    if summary.get("state") not in _TROUBLE and ticket_policy.is_condition_gone(summary):
         return "its condition has cleared"
     return None
 
@@ -145,7 +145,7 @@ def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | No
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
-    findings = policy.findings_of(summary)
+    findings = ticket_policy.findings_of(summary)
     if any(finding.kind in _EXTERNAL for finding in findings):
         return "more_time", "The fault is external; the worker can continue once it is fixed."
     first = worst(findings)
@@ -158,8 +158,8 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
 
 
 def _cause(summary: Mapping[str, Any]) -> str:
-    findings = policy.findings_of(summary)
-    agent = str(summary.get("worker_agent_id") or "The worker")
+    findings = ticket_policy.findings_of(summary)
+    agent = str(summary.get("agent_id") or "The worker")
     finding = worst(f for f in findings if f.kind in _EXTERNAL) or worst(findings)
     if finding is None:
         return (

@@ -12,22 +12,22 @@ from opentelemetry.trace import Span, get_current_span
 
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.monitor import WorkerHealth
-from queenright.health.summary import summarise
 from queenright.health.ticket_service import Report
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation import names
-from queenright.judge import policy
-from queenright.judge.answers import Answers
-from queenright.judge.coverage import Coverage, reason_for_ticket
+from queenright.judge import ticket_policy
+from queenright.judge.check_record import CheckRecord
 from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome
 from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import EmitArguments, emit_tool, show_raised
 from queenright.judge.prompting import judge_prompt
-from queenright.judge.record import CheckRecord
-from queenright.judge.rules import EMIT, SUMMARY
+from queenright.judge.recent_answers import Answers
+from queenright.judge.rules_model import EMIT, SUMMARY
 from queenright.judge.settings import RULES
+from queenright.judge.ticket_coverage import Coverage, reason_for_ticket
 from queenright.judge.tracing import ids_of, links_to
 from queenright.judge.trend import Trends
 from queenright.runtime.events import AgentEvent
@@ -214,7 +214,7 @@ class HealthJudge:
     async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
         """Write rules' tickets of many workers in few transactions where they bind or the rules judge."""
         judging = self._model.answering
-        keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
+        keys = [h.key for h in due if judging == RULES or ticket_policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
@@ -241,7 +241,7 @@ class HealthJudge:
         for key in keys:
             health = self._monitor.get(*key)
             summary = None if health is None else summarise(health, now)
-            draft = None if summary is None else policy.draft_ticket(summary)
+            draft = None if summary is None else ticket_policy.draft_ticket(summary)
             if health is None or summary is None or draft is None or not self.wants(health):
                 outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
                 continue
@@ -308,7 +308,7 @@ class HealthJudge:
                 if health is None or reason_for_ticket(health) is None or self.wants(health):
                     continue
                 summary = summarise(health, now)
-                draft = policy.draft_ticket(summary)
+                draft = ticket_policy.draft_ticket(summary)
                 if draft is not None:
                     reports.append((Report(health, draft), summary))
             if not reports:
@@ -389,9 +389,13 @@ class HealthJudge:
     async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
         """Write the rules' ticket where they bind and there is none; return whether it was written."""
         finding = reason_for_ticket(health)
-        if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
+        if (
+            finding is None
+            or not ticket_policy.binding(finding.severity)
+            or self._coverage.covers(health, finding)
+        ):
             return False
-        draft = policy.draft_ticket(summarise(health, self._clock()))
+        draft = ticket_policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
         await self._raise(health, _add_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES)

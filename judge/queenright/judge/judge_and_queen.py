@@ -13,7 +13,7 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.interventions.record import Escalation
+from queenright.health.interventions.intervention import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
@@ -25,8 +25,8 @@ from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metrics import FallbackReason, JudgeMetrics
 from queenright.judge.models import AssignedModel, load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
-from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
 from queenright.judge.queen_actions import QueenActions
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
 from queenright.judge.redacting_model import RedactingModel
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime

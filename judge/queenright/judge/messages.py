@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from queenright.health.summary import no_active_session
+from queenright.health.worker_summary import no_active_session
 from queenright.judge.quoting import quote
 
 

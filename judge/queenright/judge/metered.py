@@ -15,7 +15,7 @@ from queenright.judge.budget import Budget, ExceededLimit, Reservation
 from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.model_backoff import ModelBackoff
-from queenright.judge.rules import DECIDE, DISMISS, EMIT, NOTIFY, SUMMARY
+from queenright.judge.rules_model import DECIDE, DISMISS, EMIT, NOTIFY, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider

@@ -13,7 +13,7 @@ from queenright.judge.budget import Budget
 from queenright.judge.metered import Metered
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.prompting import judge_prompt, queen_prompt
-from queenright.judge.rules import RulesModel
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import RULES, JudgeSettings, ModelSettings
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.llm.litellm_provider import ProviderUnavailableError, load_provider

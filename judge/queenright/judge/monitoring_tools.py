@@ -15,11 +15,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.summary import summarise
 from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus, parse_draft
+from queenright.health.worker_summary import summarise
 from queenright.judge.messages import quote_worker
-from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
+from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
 

@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.interventions.record import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
+from queenright.health.interventions.intervention import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.judge import escalation_policy as policy
+from queenright.judge import escalation_policy
 from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import escalation_message
 from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import escalation_prompt
-from queenright.judge.rules import DECIDE, SUMMARY
+from queenright.judge.rules_model import DECIDE, SUMMARY
 from queenright.judge.tracing import child_of
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Trigger
@@ -73,7 +73,7 @@ class DecideArguments(BaseModel):
     more_time_minutes: float | None = Field(
         default=None,
         gt=0,
-        le=policy.MAX_EXTRA_MINUTES,
+        le=escalation_policy.MAX_EXTRA_MINUTES,
         description="With `more_time`: how many minutes; default: the usual.",
     )
 
@@ -186,7 +186,7 @@ class Orchestrator:
         escalation = waiting.escalation
         self._case.select((escalation.agent_id, escalation.session_id))
         summary = self._case.summary()
-        if policy.ended(summary):
+        if escalation_policy.ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session has ended"
         self._current, self._outcome = escalation, _UNDECIDED
@@ -211,9 +211,9 @@ class Orchestrator:
     ) -> None:
         """Decide by rule if the worker is out of trouble; else ask the model."""
         fields = self._fields(escalation, summary)
-        if summary is not None and policy.relief(fields, summary) is not None:
+        if summary is not None and escalation_policy.relief(fields, summary) is not None:
             try:
-                await self._carry_out(escalation, policy.answer(fields, summary))
+                await self._carry_out(escalation, escalation_policy.answer(fields, summary))
             except ToolError as error:
                 _log.info("escalation %s: %s", escalation.escalation_id, error)
             return
@@ -232,12 +232,12 @@ class Orchestrator:
                 f"{arguments.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
             )
         summary = self._case.summary()
-        if policy.ended(summary):
+        if escalation_policy.ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session has ended, there is nothing to decide; end with set_output")
         fields = self._fields(escalation, summary)
         reason, minutes = redact(arguments.reason, 1000), arguments.more_time_minutes
-        answer = policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)
+        answer = escalation_policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)
         await self._carry_out(escalation, answer)
         if answer.overruled:
             return f"overruled, decided as {answer.decision}: {answer.reason}"
@@ -254,7 +254,7 @@ class Orchestrator:
             raise ToolError(f"escalation {escalation_id!r} is already decided; end with set_output")
         return current
 
-    async def _carry_out(self, escalation: Escalation, answer: policy.PolicyDecision) -> None:
+    async def _carry_out(self, escalation: Escalation, answer: escalation_policy.PolicyDecision) -> None:
         """Carry out a decision; raises ``ToolError`` if it is late or rejected."""
         key = escalation.escalation_id
         seconds = answer.more_time_seconds
@@ -296,7 +296,10 @@ class Orchestrator:
         return _ExtraTime(None) if has_progress else extra
 
     def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
-        if summary is not None and policy.relief(self._fields(escalation, summary), summary) is not None:
+        if (
+            summary is not None
+            and escalation_policy.relief(self._fields(escalation, summary), summary) is not None
+        ):
             return  # the worker is out of trouble and needs no extra time
         extra = self._extra_time_of(escalation, summary)
         progress = extra.progress if summary is None else summary["last_progress"]

@@ -17,7 +17,7 @@ from typing import Final
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge import escalation_policy, policy
+from queenright.judge import escalation_policy, ticket_policy
 
 _FRONT = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
 _HEADER = re.compile(
@@ -85,9 +85,9 @@ def queen_prompt(file: Path | None = None) -> Prompt:
         InvalidPromptError: The file cannot be used.
     """
     values = {
-        "dismiss_below": policy.DISMISS_LOW_BELOW,
-        "intervene_steps": policy.INTERVENE_STEPS,
-        "intervene_minutes": f"{policy.INTERVENE_STALL_MINUTES:g}",
+        "dismiss_below": ticket_policy.DISMISS_LOW_BELOW,
+        "intervene_steps": ticket_policy.INTERVENE_STEPS,
+        "intervene_minutes": f"{ticket_policy.INTERVENE_STALL_MINUTES:g}",
     }
     return load_prompt("queen", values, file)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from queenright.health.interventions.approval import describe_requester
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.approvals_record import describe_requester
+from queenright.health.interventions.intervention import Intervention, Outcome
 from queenright.health.interventions.messages import duration
-from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import TerminationSettings
 from queenright.health.store import StoreError
@@ -25,7 +25,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
 
 if TYPE_CHECKING:
-    from queenright.health.interventions.service import InterventionService
+    from queenright.health.interventions.intervention_service import InterventionService
 
 NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"

@@ -26,10 +26,10 @@ from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import OnChange, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
-from queenright.judge import policy
+from queenright.judge import ticket_policy
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
-from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
@@ -346,9 +346,9 @@ class StackJudge:
     async def _pass_on(self) -> None:
         """Notify the operator of binding tickets without a decision: the bypass time ends after the job."""
         for ticket in self.tickets.open_tickets():
-            if not is_undecided(ticket) or not policy.binding(ticket.severity):
+            if not is_undecided(ticket) or not ticket_policy.binding(ticket.severity):
                 continue
-            analysis = policy.analysis(ticket.model_dump(mode="json"))
+            analysis = ticket_policy.analysis(ticket.model_dump(mode="json"))
             try:
                 await self.tickets.intervene(
                     ticket.ticket_id,

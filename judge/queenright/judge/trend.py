@@ -71,7 +71,7 @@ class Trends:
 
     def note(self, summary: Mapping[str, Any], at: float, verdict: str) -> None:
         """Store a reading of a worker from its health summary at ``at``, with the outcome of the check."""
-        key = (str(summary["worker_agent_id"]), str(summary["worker_session_id"]))
+        key = (str(summary["agent_id"]), str(summary["session_id"]))
         before = self._readings.pop(key, None)
         self._readings[key] = Reading(
             agent_id=key[0],
@@ -95,7 +95,7 @@ class Trends:
 
         A count that went down was reset by a restart; its change is None.
         """
-        key = (str(summary["worker_agent_id"]), str(summary["worker_session_id"]))
+        key = (str(summary["agent_id"]), str(summary["session_id"]))
         last = self._readings.get(key)
         if last is None:
             return None

@@ -30,13 +30,13 @@ from queenright.runtime.heartbeats import HeartbeatSender
 from queenright.runtime.inputs import check_input, check_json, check_names, missing_input, used_names
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
-from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.services import IncarnationRegistry, LoadedGraph
 from queenright.runtime.sessions import SessionResolver
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.replay import branch_session
+from queenright.runtime.storage.session_branch import branch_session
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import EntryHandler, ExecutionStream

@@ -13,8 +13,8 @@ from typing import Any, Final
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import read_faults
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import read_faults
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.graphs.specs import NodeSpec

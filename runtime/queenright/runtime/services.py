@@ -21,7 +21,7 @@ from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
-from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionStore

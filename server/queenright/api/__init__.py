@@ -8,27 +8,27 @@ from queenright.instrumentation.lazy_imports import lazy_attributes
 
 # A type checker reads all names of the modules; at runtime only those of `_MODELS` are public.
 if TYPE_CHECKING:
-    from queenright.api.acting import *  # noqa: F403
     from queenright.api.agents import *  # noqa: F403
     from queenright.api.alerts import *  # noqa: F403
     from queenright.api.attention import *  # noqa: F403
+    from queenright.api.base_model import *  # noqa: F403
     from queenright.api.breakers import *  # noqa: F403
     from queenright.api.events import *  # noqa: F403
+    from queenright.api.incidents import *  # noqa: F403
+    from queenright.api.interventions import *  # noqa: F403
     from queenright.api.judge import *  # noqa: F403
     from queenright.api.loaded import *  # noqa: F403
-    from queenright.api.operations import *  # noqa: F403
+    from queenright.api.loaded_agent import *  # noqa: F403
     from queenright.api.problem import *  # noqa: F403
     from queenright.api.recoveries import *  # noqa: F403
-    from queenright.api.shared import *  # noqa: F403
-    from queenright.api.slots import *  # noqa: F403
+    from queenright.api.service import *  # noqa: F403
     from queenright.api.status import *  # noqa: F403
     from queenright.api.steps import *  # noqa: F403
     from queenright.api.telemetry import *  # noqa: F403
     from queenright.api.tickets import *  # noqa: F403
-    from queenright.api.wire import *  # noqa: F403
 
 _MODELS: Final = {
-    "acting": (
+    "interventions": (
         "Approval ApprovalsPage EmergencyStop Escalation EscalationResult EscalationsPage "
         "Instruction Instructions Intervention InterventionsPage NudgeResult PermissionRequest "
         "PermissionResult PermissionsPage TerminationResult"
@@ -53,13 +53,13 @@ _MODELS: Final = {
         "NodePage NodeRow Progress RunTotals SessionDetail SessionPage SessionRow SessionRun "
         "Started Stopped ToolUse"
     ),
-    "operations": (
+    "service": (
         "AuditPage AuditedEvent CurrentCaller CurrentSettings Reloaded Timeline TimelineEntry Version"
     ),
     "problem": "Problem",
     "recoveries": "RecoveriesPage Recovery RecoveryResult RecoveryStatus",
-    "shared": "Incident Incidents Provider ProviderError Providers",
-    "slots": "AgentSlot",
+    "incidents": "Incident Incidents Provider ProviderError Providers",
+    "loaded_agent": "AgentSlot",
     "status": (
         "Acting Budget FeedLine Ready StandInMessage Status StatusApproval StatusBreaker "
         "StatusEmergencyStop StatusEscalation StatusLadder StatusRecovery Storm"
@@ -69,7 +69,7 @@ _MODELS: Final = {
     ),
     "telemetry": "MissingPart RefusedRequests Telemetry TelemetrySource UnusedRecords",
     "tickets": "ChatMessage ChatMessages ReceiverDelivery Ticket TicketSilence TicketsPage",
-    "wire": "Wire",
+    "base_model": "ApiModel",
 }
 """By module. Each is imported on first access: `queenright tickets` needs no models of other resources."""
 

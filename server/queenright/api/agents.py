@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.breakers import Breaker
-from queenright.api.slots import AgentSlot
+from queenright.api.loaded_agent import AgentSlot
 from queenright.api.terms import (
     ActivityKind,
     FindingKind,
@@ -21,12 +22,11 @@ from queenright.api.terms import (
     Waiting,
     WorkerAction,
 )
-from queenright.api.wire import RelativeToNow, Wire
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
 
-class Finding(Wire):
+class Finding(ApiModel):
     """A finding of one detector about a worker."""
 
     kind: FindingKind
@@ -37,7 +37,7 @@ class Finding(Wire):
     shadow: bool = Field(description="True: its detector is in shadow mode; the finding has no effect.")
 
 
-class AgentRow(Wire):
+class AgentRow(ApiModel):
     """One session of a worker: its state and vital signs. Times are in seconds since the epoch."""
 
     agent_id: str
@@ -80,7 +80,7 @@ class AgentRow(Wire):
     shadow_findings: list[Finding] = Field(description="Findings of detectors in shadow mode.")
 
 
-class Signal(Wire):
+class Signal(ApiModel):
     """A health signal."""
 
     name: str
@@ -88,19 +88,17 @@ class Signal(Wire):
     evidence: str = Field(description="The numbers, in at most 300 characters.")
 
 
-class HealthMetrics(Wire):
+class HealthMetrics(ApiModel):
     """Usage of a worker in its session."""
 
-    uptime_seconds: Annotated[float, RelativeToNow()] = Field(
-        description="Since the incarnation started; until its end if it has ended."
-    )
+    uptime_seconds: float = Field(description="Since the incarnation started; until its end if it has ended.")
     token_count: int
     error_count: int
     tool_call_count: int
     intervention_count: int
 
 
-class Ladder(Wire):
+class Ladder(ApiModel):
     """The interventions on one incarnation of a worker. Times in seconds since the epoch."""
 
     agent_id: str
@@ -137,14 +135,14 @@ class AgentHealth(AgentRow):
     ladder: Ladder | None = Field(description="Null: no intervention is due or in progress.")
 
 
-class AgentHealthPage(Wire):
+class AgentHealthPage(ApiModel):
     """The health of workers, by name and session."""
 
     agents: list[AgentHealth]
     next: str | None = Field(description=NEXT)
 
 
-class HistoryRow(Wire):
+class HistoryRow(ApiModel):
     """An event that concerns a worker's health, and the state after it."""
 
     seq: int = Field(description="Its number in the event log.")
@@ -158,14 +156,14 @@ class HistoryRow(Wire):
     data: dict[str, Any] = Field(description="The event's data; `docs/events.md` lists the keys by type.")
 
 
-class HistoryPage(Wire):
+class HistoryPage(ApiModel):
     """Events of a worker, oldest first; `next` leads to earlier ones."""
 
     history: list[HistoryRow]
     next: str | None = Field(description="The cursor of earlier events; null: none.")
 
 
-class Heartbeat(Wire):
+class Heartbeat(ApiModel):
     """A heartbeat. Times are in seconds since the epoch."""
 
     agent_id: str
@@ -181,13 +179,13 @@ class Heartbeat(Wire):
     interval: float | None = Field(description="Seconds until the next heartbeat is due.")
 
 
-class HeartbeatReceipt(Wire):
+class HeartbeatReceipt(ApiModel):
     """The heartbeat was stored."""
 
     agent_id: str
 
 
-class AgentCounts(Wire):
+class AgentCounts(ApiModel):
     """
     Sessions by health, activity, owner and repository.
 
@@ -212,7 +210,7 @@ class AgentCounts(Wire):
     )
 
 
-class AgentsPage(Wire):
+class AgentsPage(ApiModel):
     """Sessions of workers, in the order that was asked for."""
 
     loaded: list[AgentSlot] = Field(description="Agents that run inside the service, all on each page.")

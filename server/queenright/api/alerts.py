@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import AlertStatus
 from queenright.api.tickets import ReceiverDelivery
-from queenright.api.wire import Wire
 
 
-class NotificationPeer(Wire):
+class NotificationPeer(ApiModel):
     """Delivery of a notification, or of its end, to one Alertmanager."""
 
     peer: str = Field(description="Its URL, without credentials.")
@@ -22,7 +22,7 @@ class NotificationPeer(Wire):
     outcome: str = Field(description="The result as a sentence.")
 
 
-class Notification(Wire):
+class Notification(ApiModel):
     """A notification and its deliveries. Times in seconds since the epoch."""
 
     id: int
@@ -40,7 +40,7 @@ class Notification(Wire):
     notified: list[ReceiverDelivery]
 
 
-class OutboxPeer(Wire):
+class OutboxPeer(ApiModel):
     """Deliveries to one Alertmanager. Times in seconds since the epoch."""
 
     peer: str
@@ -51,7 +51,7 @@ class OutboxPeer(Wire):
     next_attempt_at: float | None
 
 
-class RefusedAlert(Wire):
+class RefusedAlert(ApiModel):
     """An alert that an Alertmanager refused."""
 
     ticket_ids: list[str]
@@ -60,7 +60,7 @@ class RefusedAlert(Wire):
     error: str
 
 
-class Outbox(Wire):
+class Outbox(ApiModel):
     """State of the outbox."""
 
     active: int = Field(description="Firing alerts.")
@@ -70,7 +70,7 @@ class Outbox(Wire):
     refused: list[RefusedAlert]
 
 
-class NotificationsPage(Wire):
+class NotificationsPage(ApiModel):
     """Notifications, newest first, and the state of the outbox."""
 
     outbox: Outbox
@@ -78,7 +78,7 @@ class NotificationsPage(Wire):
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
-class Silence(Wire):
+class Silence(ApiModel):
     """An active or pending silence. Times in seconds since the epoch."""
 
     silence_id: str
@@ -92,7 +92,7 @@ class Silence(Wire):
     tickets: list[str] = Field(description="Tickets that it silences.")
 
 
-class SilencePeer(Wire):
+class SilencePeer(ApiModel):
     """Whether the silences of an Alertmanager could be read."""
 
     peer: str
@@ -100,7 +100,7 @@ class SilencePeer(Wire):
     error: str | None
 
 
-class Silences(Wire):
+class Silences(ApiModel):
     """Active and pending silences, the first to end first."""
 
     silences: list[Silence]
@@ -108,26 +108,26 @@ class Silences(Wire):
     peers: list[SilencePeer]
 
 
-class SilenceResult(Wire):
+class SilenceResult(ApiModel):
     """The new silence, and the Alertmanager that created it."""
 
     silence_id: str
     peer: str
 
 
-class SymptomsReceipt(Wire):
+class SymptomsReceipt(ApiModel):
     """The number of symptom alerts in the request."""
 
     symptoms: int
 
 
-class DeliveriesReceipt(Wire):
+class DeliveriesReceipt(ApiModel):
     """The number of alerts whose delivery was recorded."""
 
     noted: int
 
 
-class SlackReply(Wire):
+class SlackReply(ApiModel):
     """The reply that Slack shows below the message."""
 
     response_type: str
@@ -135,7 +135,7 @@ class SlackReply(Wire):
     text: str
 
 
-class IncidentReceipt(Wire):
+class IncidentReceipt(ApiModel):
     """The effect of a PagerDuty event on tickets."""
 
     did: str

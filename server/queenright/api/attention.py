@@ -6,15 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel, KnownValues
 from queenright.api.terms import Severity
-from queenright.api.wire import KnownValues, Wire
 
 AttentionKind = Annotated[
     str, KnownValues("permission", "question", "approval", "escalation", "ticket", "incident")
 ]
 
 
-class AttentionItem(Wire):
+class AttentionItem(ApiModel):
     """Something that waits for a person. Times are in seconds since the epoch."""
 
     item_id: str = Field(
@@ -47,7 +47,7 @@ class AttentionItem(Wire):
     node_id: str = Field(description="The node that asks, for that; empty: none.")
 
 
-class AttentionList(Wire):
+class AttentionList(ApiModel):
     """What needs a person now, most urgent first."""
 
     items: list[AttentionItem] = Field(description="At most 200.")

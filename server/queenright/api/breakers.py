@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import BreakerState
-from queenright.api.wire import Wire
 
 
-class Breaker(Wire):
+class Breaker(ApiModel):
     """A circuit breaker."""
 
     name: str
@@ -26,7 +26,7 @@ class Breaker(Wire):
     half_open_at: float | None = Field(description="When it allows a probe; null: closed, or not known.")
 
 
-class BreakersPage(Wire):
+class BreakersPage(ApiModel):
     """Circuit breakers by name."""
 
     breakers: list[Breaker]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from queenright.instrumentation.counts import format_count
+
 Data = Mapping[str, Any]
 
 _QUOTE_LIMIT: Final = 160
@@ -91,6 +93,11 @@ def _describe_ticket_event(
             return "page", f"Alertmanager accepted {_alert(agent, data)}"
         case "notification_failed":
             return "failing", f"Alertmanager did not accept {_alert(agent, data)}: {data.get('error', '')}"
+        case "receiver_notified":
+            return (
+                "page",
+                f"Alertmanager notified {data['receiver']} of {format_count(data['alerts'], 'alert')}",
+            )
         case "ticket_resolved":
             status = {"worker_gone": "closed"}.get(data["status"], data["status"])
             return "healthy", f"{agent}: ticket {status}: {shorten(data.get('reason') or '')}"

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 
 
-class Event(Wire):
+class Event(ApiModel):
     """An event. Unknown values are empty."""
 
     id: str

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from queenright.api.wire import KnownValues
+from queenright.api.base_model import KnownValues
 
 NOW: Final = 1_769_248_800.0
 """The time of the examples, in seconds since the epoch."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import CheckOutcome
-from queenright.api.wire import Wire
 
 
-class JudgeCheck(Wire):
+class JudgeCheck(ApiModel):
     """One check of the judge: its trigger, result and cost; null is what was not recorded."""
 
     checked_at: str = Field(description="ISO 8601, UTC.")
@@ -32,7 +32,7 @@ class JudgeCheck(Wire):
     prompt: str = Field("", description="The version of its prompt.")
 
 
-class JudgeChecksPage(Wire):
+class JudgeChecksPage(ApiModel):
     """Checks of the judge, newest first."""
 
     checks: list[JudgeCheck]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from queenright.api.agents import AgentRow
-from queenright.api.slots import AgentSlot as AgentSlot
-from queenright.api.wire import KnownValues, Wire
+from queenright.api.base_model import ApiModel, KnownValues
+from queenright.api.loaded_agent import AgentSlot as AgentSlot
 
 NodeType = Annotated[str, KnownValues("event_loop", "function", "router")]
 EdgeWhen = Annotated[str, KnownValues("success", "failure", "always", "expression", "route")]
@@ -26,7 +26,7 @@ CheckpointReason = Annotated[str, KnownValues("node", "pause", "terminate")]
 # -- loaded agents ----------------------------------------------------------------------------------
 
 
-class AgentDetail(Wire):
+class AgentDetail(ApiModel):
     """An agent: what is loaded, if it is loaded here, and the sessions of the worker of this name."""
 
     agent_id: str
@@ -35,7 +35,7 @@ class AgentDetail(Wire):
     sessions: list[AgentRow]
 
 
-class DiscoveredAgent(Wire):
+class DiscoveredAgent(ApiModel):
     """An agent in a folder below the roots. Its code was not run."""
 
     path: str
@@ -55,7 +55,7 @@ class DiscoveredAgent(Wire):
     """Those of them, and of its model, that the service does not have; `A or B` where either is enough."""
 
 
-class DiscoveredPage(Wire):
+class DiscoveredPage(ApiModel):
     """The agents that can be loaded, by path, and the roots."""
 
     roots: list[str]
@@ -63,7 +63,7 @@ class DiscoveredPage(Wire):
     next: str | None
 
 
-class RunTotals(Wire):
+class RunTotals(ApiModel):
     """Totals of runs; cost in dollars."""
 
     executions: int
@@ -75,7 +75,7 @@ class RunTotals(Wire):
     cost: float
 
 
-class AgentStats(Wire):
+class AgentStats(ApiModel):
     """Statistics of a loaded agent."""
 
     agent_id: str
@@ -98,7 +98,7 @@ class AgentStats(Wire):
 # -- graphs -----------------------------------------------------------------------------------------
 
 
-class EntryPoint(Wire):
+class EntryPoint(ApiModel):
     """An entry point of a graph: a call, a timer, or events that start a run."""
 
     graph_id: str
@@ -117,14 +117,14 @@ class EntryPoint(Wire):
     ticks_skipped: int
 
 
-class EntryPointPage(Wire):
+class EntryPointPage(ApiModel):
     """Entry points, by graph and id."""
 
     entry_points: list[EntryPoint]
     next: str | None
 
 
-class GraphRow(Wire):
+class GraphRow(ApiModel):
     """A graph of a loaded agent."""
 
     graph_id: str
@@ -143,7 +143,7 @@ class GraphRow(Wire):
     entry_points: list[str]
 
 
-class GraphPage(Wire):
+class GraphPage(ApiModel):
     """The graphs of a loaded agent, by id."""
 
     active_graph_id: str
@@ -151,13 +151,13 @@ class GraphPage(Wire):
     next: str | None
 
 
-class ActiveGraph(Wire):
+class ActiveGraph(ApiModel):
     """The graph that receives user input."""
 
     graph_id: str
 
 
-class Edge(Wire):
+class Edge(ApiModel):
     """An edge between two nodes, and its condition."""
 
     edge_id: str
@@ -169,7 +169,7 @@ class Edge(Wire):
     priority: int
 
 
-class NodeRow(Wire):
+class NodeRow(ApiModel):
     """A node of a graph."""
 
     node_id: str
@@ -185,7 +185,7 @@ class NodeRow(Wire):
     """Those that wait for a user."""
 
 
-class NodePage(Wire):
+class NodePage(ApiModel):
     """The nodes of a graph, in its order."""
 
     nodes: list[NodeRow]
@@ -215,7 +215,7 @@ class NodeDetail(NodeRow):
     """Entry points that start at this node."""
 
 
-class GoalCriterion(Wire):
+class GoalCriterion(ApiModel):
     """A criterion of a goal."""
 
     id: str
@@ -226,7 +226,7 @@ class GoalCriterion(Wire):
     """``unknown`` before a run."""
 
 
-class NodeCriteria(Wire):
+class NodeCriteria(ApiModel):
     """What a node must do to end, which judge decides, and the latest verdicts."""
 
     graph_id: str
@@ -248,7 +248,7 @@ class NodeCriteria(Wire):
     """Count of each verdict."""
 
 
-class Progress(Wire):
+class Progress(ApiModel):
     """Progress of a run towards its goal."""
 
     goal_id: str
@@ -260,7 +260,7 @@ class Progress(Wire):
     achieved: bool
 
 
-class GoalState(Wire):
+class GoalState(ApiModel):
     """A graph's goal, and the progress of its newest run."""
 
     agent_id: str
@@ -277,7 +277,7 @@ class GoalState(Wire):
 # -- execution control ------------------------------------------------------------------------------
 
 
-class Started(Wire):
+class Started(ApiModel):
     """A run that was started or resumed."""
 
     status: Annotated[str, KnownValues("started", "queued", "resumed", "restored", "replayed")]
@@ -289,7 +289,7 @@ class Started(Wire):
     """Null: it gets its session when it starts; see `get_execution`."""
 
 
-class Injected(Wire):
+class Injected(ApiModel):
     """A node received a user's message; it is durable."""
 
     status: Annotated[str, KnownValues("injected")]
@@ -298,14 +298,14 @@ class Injected(Wire):
     session_id: str
 
 
-class Stopped(Wire):
+class Stopped(ApiModel):
     """Runs that were paused; they can be resumed."""
 
     status: Annotated[str, KnownValues("stopped")]
     executions: list[str]
 
 
-class ExecutionRow(Wire):
+class ExecutionRow(ApiModel):
     """A run: its state or its result."""
 
     execution_id: str
@@ -329,7 +329,7 @@ class ExecutionRow(Wire):
 # -- sessions ---------------------------------------------------------------------------------------
 
 
-class SessionRow(Wire):
+class SessionRow(ApiModel):
     """A session on disk. Times are in seconds since the epoch, UTC."""
 
     session_id: str
@@ -346,7 +346,7 @@ class SessionRow(Wire):
     """Whether it is `active`, but its process was killed; `resume_agent` resumes it."""
 
 
-class SessionPage(Wire):
+class SessionPage(ApiModel):
     """Sessions, newest first."""
 
     sessions: list[SessionRow]
@@ -355,7 +355,7 @@ class SessionPage(Wire):
     next: str | None
 
 
-class SessionRun(Wire):
+class SessionRun(ApiModel):
     """The newest run of an entry point in a session; cost in dollars."""
 
     execution_id: str
@@ -387,7 +387,7 @@ class SessionDetail(SessionRow):
     runs: list[SessionRun]
 
 
-class CheckpointRow(Wire):
+class CheckpointRow(ApiModel):
     """A checkpoint of a run."""
 
     checkpoint_id: str
@@ -405,14 +405,14 @@ class CheckpointRow(Wire):
     """Nodes that would run next."""
 
 
-class CheckpointPage(Wire):
+class CheckpointPage(ApiModel):
     """Checkpoints of a session, newest first."""
 
     checkpoints: list[CheckpointRow]
     next: str | None
 
 
-class ToolUse(Wire):
+class ToolUse(ApiModel):
     """A tool call of the model."""
 
     id: str
@@ -420,7 +420,7 @@ class ToolUse(Wire):
     arguments: str
 
 
-class MessageRow(Wire):
+class MessageRow(ApiModel):
     """A message of a session; secrets are masked."""
 
     conversation: str
@@ -436,14 +436,14 @@ class MessageRow(Wire):
     """For a tool result, the id of the call."""
 
 
-class MessagePage(Wire):
+class MessagePage(ApiModel):
     """The newest messages, oldest first; ``next`` leads to earlier ones."""
 
     messages: list[MessageRow]
     next: str | None
 
 
-class LogPage(Wire):
+class LogPage(ApiModel):
     """
     Rows of a log, newest first.
 

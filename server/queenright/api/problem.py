@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 
 
-class Problem(Wire):
+class Problem(ApiModel):
     """An error, as `application/problem+json`: what is wrong and what to do."""
 
     type: str = Field(description="Always `about:blank`.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import RecoveryState
-from queenright.api.wire import Wire
 
 
-class Recovery(Wire):
+class Recovery(ApiModel):
     """A recovery attempt. Times in seconds since the epoch."""
 
     recovery_id: str
@@ -41,14 +41,14 @@ class Recovery(Wire):
     exhausted: bool = Field(description="No further attempt follows; a person is needed.")
 
 
-class RecoveriesPage(Wire):
+class RecoveriesPage(ApiModel):
     """Recoveries, newest first."""
 
     recoveries: list[Recovery]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
-class RecoveryStatus(Wire):
+class RecoveryStatus(ApiModel):
     """The recovery status of a task."""
 
     task_id: str
@@ -60,7 +60,7 @@ class RecoveryStatus(Wire):
     history: list[Recovery] = Field(description="Newest first.")
 
 
-class RecoveryResult(Wire):
+class RecoveryResult(ApiModel):
     """Whether a recovery attempt was accepted."""
 
     accepted: bool

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from queenright.api.agents import AgentRow
 from queenright.api.alerts import Outbox
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
-from queenright.api.wire import RelativeToNow, Wire
 
 
-class Ready(Wire):
+class Ready(ApiModel):
     """Whether the service is ready; if not, what is missing."""
 
     ready: bool
     missing: list[str]
 
 
-class StatusEmergencyStop(Wire):
+class StatusEmergencyStop(ApiModel):
     """The state of the emergency stop."""
 
     on: bool
@@ -28,7 +26,7 @@ class StatusEmergencyStop(Wire):
     changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
 
 
-class Storm(Wire):
+class Storm(ApiModel):
     """The storm: many workers whose health worsens at once."""
 
     id: str = Field(description="Empty: no storm.")
@@ -36,17 +34,15 @@ class Storm(Wire):
     since: float | None = Field(description="Seconds since the epoch.")
 
 
-class Budget(Wire):
+class Budget(ApiModel):
     """The limit on interventions per minute."""
 
     most: int = Field(description="Per minute.")
     used: int
-    free_at: Annotated[float, RelativeToNow()] = Field(
-        description="When the next one is allowed, in seconds since the epoch."
-    )
+    free_at: float = Field(description="When the next one is allowed, in seconds since the epoch.")
 
 
-class StatusLadder(Wire):
+class StatusLadder(ApiModel):
     """The interventions on a worker so far, and the next one."""
 
     agent_id: str
@@ -60,7 +56,7 @@ class StatusLadder(Wire):
     next_at: float | None
 
 
-class StatusEscalation(Wire):
+class StatusEscalation(ApiModel):
     """An escalation without a decision."""
 
     escalation_id: str
@@ -70,7 +66,7 @@ class StatusEscalation(Wire):
     deadline: float
 
 
-class StatusApproval(Wire):
+class StatusApproval(ApiModel):
     """A pending request to terminate a worker."""
 
     approval_id: str
@@ -81,7 +77,7 @@ class StatusApproval(Wire):
     expires_at: float
 
 
-class StatusBreaker(Wire):
+class StatusBreaker(ApiModel):
     """A circuit breaker that is not closed."""
 
     name: str
@@ -93,7 +89,7 @@ class StatusBreaker(Wire):
     half_open_at: float | None
 
 
-class StatusRecovery(Wire):
+class StatusRecovery(ApiModel):
     """A recovery attempt."""
 
     recovery_id: str
@@ -108,7 +104,7 @@ class StatusRecovery(Wire):
     not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
 
 
-class Acting(Wire):
+class Acting(ApiModel):
     """Interventions in progress, and what limits them."""
 
     emergency_stop: StatusEmergencyStop
@@ -130,7 +126,7 @@ class Acting(Wire):
     recoveries: list[StatusRecovery]
 
 
-class FeedLine(Wire):
+class FeedLine(ApiModel):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
@@ -140,7 +136,7 @@ class FeedLine(Wire):
     ticket: str = Field(description="The id of its ticket; empty: none.")
 
 
-class StandInMessage(Wire):
+class StandInMessage(ApiModel):
     """A message that the stand-in for Slack and PagerDuty received."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
@@ -150,12 +146,10 @@ class StandInMessage(Wire):
     text: str
 
 
-class Status(Wire):
+class Status(ApiModel):
     """What the service and its fleet are doing now."""
 
-    at: Annotated[float, RelativeToNow()] = Field(
-        default=0.0, description="The time of the response, in seconds since the epoch."
-    )
+    at: float = Field(default=0.0, description="The time of the response, in seconds since the epoch.")
     started_at: float = Field(default=0.0, description="When the service started.")
     counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import FindingKind, Severity, State, StepKind, StepPhase
-from queenright.api.wire import Wire
 
 
-class Step(Wire):
+class Step(ApiModel):
     """
     A turn, tool call, wait or event of a session. Times are in seconds since the epoch.
 
@@ -38,7 +38,7 @@ class Step(Wire):
     reason: str = Field(description="Of open work: where that limit is from.")
 
 
-class DetectorClock(Wire):
+class DetectorClock(ApiModel):
     """A detector that fires when time has passed. Times are in seconds since the epoch."""
 
     detector: FindingKind
@@ -47,7 +47,7 @@ class DetectorClock(Wire):
     fires_at: float
 
 
-class Steps(Wire):
+class Steps(ApiModel):
     """Steps of a session, in the order in which they ended."""
 
     session_id: str
@@ -62,7 +62,7 @@ class Steps(Wire):
     )
 
 
-class DetectorValue(Wire):
+class DetectorValue(ApiModel):
     """What a detector counts at a moment."""
 
     detector: FindingKind
@@ -71,7 +71,7 @@ class DetectorValue(Wire):
     text: str = Field(description="What is counted; `seconds` for a clock.")
 
 
-class ReplayFinding(Wire):
+class ReplayFinding(ApiModel):
     """A finding at a moment of a replay."""
 
     kind: FindingKind
@@ -88,7 +88,7 @@ class FiredFinding(ReplayFinding):
     cleared_at: float | None = Field(description="Null: it holds at the end.")
 
 
-class Moment(Wire):
+class Moment(ApiModel):
     """What the detectors hold after a step, or when a clock runs out between two steps."""
 
     step_id: str
@@ -98,7 +98,7 @@ class Moment(Wire):
     holds: list[DetectorValue] = Field(description="Detectors that have counted anything.")
 
 
-class Threshold(Wire):
+class Threshold(ApiModel):
     """A threshold of a detector."""
 
     name: str = Field(
@@ -112,7 +112,7 @@ class Threshold(Wire):
     help: str
 
 
-class Evaluation(Wire):
+class Evaluation(ApiModel):
     """A session, replayed through the detectors."""
 
     session_id: str

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 
 
-class MissingPart(Wire):
+class MissingPart(ApiModel):
     """Something that a source does not send, and the remedy."""
 
     missing: str
     remedy: str
 
 
-class TelemetrySource(Wire):
+class TelemetrySource(ApiModel):
     """What one service has sent in one dialect since this service started."""
 
     service: str = Field(description="`service.name`; for a coding agent, its owner.")
@@ -40,7 +40,7 @@ class TelemetrySource(Wire):
     missing: list[MissingPart] = Field(description="Most serious first; empty: nothing is missing.")
 
 
-class UnusedRecords(Wire):
+class UnusedRecords(ApiModel):
     """Records of one dialect that were not used, for one reason."""
 
     dialect: str
@@ -50,7 +50,7 @@ class UnusedRecords(Wire):
     words: str
 
 
-class RefusedRequests(Wire):
+class RefusedRequests(ApiModel):
     """Refused requests to one path."""
 
     path: str
@@ -60,7 +60,7 @@ class RefusedRequests(Wire):
     last_seen: float = Field(description="Seconds since the epoch.")
 
 
-class Telemetry(Wire):
+class Telemetry(ApiModel):
     """What the telemetry port received since the service started."""
 
     sources: list[TelemetrySource] = Field(description="The last 100, most recent first.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from queenright.api.wire import KnownValues
+from queenright.api.base_model import KnownValues
 
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from queenright.api.base_model import ApiModel
 from queenright.api.terms import (
     AckChannel,
     AlertStatus,
@@ -14,10 +15,9 @@ from queenright.api.terms import (
     TicketStatus,
     Triage,
 )
-from queenright.api.wire import Wire
 
 
-class ReceiverDelivery(Wire):
+class ReceiverDelivery(ApiModel):
     """Deliveries of a ticket's alerts to one receiver of Alertmanager. Times in seconds since the epoch."""
 
     receiver: str
@@ -26,7 +26,7 @@ class ReceiverDelivery(Wire):
     at: float = Field(description="Time of the last delivery.")
 
 
-class TicketSilence(Wire):
+class TicketSilence(ApiModel):
     """The silence that mutes a ticket's notifications."""
 
     silence_id: str
@@ -35,7 +35,7 @@ class TicketSilence(Wire):
     until: float = Field(description="Seconds since the epoch.")
 
 
-class Ticket(Wire):
+class Ticket(ApiModel):
     """An escalation about one worker and one cause. Times in seconds since the epoch."""
 
     ticket_id: str
@@ -130,14 +130,14 @@ class Ticket(Wire):
     )
 
 
-class TicketsPage(Wire):
+class TicketsPage(ApiModel):
     """Tickets, newest first."""
 
     tickets: list[Ticket]
     next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
-class ChatMessage(Wire):
+class ChatMessage(ApiModel):
     """A message to or from the queen about a ticket."""
 
     id: str
@@ -149,7 +149,7 @@ class ChatMessage(Wire):
     outcome: str = Field(description="Of an answer: `answered`, or `by_rule` if the model did not answer.")
 
 
-class ChatMessages(Wire):
+class ChatMessages(ApiModel):
     """Messages about a ticket, oldest first."""
 
     messages: list[ChatMessage]

@@ -5,13 +5,6 @@ import sys
 __all__ = ["main"]
 
 
-def print_version() -> None:
-    """Print the installed version."""
-    from importlib.metadata import version
-
-    print(f"queenright {version('queenright')}")
-
-
 def main() -> None:
     """Run `queenright`."""
     # Coding agents wait for `queenright hook` on each of their tool calls, so it skips the parser.
@@ -22,6 +15,8 @@ def main() -> None:
             from queenright.cli.app import main as run
         except ModuleNotFoundError as error:
             if sys.argv[1:] == ["--version"]:
+                from queenright.cli.version import print_version
+
                 print_version()
                 return
             from queenright.cli.extras import missing_extra

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli import print_version
 from queenright.cli.lazy_group import LazyGroup
 
 app = typer.Typer(
@@ -44,6 +43,8 @@ def _handle_completion(context: typer.Context, parameter: typer.CallbackParam, v
 def _print_version(context: typer.Context, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
+    from queenright.cli.version import print_version
+
     print_version()
     raise typer.Exit
 

@@ -139,11 +139,11 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         (
             "interventions",
-            "acting:interventions",
+            "interventions:interventions",
             "List interventions, newest first: done, refused, or logged by a dry run.",
             "interventions --agent researcher",
         ),
-        ("recoveries", "acting:recoveries", "List recoveries, newest first.", "recoveries --json"),
+        ("recoveries", "interventions:recoveries", "List recoveries, newest first.", "recoveries --json"),
         (
             "telemetry",
             "telemetry:telemetry",
@@ -154,19 +154,19 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "Act": (
         (
             "nudge",
-            "acting:nudge",
+            "interventions:nudge",
             "Put a message into a worker's context.",
             'nudge researcher --message "Write down what blocks you."',
         ),
         (
             "terminate",
-            "acting:terminate",
+            "interventions:terminate",
             "Stop a worker.",
             'terminate researcher --reason "it deletes files"',
         ),
         (
             "recover",
-            "acting:recover",
+            "interventions:recover",
             "Recover a task from its last valid checkpoint, within the limits.",
             "recover session_20260124_researcher",
         ),
@@ -197,7 +197,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         (
             "stop-acting",
-            "acting:stop_acting",
+            "interventions:stop_acting",
             "Set the emergency stop: no worker is acted on.",
             'stop-acting on --reason "provider is down"',
         ),

@@ -11,7 +11,6 @@ _EXTRAS: Final = {
     "litellm": "llm",
     "mcp": "mcp",
     "psycopg": "postgres",
-    "grafana_foundation_sdk": "grafana",
     **dict.fromkeys(("cronsim", "simpleeval"), "runtime"),
     **dict.fromkeys(
         ("alembic", "click", "cryptography", "fastapi", "httptools", "httpx", "jinja2", "orjson"), "server"

@@ -84,7 +84,7 @@ def _plain_usage_errors() -> Iterator[None]:
         from queenright.cli.errors import shorten_lines
 
         if (errors := getattr(error.__cause__, "errors", None)) is not None:
-            from queenright.instrumentation.faults import fault_message, shorten_value
+            from queenright.instrumentation.validation_messages import fault_message, shorten_value
 
             [fault, *_] = errors()
             message = fault_message(fault)

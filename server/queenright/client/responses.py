@@ -9,7 +9,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from queenright.client.errors import RequestRejectedError, UnreachableError
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -7,14 +7,13 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 
 from queenright.server.access.access import Access
-from queenright.server.access.guard import Guard
+from queenright.server.access.api_guard import Guard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
 from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
-from queenright.server.middleware.etags import ETagMiddleware
 from queenright.server.middleware.gate import Gate, names_of
 from queenright.server.middleware.head import HeadMiddleware
 from queenright.server.middleware.idempotency import Idempotency
@@ -26,7 +25,7 @@ from queenright.server.routes import (
     callbacks,
     chat,
     events,
-    health,
+    heartbeats,
     incidents,
     instructions,
     interventions,
@@ -38,6 +37,7 @@ from queenright.server.routes import (
     silences,
     steps,
     tickets,
+    workers,
 )
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
@@ -55,7 +55,8 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     execution.router,
     agents.router,
-    health.router,
+    workers.router,
+    heartbeats.router,
     steps.router,
     tickets.router,
     chat.router,
@@ -96,7 +97,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.state.service = service
     app.state.stream_shares = Shares(MAX_STREAMS)
     # The last one that is added is the outermost.
-    app.add_middleware(ETagMiddleware)
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)
     app.add_middleware(Guard, access=access, bound=bound, page=render_error)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)

@@ -25,9 +25,9 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.deadlines import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.retention import Retention
-from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation.errors import QueenrightError
@@ -36,9 +36,9 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
-from queenright.server.agents.control import ServiceRuntimes
-from queenright.server.agents.guards import health_guard
 from queenright.server.agents.manager import AgentManager
+from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.worker_control import ServiceRuntimes
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
@@ -210,7 +210,7 @@ def _build(
         settings=health_settings.intervention,
     )
     slack, pagerduty = callback_secrets(settings.alerting)
-    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock)
+    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock, publish=bus.publish)
     user_stack = UserStack(settings.judging, store, clock)
 
     # Metrics and streams.

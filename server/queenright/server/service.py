@@ -22,13 +22,13 @@ from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
-from queenright.health.interventions.service import InterventionService
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.provider_traffic import ProviderTraffic
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.recovery import Recovery
 from queenright.health.retention import Retention
-from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation.errors import QueenrightError
@@ -41,9 +41,9 @@ from queenright.server.agents.manager import AgentManager
 from queenright.server.latest import Latest
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
+from queenright.server.monitoring.log_replay import replay_log
 from queenright.server.monitoring.pipeline import EventPipeline
 from queenright.server.monitoring.remediation import Remediation
-from queenright.server.monitoring.replay import replay_log
 from queenright.server.monitoring.scheduler import Scheduler
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.notifications.ticket_notifications import TicketNotifications

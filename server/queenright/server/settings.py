@@ -39,8 +39,8 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import Fault, read_faults
 from queenright.instrumentation.redaction import MASK
+from queenright.instrumentation.validation_messages import Fault, read_faults
 from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"

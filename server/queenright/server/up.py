@@ -44,7 +44,7 @@ from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import OtlpProtocol
-from queenright.server.otlp.guard import OtlpGuard
+from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings

@@ -16,7 +16,7 @@ from textual.events import Event as TextualEvent
 from textual.events import Key
 
 from queenright.api.events import Event
-from queenright.api.slots import AgentSlot
+from queenright.api.loaded_agent import AgentSlot
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError

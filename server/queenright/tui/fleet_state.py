@@ -10,7 +10,7 @@ from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.slots import AgentSlot
+from queenright.api.loaded_agent import AgentSlot
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import is_open, worker_key

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote as from_url
 
 from queenright.judge.quoting import unquote
-from queenright.judge.rules import DECIDE, DISMISS, EMIT, NOTIFY, RulesModel
+from queenright.judge.rules_model import DECIDE, DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.judge.stack.tools import GET_TRACE, QUERY_METRICS
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 
@@ -154,7 +154,7 @@ def _looked(messages: Sequence[Message]) -> bool:
 
 
 def _draft(secrets: str, agent: str | None) -> str:
-    about = {} if agent is None else {"worker_agent_id": agent}
+    about = {} if agent is None else {"agent_id": agent}
     return json.dumps(
         {
             "severity": "low",

@@ -219,7 +219,7 @@ def test_expired_or_revoked_token_is_denied_at_once(service: Guarded) -> None:
 
 def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever something is sent, after a while: here, every time."""
-    monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("queenright.server.access.api_guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
     headers = {"Authorization": f"Bearer {words}"}
     with (

@@ -25,7 +25,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.sources import Part
 from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, read_span_record
 from tests.instrumentation.parts import Memory
-from tests.instrumentation.test_open_spans import StillPulse
+from tests.instrumentation.test_open_spans import ManualTicker
 
 START = 1_800_000_000 * 10**9
 
@@ -34,7 +34,7 @@ def test_record_is_read_as_written_by_the_processor() -> None:
     """B88: what is open is known before anything of its run has ended."""
     memory, now = Memory(), START
     delivery = Delivery(lambda: memory)
-    processor = OpenSpans(delivery, clock=lambda: now, pulse=StillPulse())
+    processor = OpenSpans(delivery, clock=lambda: now, ticker=ManualTicker())
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     tracer = provider.get_tracer("any.library")

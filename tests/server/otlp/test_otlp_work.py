@@ -18,11 +18,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import OtlpReceiver, encoding, receiver, wire
+from queenright.server.otlp import OtlpReceiver, encoding, protobuf_split, receiver
 from queenright.server.otlp.encoding import MediaType, check_json, decompress_chunks
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
-from queenright.server.otlp.wire import MAX_ITEM, MAX_PIECE, MAX_SHARED, split_request
+from queenright.server.otlp.protobuf_split import MAX_ITEM, MAX_PIECE, MAX_SHARED, split_request
 from tests.server.otlp.bodies import CORPUS, Body, field, item
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ def test_pieces_hold_every_span_once_with_its_resource(sizes: list[list[list[int
             for size in spans:
                 scope.spans.add(name="x" * size)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(wire, "MAX_PIECE", limit)
+        monkeypatch.setattr(protobuf_split, "MAX_PIECE", limit)
         pieces = [
             ExportTraceServiceRequest.FromString(piece)
             for piece in split_request(request.SerializeToString(), ExportTraceServiceRequest)

@@ -16,8 +16,8 @@ from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.display_name import display_name
 from queenright.alerting.notification import alert_key
-from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError
-from queenright.instrumentation.faults import describe_faults
+from queenright.alerting.symptom_webhook import MAX_ALERTS, InvalidWebhookError
+from queenright.instrumentation.validation_messages import describe_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.display_name import display_name
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_AGE_SECONDS: Final = 86_400.0
 """

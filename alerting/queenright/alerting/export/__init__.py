@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queenright.alerting.export.check import check_rules
 from queenright.alerting.export.compare import Change, Difference, compare
+from queenright.alerting.export.extra_files import Extras
 from queenright.alerting.export.links import rule_links
 from queenright.alerting.export.loaded_rules import (
     LoadedRule,
@@ -12,7 +13,6 @@ from queenright.alerting.export.loaded_rules import (
     parse_rules_response,
     read_rule_files,
 )
-from queenright.alerting.export.taken import Extras
 
 __all__ = [
     "Change",

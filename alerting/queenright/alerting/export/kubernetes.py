@@ -20,7 +20,7 @@ from queenright.alerting.export.alertmanager import (
     queenright_section,
     render_config,
 )
-from queenright.alerting.export.taken import Extras
+from queenright.alerting.export.extra_files import Extras
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import Group, Selectors
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, render_config
-from queenright.alerting.export.taken import Extras
+from queenright.alerting.export.extra_files import Extras
 
 NAME: Final = "queenright-mixin"
 
@@ -61,7 +61,7 @@ def mixin_files(
         templates=Path("/etc/alertmanager/templates"),
     )
     return {
-        "README.md": _README + (f"\n{extras.dashboards_note}\n" if extras.dashboards_note else ""),
+        "README.md": _README,
         "alertmanager/alertmanager.yml": config,
         **_under("prometheus/rules", rules),
         **_under("alertmanager/templates", extras.templates),

@@ -13,15 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.interventions import messages
-from queenright.health.interventions.control import Delivery, Stopped, WorkerControl, WorkerUnreachableError
+from queenright.health.interventions.intervention import Escalation, Intervention, Outcome
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
-from queenright.health.interventions.record import Escalation, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.worker_control import (
+    Delivery,
+    Stopped,
+    WorkerControl,
+    WorkerUnreachableError,
+)
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import InterventionSettings
-from queenright.health.summary import summarise
+from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

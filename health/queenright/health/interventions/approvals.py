@@ -17,11 +17,11 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind
-from queenright.health.interventions import approvals_record as record
+from queenright.health.interventions import approval as approval_rows
 from queenright.health.interventions import messages
-from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, void_reason
+from queenright.health.interventions.approval import Approval, ApprovalStatus, void_reason
+from queenright.health.interventions.intervention import Intervention, Outcome, find_intervention
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Intervention, Outcome, find_intervention
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.rows import Place
@@ -110,7 +110,7 @@ class Approvals:
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            rows = record.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
+            rows = approval_rows.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
             return [(row, find_intervention(conn, row.intervention_id)) for row in rows]
 
         for approval, termination in await self._store.read(read):
@@ -167,7 +167,7 @@ class Approvals:
             raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
-            latest = record.latest_about(conn, approval.agent_id, approval.session_id)
+            latest = approval_rows.latest_about(conn, approval.agent_id, approval.session_id)
             requests = [approval]
             if latest is not None and latest.target == approval.target:
                 if (objection := self._refusal(latest, now)) is not None:
@@ -258,7 +258,7 @@ class Approvals:
 
     async def find(self, approval_id: str) -> Approval | None:
         """Return a request, however old, or None."""
-        return await self._store.read(lambda conn: record.find_approval(conn, approval_id))
+        return await self._store.read(lambda conn: approval_rows.find_approval(conn, approval_id))
 
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
@@ -266,7 +266,9 @@ class Approvals:
         """Return requests, newest first; ``before`` is the cursor of the next page."""
         return list(
             await self._store.read(
-                lambda conn: record.read_approvals(conn, limit=limit, only_open=only_open, before=before)
+                lambda conn: approval_rows.read_approvals(
+                    conn, limit=limit, only_open=only_open, before=before
+                )
             )
         )
 
@@ -390,7 +392,7 @@ class Approvals:
         now = self._clock()
 
         def close(conn: Connection) -> list[Approval]:
-            current = record.find_approval(conn, approval.approval_id) or approval
+            current = approval_rows.find_approval(conn, approval.approval_id) or approval
             if current.status is not approval.status or not current.is_open:
                 raise ApprovalClosedError(current)
             return [_as_closed(current, status, reason, now, by=by, **more)]
@@ -407,7 +409,7 @@ class Approvals:
             def transaction(conn: Connection) -> list[Approval]:
                 requests = work(conn)
                 for item in requests:
-                    record.write_approval(conn, item)
+                    approval_rows.write_approval(conn, item)
                     self.on_change(conn, item)
                 events[:] = [event for item in requests if (event := self._event(item)) is not None]
                 append_events(conn, events)
@@ -438,7 +440,7 @@ class Approvals:
         data: dict[str, Any] = {"approval_id": approval.approval_id, "ticket_id": approval.ticket_id}
         if approval.is_pending:
             type_ = EventType.TERMINATION_REQUESTED
-            by = record.describe_requester(approval.asked_by, approval.ordered_by)
+            by = approval_rows.describe_requester(approval.asked_by, approval.ordered_by)
             data |= {"reason": approval.reason, "by": by, "expires_at": approval.expires_at}
         else:
             type_ = EventType.TERMINATION_DECIDED
@@ -474,5 +476,5 @@ def _as_closed(
 
 def _termination_reason(approval: Approval) -> str:
     note = f" ({approval.decision_reason})" if approval.decision_reason else ""
-    requester = record.describe_requester(approval.asked_by, approval.ordered_by)
+    requester = approval_rows.describe_requester(approval.asked_by, approval.ordered_by)
     return f"{approval.reason} Requested by the {requester}, approved by {approval.decided_by}{note}."

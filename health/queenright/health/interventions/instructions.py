@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, select
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.rows import find_body, put_row
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS

@@ -14,10 +14,10 @@ from typing import Final
 
 from queenright.health.deadlines import grace_until, may_have_ended
 from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.health_state import is_stuck, progresses_despite_breaker
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.state import is_stuck, progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import append_events
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions import record
+from queenright.health.interventions import intervention as intervention_rows
+from queenright.health.interventions.intervention import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
@@ -45,11 +45,11 @@ class InterventionLedger:
 
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
-                record.read_ladders(conn),
-                record.read_escalations(conn, limit=_COUNTED, pending=True),
-                record.count_interventions(conn),
-                record.read_interventions(conn, limit=_COUNTED, outcome=Outcome.STARTED),
-                record.read_interventions(conn, limit=1000, outcome=Outcome.UNCONFIRMED),
+                intervention_rows.read_ladders(conn),
+                intervention_rows.read_escalations(conn, limit=_COUNTED, pending=True),
+                intervention_rows.count_interventions(conn),
+                intervention_rows.read_interventions(conn, limit=_COUNTED, outcome=Outcome.STARTED),
+                intervention_rows.read_interventions(conn, limit=1000, outcome=Outcome.UNCONFIRMED),
             )
 
         ladders, pending, counts, started, unconfirmed = await self._store.read(read)
@@ -84,11 +84,11 @@ class InterventionLedger:
         """
 
         def work(conn: Connection) -> None:
-            record.write_ladder(conn, key, ladder, now)
+            intervention_rows.write_ladder(conn, key, ladder, now)
             if intervention is not None:
-                record.write_intervention(conn, intervention)
+                intervention_rows.write_intervention(conn, intervention)
             if escalation is not None:
-                record.write_escalation(conn, escalation)
+                intervention_rows.write_escalation(conn, escalation)
             append_events(conn, events)
 
         async def commit() -> None:
@@ -120,11 +120,11 @@ class InterventionLedger:
         ]
 
         def work(conn: Connection) -> None:
-            record.rename_interventions(conn, old, new)
-            record.write_ladder(conn, old, None, now)
-            record.write_ladder(conn, new, moved, now)
+            intervention_rows.rename_interventions(conn, old, new)
+            intervention_rows.write_ladder(conn, old, None, now)
+            intervention_rows.write_ladder(conn, new, moved, now)
             for escalation in pending:
-                record.write_escalation(conn, escalation)
+                intervention_rows.write_escalation(conn, escalation)
 
         await self._store.transact(work)
         self.ladders.pop(old, None)
@@ -181,24 +181,26 @@ class InterventionLedger:
     async def interventions(self, *, limit: int, agent_id: str | None = None) -> list[Intervention]:
         """Return interventions, newest first."""
         return await self._store.read(
-            lambda conn: record.read_interventions(conn, limit=limit, agent_id=agent_id)
+            lambda conn: intervention_rows.read_interventions(conn, limit=limit, agent_id=agent_id)
         )
 
     async def escalations(self, *, limit: int, pending: bool = False) -> list[Escalation]:
         """Return escalations, newest first; with ``pending`` only undecided ones."""
         return list(
-            await self._store.read(lambda conn: record.read_escalations(conn, limit=limit, pending=pending))
+            await self._store.read(
+                lambda conn: intervention_rows.read_escalations(conn, limit=limit, pending=pending)
+            )
         )
 
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
         """Return an intervention, or None."""
-        return await self._store.read(lambda conn: record.find_intervention(conn, intervention_id))
+        return await self._store.read(lambda conn: intervention_rows.find_intervention(conn, intervention_id))
 
     async def find_stopped(self, target: Target) -> Intervention | None:
         """Return the newest termination that was confirmed for this incarnation of a worker, or None."""
 
         def read(conn: Connection) -> list[Intervention]:
-            return record.read_interventions(
+            return intervention_rows.read_interventions(
                 conn,
                 limit=_MAX_TERMINATIONS,
                 agent_id=target.agent_id,
@@ -214,5 +216,5 @@ class InterventionLedger:
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
         """Return an escalation, or None."""
         return self.pending.get(escalation_id) or await self._store.read(
-            lambda conn: record.find_escalation(conn, escalation_id)
+            lambda conn: intervention_rows.find_escalation(conn, escalation_id)
         )

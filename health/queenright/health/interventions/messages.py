@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from queenright.health.findings import FindingKind, worst
-from queenright.health.interventions.approvals_record import Approval
-from queenright.health.interventions.record import Escalation, Intervention
+from queenright.health.interventions.approval import Approval
+from queenright.health.interventions.intervention import Escalation, Intervention
 from queenright.health.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
 

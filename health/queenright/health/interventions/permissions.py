@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Intervention
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.errors import QueenrightError

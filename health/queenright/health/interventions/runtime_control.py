@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.execution import ExecutionResult

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention_service import AgentNotFoundError, InterventionService
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.service import AgentNotFoundError, InterventionService
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.spending import limits_reached

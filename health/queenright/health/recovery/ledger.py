@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from queenright.health.event_log import append_events
 from queenright.health.interventions.target import Target
 from queenright.health.recovery import plan, table
-from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import progresses_despite_breaker
 from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
-from queenright.health.state import progresses_despite_breaker
 from queenright.health.vitals import SessionStatus
 
 HOUR: Final = 3600.0

@@ -12,7 +12,7 @@ from queenright.health.database import StoreError
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery import plan
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from queenright.health.recovery.attempt import UNDER_WAY, Recovery, RecoveryState
+from queenright.health.recovery.recovery import UNDER_WAY, Recovery, RecoveryState
 from queenright.health.rows import Place, newest_first
 from queenright.health.tables import RECOVERIES
 

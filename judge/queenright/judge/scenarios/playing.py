@@ -12,8 +12,8 @@ from typing import Final
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.judge import policy
-from queenright.judge.rules import RulesModel
+from queenright.judge import ticket_policy
+from queenright.judge.rules_model import RulesModel
 from queenright.judge.scenarios.recording_model import RecordedCall, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, start, turn
@@ -169,12 +169,12 @@ def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -
     for ticket in tickets:
         if ticket.agent_id != WORKER:
             yield f"a ticket about {ticket.agent_id}, which is healthy"
-    if any(policy.binding(finding.severity) for finding in stage.findings):
+    if any(ticket_policy.binding(finding.severity) for finding in stage.findings):
         floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
         if not any(ticket.severity.rank >= floor.rank for ticket in own):
             yield f"the rules say {floor.value}, and no ticket does"
     for ticket in own:
-        if policy.binding(ticket.severity) and not scenario.meanwhile:
+        if ticket_policy.binding(ticket.severity) and not scenario.meanwhile:
             if ticket.triage_decision == "dismiss":
                 yield f"a {ticket.severity.value} ticket whose condition held was dismissed"
             elif ticket.triage_decision is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY
+from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY
 from queenright.judge.scenarios.scenario import LEVELS
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 

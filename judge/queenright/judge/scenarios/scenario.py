@@ -21,7 +21,7 @@ from pydantic import (
 
 from queenright.health.findings import FindingKind
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 from queenright.judge.scenarios.script import Action, action
 
 Level = Literal["none", "low", "medium", "high", "critical"]

@@ -27,14 +27,14 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.coverage import reason_for_ticket
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
-from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.scenarios.recording_model import RecordingModel
 from queenright.judge.scenarios.script import Action, Actor, Emits, Happening, HostSleeps, Passes
 from queenright.judge.scenarios.virtual_time import VirtualTime
 from queenright.judge.settings import JudgeSettings
+from queenright.judge.ticket_coverage import reason_for_ticket
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider

@@ -12,15 +12,15 @@ from typing import Final
 
 from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, worst
+from queenright.health.health_state import health_state
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
-from queenright.health.state import health_state
 from queenright.health.vital_facts import OpenTool, SessionStatus
 from queenright.health.vital_state import ERROR_WINDOW
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
-from queenright.judge.stack.replay import events_of
+from queenright.judge.stack.trace_events import events_of
 from queenright.judge.stack.traces import TraceSpan
 from queenright.judge.stack.workers import Sighting
 

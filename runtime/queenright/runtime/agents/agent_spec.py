@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import read_faults
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import read_faults
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.graphs.specs import Identifier

@@ -29,7 +29,7 @@ from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_guard import GuardFactory
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = ["AgentInfo", "AgentLoadError", "AgentRunner", "InvalidAgentError", "ValidationResult"]

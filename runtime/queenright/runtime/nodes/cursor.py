@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import EventType
 from queenright.runtime.storage.entries import Entry, EntryKind
 

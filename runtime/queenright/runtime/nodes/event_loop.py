@@ -14,8 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
 
-from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.breakers import Breakers, get_model_breaker
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import Clock, EventType
@@ -23,9 +24,9 @@ from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.digest import digest
-from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.model_request import request_reply
+from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.node_judge import JudgeFailedError, Judgement, NodeJudge, Turn
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec

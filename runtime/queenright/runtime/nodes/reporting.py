@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from queenright.instrumentation.names import CUT_OFF, Verdict, WaitingReason
+from queenright.instrumentation.names import CUT_OFF, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.step import LlmCall, Step, ToolCall
+from queenright.instrumentation.verdict import Verdict
 from queenright.instrumentation.worker import Worker
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.node_judge import Judgement, Turn
 

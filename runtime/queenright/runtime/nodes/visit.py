@@ -10,7 +10,7 @@ from typing import Any, Final
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ToolCall
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.guard import Guard, GuardFinding
+from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, Entry, EntryKind

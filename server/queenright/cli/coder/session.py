@@ -19,7 +19,7 @@ from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider
-from queenright.server.agents.guards import health_guard
+from queenright.server.agents.node_guards import health_guard
 from queenright.server.settings import load_settings
 
 

@@ -15,7 +15,7 @@ from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
-    from queenright.api.acting import Approval
+    from queenright.api.interventions import Approval
     from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]

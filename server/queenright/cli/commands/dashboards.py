@@ -11,10 +11,6 @@ from queenright.cli.options import Config, Json
 
 dashboards = typer.Typer(help="Check and export the Grafana dashboards.", no_args_is_help=True)
 
-Defaults = Annotated[
-    bool, typer.Option("--defaults", help="Use the default thresholds instead of those of the settings.")
-]
-
 
 @dashboards.command("check", epilog="Example: queenright dashboards check /var/lib/grafana/dashboards")
 def check(
@@ -22,17 +18,12 @@ def check(
         Path | None, typer.Argument(help="Folder of dashboards to compare with those of the settings.")
     ] = None,
     config: Config = None,
-    defaults: Defaults = False,
     as_json: Json = False,
 ) -> None:
-    """
-    Check that the metrics and links in the dashboards exist. Exit code 1: errors.
-
-    Thresholds other than the defaults need the extra grafana.
-    """
+    """Check that the metrics and links in the dashboards exist. Exit code 1: errors."""
     from queenright.cli.jobs import dashboards as job
 
-    raise typer.Exit(job.check(config, folder, defaults=defaults, as_json=as_json))
+    raise typer.Exit(job.check(config, folder, as_json=as_json))
 
 
 @dashboards.command("export", epilog="Example: queenright dashboards export -o /var/lib/grafana/dashboards")
@@ -41,13 +32,8 @@ def export(
         Path, typer.Option("--output", "-o", metavar="PATH", help="Folder for the JSON files.")
     ],
     config: Config = None,
-    defaults: Defaults = False,
 ) -> None:
-    """
-    Write the dashboards as JSON, with the thresholds of the settings and links to the console.
-
-    Thresholds other than the defaults need the extra grafana.
-    """
+    """Write the dashboards as JSON, with the thresholds of the settings and links to the console."""
     from queenright.cli.jobs import dashboards as job
 
-    raise typer.Exit(job.export(config, output, defaults=defaults))
+    raise typer.Exit(job.export(config, output))

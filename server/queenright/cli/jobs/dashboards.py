@@ -11,76 +11,24 @@ from typing import Any, Final
 import typer
 
 from queenright.alerting.export import parse_rule_groups
-from queenright.alerting.export.taken import texts_in
+from queenright.alerting.export.extra_files import texts_in
 from queenright.alerting.rules import rule_groups
-from queenright.grafana.files import dashboards_folder
+from queenright.grafana.export import render_dashboards
 from queenright.grafana.queries import annotation_queries, queries
-from queenright.grafana.thresholds import Thresholds
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.extras import install_command
-from queenright.server.settings import Settings, load_settings
+from queenright.server.settings import load_settings
 
-INSTALL_GRAFANA: Final = (
-    f"`.venv/bin/pip install -e '.[grafana]'` in a checkout; elsewhere {install_command('grafana')}"
-)
-_DEFAULTS: Final = (
-    "The dashboards show the default thresholds, but the rules use yours. "
-    f"Dashboards with your thresholds need the extra grafana: {INSTALL_GRAFANA}. Then export again."
-)
-_CONSOLE: Final = json.dumps("http://127.0.0.1:8420")
 _METRIC: Final = re.compile(r"(?<![\w:.])((?:[a-z_]+:)?queenright_[a-z0-9_]+(?::\w+)?)(?![\w*.])")
 _TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _LINK: Final = re.compile(r"/d/(queenright-[a-z]+)")
 
 
-class GrafanaRequiredError(QueenrightError):
-    """Raised when dashboards need thresholds other than the defaults and the extra is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the settings change thresholds, and dashboards with them need the extra grafana: "
-            f"{INSTALL_GRAFANA}. For the default thresholds, pass --defaults."
-        )
-
-
-def render_dashboards(settings: Settings, *, defaults: bool = False) -> dict[str, str]:
-    """
-    Return every dashboard's JSON by file name.
-
-    Args:
-        settings: Thresholds are from ``health_monitoring``; links lead to ``alerting.console_url``.
-        defaults: Use the default thresholds instead.
-
-    Raises:
-        GrafanaRequiredError: The thresholds are not the defaults, and the extra grafana is not installed.
-    """
-    console = settings.alerting.console_url.rstrip("/")
-    if defaults or Thresholds.of(settings.health_monitoring) == Thresholds.of(HealthSettings()):
-        files = texts_in(dashboards_folder(), "*.json")
-        return {name: text.replace(_CONSOLE, json.dumps(console)) for name, text in files.items()}
-    try:
-        from queenright.grafana.boards import dashboards
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("grafana_foundation_sdk"):
-            raise
-        raise GrafanaRequiredError from None
-    return dashboards(settings.health_monitoring, console=console)
-
-
-def dashboards_or_defaults(settings: Settings) -> tuple[dict[str, str], str]:
-    """Return the dashboards, and a warning if they have the default thresholds for want of the extra."""
-    try:
-        return render_dashboards(settings), ""
-    except GrafanaRequiredError:
-        return render_dashboards(settings, defaults=True), _DEFAULTS
-
-
-def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: bool) -> int:
+def check(config: Path | None, folder: Path | None, *, as_json: bool) -> int:
     """Check the dashboards, and compare those in ``folder`` with them; return 1 on errors."""
     settings = load_settings(config).linked_to_service()
-    files = render_dashboards(settings, defaults=defaults)
+    files = render_dashboards(settings.health_monitoring, console=settings.alerting.console_url)
     faults = _faults(files, settings.health_monitoring)
     if folder is not None:
         faults += _differences(files, folder)
@@ -95,9 +43,10 @@ def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: 
     return 1 if faults else 0
 
 
-def export(config: Path | None, output: Path, *, defaults: bool) -> int:
+def export(config: Path | None, output: Path) -> int:
     """Write the dashboards' JSON."""
-    files = render_dashboards(load_settings(config).linked_to_service(), defaults=defaults)
+    settings = load_settings(config).linked_to_service()
+    files = render_dashboards(settings.health_monitoring, console=settings.alerting.console_url)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

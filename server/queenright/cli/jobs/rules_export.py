@@ -15,14 +15,14 @@ import typer
 from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
+from queenright.alerting.export.extra_files import texts_in
 from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
-from queenright.alerting.export.taken import texts_in
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
 from queenright.cli.errors import UsageError
-from queenright.cli.jobs.dashboards import dashboards_or_defaults
 from queenright.cli.jobs.rules import RuleSelection, promtool_faults
+from queenright.grafana.export import render_dashboards
 from queenright.grafana.files import provisioning_folder
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -88,11 +88,9 @@ def _export_full(
     selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place, deadman: str
 ) -> int:
     """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
-    boards, note = dashboards_or_defaults(settings)
-    if note:
-        _warn(note)
     extras = Extras(
-        dashboards=boards, dashboards_note=note, provisioning=texts_in(provisioning_folder(), "*.yml")
+        dashboards=render_dashboards(settings.health_monitoring, console=settings.alerting.console_url),
+        provisioning=texts_in(provisioning_folder(), "*.yml"),
     )
     service = selection.service_url or _DEFAULT_SERVICE_URL
     if format_ == "kubernetes":

@@ -15,9 +15,9 @@ from queenright.api.status import FeedLine, StandInMessage, Status
 from queenright.cli.output.text import single_line, truncate_start
 from queenright.instrumentation.counts import format_count
 from queenright.server.up import Running, UpOptions
+from queenright.server.views.api_models import status
 from queenright.server.views.attention import attention
 from queenright.server.views.formatting import clock_time
-from queenright.server.views.view import status
 
 _STYLES: Final = {
     "healthy": "green",

@@ -26,7 +26,7 @@ from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.inputs import InvalidInputError
-from queenright.server.agents.guards import health_guard
+from queenright.server.agents.node_guards import health_guard
 from queenright.server.settings import load_settings
 
 

@@ -18,7 +18,7 @@ from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
-from queenright.server.agents.guards import health_guard
+from queenright.server.agents.node_guards import health_guard
 from queenright.server.settings import load_settings
 
 

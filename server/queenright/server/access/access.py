@@ -14,7 +14,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
 from queenright.server.access.addresses import is_loopback, network_of
 from queenright.server.access.caller import Caller
-from queenright.server.access.limits import RateLimit, retry_after
+from queenright.server.access.rate_limits import RateLimit, retry_after
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
 from queenright.server.access.sessions import ConsoleSessions
 from queenright.server.access.token_file import TokenFile

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import describe_faults
+from queenright.instrumentation.validation_messages import describe_faults
 from queenright.server.access.roles import Role
 
 PREFIX: Final = "qrt_"

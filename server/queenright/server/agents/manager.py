@@ -23,7 +23,7 @@ from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import Clock
-from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_guard import GuardFactory
 from queenright.runtime.tooling.tool_threads import ToolThreads
 from queenright.server.agents.companion_sessions import CompanionSessions, list_companion_sessions
 from queenright.server.agents.roots import Roots

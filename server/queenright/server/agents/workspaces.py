@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from queenright.health.interventions.approvals_record import describe_requester
+from queenright.health.interventions.approval import describe_requester
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.settings import InterventionSettings
 from queenright.health.store import StoreError

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.instrumentation import names
-from queenright.instrumentation.limited import Limited
+from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import count_abandoned_threads
 from queenright.server.metrics.families import counter, gauge_family, histogram

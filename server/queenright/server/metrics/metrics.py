@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
-from queenright.instrumentation.limited import Limited
+from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.families import counter, gauge_family, histogram
 from queenright.server.metrics.interventions import BreakerStatus, InterventionMetrics

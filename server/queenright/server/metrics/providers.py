@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from queenright.health.provider_traffic import ModelCall, ProviderTraffic
 from queenright.instrumentation import names
-from queenright.instrumentation.limited import Limited
+from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import Clock
 from queenright.server.metrics.families import gauge_family
 

@@ -33,8 +33,8 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
+from queenright.server.monitoring.log_replay import ReplayedLog
 from queenright.server.monitoring.remediation import Remediation
-from queenright.server.monitoring.replay import ReplayedLog
 from queenright.server.ops.arrivals import ArrivalLog
 from queenright.server.stream.feed import Feed
 

@@ -14,25 +14,25 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.approvals import Change as ApprovalChange
-from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
-from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
+from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
-from queenright.health.recovery.service import RecoveryService
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge.queen_actions import WorkerActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.server.agents.control import EachRuntime
+from queenright.server.agents.worker_control import EachRuntime
 from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
 from queenright.server.webhooks.orchestrator import OrchestratorWebhook

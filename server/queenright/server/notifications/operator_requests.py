@@ -12,15 +12,13 @@ from sqlalchemy import Connection
 from queenright.alerting.alert import OperatorRequest
 from queenright.alerting.model_text import plain
 from queenright.health.findings import Severity, WorkerKey
-from queenright.health.interventions.approvals_record import (
+from queenright.health.interventions.approval import (
     Approval,
     call_to_action,
     latest_about,
     read_approvals,
 )
-from queenright.health.interventions.ladder import Ladder, Level
-from queenright.health.interventions.ledger import InterventionLedger
-from queenright.health.interventions.record import (
+from queenright.health.interventions.intervention import (
     Escalation,
     EscalationStatus,
     Intervention,
@@ -29,6 +27,8 @@ from queenright.health.interventions.record import (
     find_ladder,
     read_interventions,
 )
+from queenright.health.interventions.ladder import Ladder, Level
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import InterventionSettings

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health.incidents import ended_in_incident
-from queenright.health.interventions.approvals_record import Approval
+from queenright.health.interventions.approval import Approval
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket

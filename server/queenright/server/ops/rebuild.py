@@ -228,7 +228,7 @@ def rebuild(
     timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
-    stopped = _ends_of_terminated(conn)
+    stopped, terminated_runs = _read_terminated(conn)
     monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
     for agent, sessions in _sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
@@ -246,6 +246,7 @@ def rebuild(
         if max(event.time, timeline.earliest) >= since:
             _apply(monitor, result, as_terminated(event) if seq in stopped else event, at)
             result.events += 1
+    monitor.restore_terminated_runs(terminated_runs)
     for gap in timeline.gaps_before(2**62):
         _apply_gap(monitor, gap)
     result.alive_until = (
@@ -393,9 +394,10 @@ def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
-def _ends_of_terminated(conn: Connection) -> set[int]:
+def _read_terminated(conn: Connection) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
-    Return the rows in which terminated runs reported their end, before or after the termination.
+    Return the rows in which terminated runs reported their end, before or after the termination, and these
+    runs: agent, session and incarnation.
 
     In live operation, the monitor treats them as the end of the terminated run.
     """
@@ -404,7 +406,7 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
     of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
     agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
-    rows = set[int]()
+    rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped = set[tuple[str, str]]()
@@ -420,7 +422,8 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
             if kind == EventType.EXECUTION_STARTED.value:
                 stopped.discard(key)
                 ends_by_run.pop(key, None)
-    return rows
+        runs += [(agent, *key) for key in stopped]
+    return rows, runs
 
 
 def _failed_runs(

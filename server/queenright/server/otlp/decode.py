@@ -13,7 +13,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation.identity import clean_name
 from queenright.server.otlp.errors import too_many_error
-from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
+from queenright.server.otlp.protobuf_split import MAX_GROUPS, MAX_ITEMS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.logs import read_log

@@ -53,7 +53,7 @@ from queenright.server.otlp.errors import (
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import GRPC_REASON
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
-from queenright.server.otlp.wire import MAX_GROUPS, MAX_PIECE, split_request
+from queenright.server.otlp.protobuf_split import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError

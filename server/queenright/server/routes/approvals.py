@@ -12,7 +12,7 @@ from queenright.server.routes.dependencies import ApprovalsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import By, Open, Seen, Text
-from queenright.server.routes.seen import require_seen
+from queenright.server.routes.preconditions import require_seen
 from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])

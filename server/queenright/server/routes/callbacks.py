@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks, HTTPException, Request
 
 from queenright import api
-from queenright.alerting.callbacks.slack import post_reply
+from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
-from queenright.alerting.webhook import MAX_ALERTS, parse_webhook
+from queenright.alerting.symptom_webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, request_body
 

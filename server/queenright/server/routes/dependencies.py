@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import Instructions
 from queenright.health.interventions.permissions import Permissions
-from queenright.health.service import HealthMonitoringService
+from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.store import Store
 from queenright.server.service import Service
 

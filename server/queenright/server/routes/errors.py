@@ -18,9 +18,9 @@ from starlette.routing import Match, Route
 from queenright.alerting.alertmanager import AlertmanagerError, AlertsRejectedError, SilenceNotFoundError
 from queenright.alerting.callbacks.pagerduty import InvalidEventError
 from queenright.alerting.callbacks.signatures import InvalidSignatureError
-from queenright.alerting.callbacks.slack import InvalidInteractionError
+from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError
 from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
-from queenright.alerting.webhook import InvalidWebhookError
+from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.api.problem import Problem
 from queenright.health.breakers.registry import BreakerNotFoundError
 from queenright.health.former_names import find_current_name
@@ -29,13 +29,13 @@ from queenright.health.interventions.approvals import ApprovalClosedError, Appro
 from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
 from queenright.health.interventions.permissions import PermissionNotFoundError
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.process_breakers import ProcessBreakerError
-from queenright.health.service import (
+from queenright.health.monitoring_service import (
     AgentNotFoundError,
     EscalationClosedError,
     EscalationNotFoundError,
     TaskNotFoundError,
 )
+from queenright.health.process_breakers import ProcessBreakerError
 from queenright.health.store import StoreError
 from queenright.health.thresholds import InvalidThresholdError
 from queenright.health.tickets import (
@@ -44,9 +44,9 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatusError,
 )
-from queenright.instrumentation.faults import describe_faults, shorten_value
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import describe_faults, shorten_value
 from queenright.judge.chat import ChatInterruptedError, ChatRefusedError
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.agents.agent_check import InvalidAgentError

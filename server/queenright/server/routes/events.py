@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from queenright.health.audit_page import read_page
 from queenright.health.event_log import Place
-from queenright.health.interventions.service import AgentNotFoundError
+from queenright.health.interventions.intervention_service import AgentNotFoundError
 from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.params import AgentQuery, SessionQuery
+from queenright.server.views.api_models import provider_row
 from queenright.server.views.attention import attention, incidents_of_tickets
-from queenright.server.views.view import provider_row
 
 router = APIRouter(prefix="/api")
 

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.health.interventions.record import Decision, Outcome
+from queenright.health.interventions.intervention import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Seen, Text
-from queenright.server.routes.seen import require_seen
+from queenright.server.routes.preconditions import require_seen
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 

@@ -8,7 +8,7 @@ from queenright import api
 from queenright.alerting import notification
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.views.view import notification_row
+from queenright.server.views.api_models import notification_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 

@@ -16,10 +16,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from queenright.api.base_model import ApiModel
 from queenright.api.examples import example_of
 from queenright.api.problem import Problem
-from queenright.api.wire import Wire
-from queenright.server.middleware.etags import is_polled
 from queenright.server.routes.params import Body
 
 SchemaChange = Callable[[dict[str, Any]], None]
@@ -150,7 +149,7 @@ def _complete(schema: dict[str, Any]) -> None:
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     # FastAPI adds these suffixes if a request body and a response have the same name.
-    for base, suffix in ((Wire, "-Output"), (Body, "-Input")):
+    for base, suffix in ((ApiModel, "-Output"), (Body, "-Input")):
         for model in _subclasses_of(base):
             for name in (model.__name__, f"{model.__name__}{suffix}"):
                 if name in components:
@@ -161,8 +160,6 @@ def _complete(schema: dict[str, Any]) -> None:
             if method in _METHODS:
                 used.update(operation.get("tags", ()))
                 operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
-                if method == "get" and is_polled(path):
-                    _describe_etag(operation)
                 _describe_success(operation, components)
                 _describe_problems(path, operation)
     _add_links(schema)
@@ -235,24 +232,6 @@ def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for kind in model.__subclasses__():
         yield kind
         yield from _subclasses_of(kind)
-
-
-def _describe_etag(operation: dict[str, Any]) -> None:
-    """Document ``If-None-Match``, ``ETag`` and 304 of an operation that clients poll."""
-    operation.setdefault("parameters", []).append(
-        {
-            "name": "If-None-Match",
-            "in": "header",
-            "required": False,
-            "description": "The `ETag` of the response that the client has.",
-            "schema": {"type": "string"},
-            "examples": {"a tag": {"value": 'W/"5f2c9a0d8e7b4c1a3f6e9d2b"'}},
-        }
-    )
-    tag = {"ETag": {"description": "The version of this response.", "schema": {"type": "string"}}}
-    responses = operation.setdefault("responses", {})
-    responses["304"] = {"description": "Not modified.", "headers": dict(tag)}
-    responses["200"].setdefault("headers", {}).update(tag)
 
 
 def _describe_problems(path: str, operation: dict[str, Any]) -> None:

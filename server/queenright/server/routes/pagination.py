@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query
 
-from queenright.api.wire import Wire
+from queenright.api.base_model import ApiModel
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Wire)
+P = TypeVar("P", bound=ApiModel)
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")]
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]

@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
-from queenright.api.wire import KnownValues
+from queenright.api.base_model import KnownValues
 from queenright.instrumentation.identity import clean_name
 from queenright.server.routes.pagination import NO_TEXT
 

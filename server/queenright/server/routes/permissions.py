@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
+from queenright.health.interventions.intervention import Outcome
 from queenright.health.interventions.permissions import PermissionDecision
-from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery, By, Seen, Text
-from queenright.server.routes.seen import require_seen
+from queenright.server.routes.preconditions import require_seen
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 

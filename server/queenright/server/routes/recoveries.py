@@ -8,13 +8,13 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.health.recovery.attempt import RecoveryState
+from queenright.health.recovery.recovery import RecoveryState
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import By, Seen
-from queenright.server.routes.seen import require_seen
+from queenright.server.routes.preconditions import require_seen
 
 router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 

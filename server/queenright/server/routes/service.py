@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import version
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from queenright import api
 from queenright.health.audit_page import read_page
@@ -14,14 +14,13 @@ from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.access.roles import AccessLevel, is_allowed
-from queenright.server.middleware.etags import set_etag
 from queenright.server.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery
+from queenright.server.views.api_models import status
 from queenright.server.views.telemetry import telemetry_view
-from queenright.server.views.view import status
 
 router = APIRouter(tags=["service"])
 
@@ -36,9 +35,9 @@ Moment = Annotated[
 
 
 @router.get("/api/status")
-async def get_status(response: Response, service: ServiceDep) -> api.Status:
+async def get_status(service: ServiceDep) -> api.Status:
     """Return the content of the console; of many workers the worst."""
-    return set_etag(response, status(service))
+    return status(service)
 
 
 @router.get("/api/version")

@@ -14,7 +14,7 @@ from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import By, Reason, Seen
-from queenright.server.routes.seen import require_seen_ticket
+from queenright.server.routes.preconditions import require_seen_ticket
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
 

@@ -19,11 +19,11 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, Seen
-from queenright.server.routes.seen import require_seen_ticket
+from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.service import Service
+from queenright.server.views.api_models import ticket_row
 from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.ticket_timeline import timeline
-from queenright.server.views.view import ticket_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 

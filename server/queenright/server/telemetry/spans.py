@@ -15,8 +15,9 @@ from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
-from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
+from queenright.instrumentation.names import SPAN_STEP, ToolOutcome
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.verdict import Verdict
 from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation

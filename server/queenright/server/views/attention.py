@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from queenright import api
-from queenright.alerting.page_text import current_analysis
+from queenright.alerting.notification_text import current_analysis
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.incidents import Incident, incidents_of
-from queenright.health.interventions.approvals_record import Approval, describe_requester
+from queenright.health.interventions.approval import Approval, describe_requester
+from queenright.health.interventions.intervention import Escalation
 from queenright.health.interventions.permissions import ANSWERS, PermissionRequest
-from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket, TicketStatus

@@ -8,7 +8,7 @@ from typing import Any
 from queenright import api
 from queenright.health.detector_values import detector_values
 from queenright.health.findings import Finding
-from queenright.health.replay import Moment, list_fired, make_monotonic, replay, state_at
+from queenright.health.session_replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.settings import HealthSettings
 from queenright.health.thresholds import thresholds
 from queenright.runtime.events import AgentEvent

@@ -24,7 +24,7 @@ from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.views.view import event_line, ticket_of
+from queenright.server.views.api_models import event_line, ticket_of
 
 _TEXT_LIMIT: Final = 400
 _CONTEXT: Final = 300

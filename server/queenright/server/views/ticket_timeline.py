@@ -14,7 +14,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.former_names import all_names
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.views.view import event_line
+from queenright.server.views.api_models import event_line
 
 _TICKET_EVENTS: Final = frozenset(
     {

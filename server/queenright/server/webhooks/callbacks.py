@@ -27,7 +27,7 @@ from queenright.alerting.callbacks.pagerduty import (
     read_event,
 )
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
+from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
@@ -43,7 +43,7 @@ from queenright.health.tickets import (
 )
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
-from queenright.runtime.events import Clock
+from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class Callbacks:
         slack: Slack's signing secret; None rejects clicks.
         pagerduty: Secrets of PagerDuty's webhook subscriptions; an empty tuple rejects webhooks.
         clock: Seconds since the epoch.
+        publish: Stores and publishes events.
         patience: Seconds until Slack is answered in any case.
     """
 
@@ -82,6 +83,7 @@ class Callbacks:
         slack: SecretStr | None,
         pagerduty: tuple[SecretStr, ...],
         clock: Clock,
+        publish: Callable[..., Awaitable[None]],
         patience: float = _ANSWER_SECONDS,
     ) -> None:
         self._store = store
@@ -89,6 +91,7 @@ class Callbacks:
         self._slack = slack
         self._pagerduty = pagerduty
         self._clock = clock
+        self._publish = publish
         self._patience = patience
 
     def __repr__(self) -> str:
@@ -118,11 +121,15 @@ class Callbacks:
         ]
         if not alerts:
             return 0
-        return await self._store.transact(
+        recorded = await self._store.transact(
             lambda conn: notification_ledger.record_deliveries(
                 conn, notification.receiver, notification.dedup_key, alerts, now
             )
         )
+        if recorded:
+            data = {"receiver": notification.receiver, "alerts": recorded}
+            await self._publish(AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=now, data=data))
+        return recorded
 
     # -- Slack --------------------------------------------------------------------------------------
 

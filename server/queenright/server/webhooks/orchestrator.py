@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from pydantic import SecretStr, ValidationError
 
-from queenright.health.interventions.record import Escalation, EscalationAnswer
+from queenright.health.interventions.intervention import Escalation, EscalationAnswer
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.faults import describe_faults
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.validation_messages import describe_faults
 from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, WebhookClient, WebhookError, parse_object
 
 __all__ = ["ATTEMPTS", "SIGNATURE", "OrchestratorError", "OrchestratorWebhook"]

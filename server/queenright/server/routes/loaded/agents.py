@@ -18,7 +18,7 @@ from queenright.server.routes.loaded.rows import entry_row, slot_row, stats_row,
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
-from queenright.server.views.agents import agent_row
+from queenright.server.views.worker_rows import agent_row
 
 router = APIRouter(prefix="/api", tags=[TAG])
 agent_router = APIRouter(prefix=PREFIX, tags=[TAG])

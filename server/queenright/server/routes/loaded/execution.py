@@ -36,7 +36,7 @@ from queenright.server.routes.loaded.rows import execution_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import Body, Incarnation
-from queenright.server.routes.seen import require_seen_run
+from queenright.server.routes.preconditions import require_seen_run
 
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 

@@ -36,7 +36,7 @@ from queenright.server.routes.loaded.requests import (
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import Body, Incarnation, one_of
-from queenright.server.routes.seen import require_seen_run
+from queenright.server.routes.preconditions import require_seen_run
 
 # The longest paths come first: an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])

@@ -1,0 +1,137 @@
+"""
+Parse button clicks in Slack and build the replies.
+
+Alertmanager's messages have attachment buttons (``interactive_message``); your own messages may have block
+buttons (``block_actions``). https://docs.slack.dev/reference/interaction-payloads/block_actions-payload,
+https://api.slack.com/legacy/interactive-message-field-guide
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from queenright.alerting.callbacks.display_name import display_name
+from queenright.instrumentation.validation_messages import describe_faults
+
+_log = logging.getLogger(__name__)
+
+ACKNOWLEDGE: Final = "acknowledge"
+MAX_TICKETS: Final = 50
+"""Maximum tickets per button; Slack limits its value to 2,000 characters."""
+
+RESPONSES: Final = "https://hooks.slack.com/"
+"""Base URL of Slack's response URLs."""
+
+_RESPONSE_TIMEOUT_SECONDS: Final = 5.0
+
+
+class InvalidInteractionError(ValueError):
+    """Raised for a body that is not a click on a known button; names the problem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Click:
+    """A button click. ``by`` is safe to display; ``tickets`` are the ids in the button's value."""
+
+    action: str
+    by: str
+    tickets: tuple[str, ...]
+    also_to: str
+    """Slack URL to post the reply to; empty if Slack displays the HTTP response itself."""
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _User(_Read):
+    id: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(max_length=20_000)] = ""
+    username: Annotated[str, Field(max_length=20_000)] = ""
+
+
+class _Action(_Read):
+    name: Annotated[str, Field(max_length=300)] = ""
+    action_id: Annotated[str, Field(max_length=300)] = ""
+    value: Annotated[str, Field(max_length=4000)] = ""
+
+
+class _Payload(_Read):
+    type: Literal["interactive_message", "block_actions"]
+    user: _User
+    actions: Annotated[list[_Action], Field(min_length=1, max_length=25)]
+    response_url: Annotated[str, Field(max_length=2000)] = ""
+
+
+def read_click(body: bytes) -> Click:
+    """
+    Parse the form that Slack posts; its field ``payload`` is JSON.
+
+    Raises:
+        InvalidInteractionError: The body is not such a form, not JSON, or not a click.
+    """
+    try:
+        fields = parse_qs(body.decode("utf-8"), max_num_fields=20)
+    except ValueError:
+        raise InvalidInteractionError("the body is not a form in UTF-8") from None
+    payload = fields.get("payload", [])
+    if len(payload) != 1:
+        raise InvalidInteractionError("the form must have one field `payload`")
+    try:
+        read = _Payload.model_validate_json(payload[0])
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise InvalidInteractionError(
+            describe_faults([{**first, "loc": ("payload", *first["loc"])}])
+        ) from None
+    action = read.actions[0]
+    ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
+    return Click(
+        action=action.name or action.action_id,
+        by=display_name(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
+        tickets=tuple(id_ for id_ in ids if id_)[:MAX_TICKETS],
+        also_to=read.response_url if _needs_posted_reply(read) else "",
+    )
+
+
+def _needs_posted_reply(read: _Payload) -> bool:
+    # Slack ignores the HTTP response to a block button. Replies are posted only to Slack, whoever signed.
+    return read.type == "block_actions" and read.response_url.startswith(RESPONSES)
+
+
+def reply(words: str, *, to_all: bool) -> dict[str, Any]:
+    """
+    Return a reply that Slack displays below the message.
+
+    Args:
+        to_all: Whether everyone in the channel sees it, or only the person who clicked.
+    """
+    return {
+        "response_type": "in_channel" if to_all else "ephemeral",
+        "replace_original": False,
+        "text": escaped(words),
+    }
+
+
+async def post_reply(url: str, message: dict[str, Any]) -> None:
+    """Post a reply to Slack's response URL; a failure is logged without the URL."""
+    import httpx
+
+    try:
+        async with (
+            httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT_SECONDS) as client,
+            client.stream("POST", url, json=message) as response,  # the body is not read
+        ):
+            response.raise_for_status()
+    except httpx.HTTPError as error:
+        _log.warning("Cannot post the reply to a button click to Slack (%s)", type(error).__name__)
+
+
+def escaped(text: str) -> str:
+    """Escape a text so that Slack reads no link, mention or markup in it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

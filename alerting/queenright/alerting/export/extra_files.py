@@ -1,0 +1,28 @@
+"""Files that an export contains besides the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queenright.alerting.files import runbooks_folder, templates_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """Texts by file name: dashboards' JSON, Grafana's provisioning, runbooks, Alertmanager's templates."""
+
+    dashboards: Mapping[str, str]
+    provisioning: Mapping[str, str] = field(default_factory=dict)
+    runbooks: Mapping[str, str] = field(default_factory=lambda: texts_in(runbooks_folder(), "*.md"))
+    templates: Mapping[str, str] = field(default_factory=lambda: texts_in(templates_folder(), "*.tmpl"))
+
+
+def texts_in(folder: Path, pattern: str) -> dict[str, str]:
+    """Return the text of every matching file in a folder, by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob(pattern))
+        if path.is_file()
+    }

@@ -1,0 +1,117 @@
+"""
+Texts of a ticket's alert annotations, ordered by trust. Pure.
+
+First the finding, written by the rules from their own numbers; then the worker's evidence; then the
+statements of models, attributed and sanitized. Text that repeats the rules' text is left out. The template
+``alertmanager/templates/queenright.tmpl`` renders the annotations for Slack and PagerDuty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from queenright.alerting.model_text import inert, plain
+from queenright.health.findings import FindingKind
+from queenright.health.ticket_rules import BY_RULES
+from queenright.health.tickets import EscalationTicket
+from queenright.instrumentation.money import format_spend
+from queenright.instrumentation.redaction import redact
+from queenright.judge import ticket_policy, wording
+from queenright.judge.settings import RULES
+
+_FINDING_LIMIT: Final = 900
+_MODEL_LIMIT: Final = 1200
+_ACTION_LIMIT: Final = 500
+_EVIDENCE_LIMIT: Final = 500
+
+_RULES_ATTRIBUTION: Final = (BY_RULES, "By the rules a ")
+"""Start of the reasoning of a ticket written by the rules; the second one is of older tickets."""
+
+
+def describe_finding(ticket: EscalationTicket) -> str:
+    """Describe the finding and its impact, without any text of a model."""
+    kind = ticket.finding_kind or ticket.kind
+    cause = wording.cause(
+        kind,
+        agent=redact(ticket.agent_id, 100),
+        node=redact(ticket.worker_node_id, 100),
+        evidence=ticket.finding_evidence,
+        since=ticket.first_seen if ticket.finding_since is None else ticket.finding_since,
+    )
+    fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
+    text = ticket_policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
+    if cost := format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens):
+        text = f"{text} It has spent {cost} since then."
+    if ticket.untriaged:
+        text = f"Untriaged: the queen did not answer in time. {text}"
+    return redact(inert(text), _FINDING_LIMIT)
+
+
+def quote_evidence(ticket: EscalationTicket) -> str:
+    """Return the worker's output, else the detector's evidence, else the quoted snippet."""
+    text = ticket.worker_excerpt or ticket.finding_evidence
+    return redact(inert(text), _EVIDENCE_LIMIT) if text else plain(ticket.evidence_snippet, _EVIDENCE_LIMIT)
+
+
+def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+    """Return the attributed statements of the models; empty if they only repeat the rules."""
+    if ticket.untriaged or not ticket.analysis:
+        if ticket.judge_reasoning.startswith(_RULES_ATTRIBUTION):
+            return ""
+        reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
+        return f"{_attribute('judge', ticket.judge_model)} says: {reasoning}"
+    own = _beyond_rules(ticket)
+    if not own:
+        return ""
+    text = plain(own, _MODEL_LIMIT, ours=ours)
+    return text if ticket.triaged_by == "rules" else f"{_attribute('queen', ticket.queen_model)} says: {text}"
+
+
+def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+    """Return the suggested action of the rules, and the judge's if it differs."""
+    kind = ticket.finding_kind or ticket.kind
+    action = ticket.suggested_action.strip()
+    by_rule = redact(inert(_advice(ticket, kind)), _ACTION_LIMIT)
+    if not action:
+        return by_rule
+    if (
+        rule_kind := next((kind for kind in FindingKind if action == _advice(ticket, kind)), None)
+    ) is not None:
+        return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
+    suggested = plain(action, _ACTION_LIMIT, ours=ours)
+    return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggested}"
+
+
+def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
+    return wording.advice(kind, ticket.agent_id, ticket.session_id)
+
+
+def _attribute(role: str, model: str) -> str:
+    # No model name if the rules currently replace the model, because the text may be from either.
+    name = redact(inert(model), 80) if model != RULES else ""
+    return f"The {role} ({name})" if name else f"The {role}"
+
+
+def current_analysis(ticket: EscalationTicket) -> str:
+    """Return the analysis; the part that the rules wrote has the ticket's current cause and numbers."""
+    own = _beyond_rules(ticket)
+    if own == ticket.analysis.strip():
+        return ticket.analysis
+    return f"{ticket_policy.analysis(ticket.model_dump(mode='json'))} {own}".strip()
+
+
+def _beyond_rules(ticket: EscalationTicket) -> str:
+    """
+    Return the part of the analysis after the rules' text, which is on the page already.
+
+    The rules' text is recognized by its fixed ending. Everything before it is dropped, from any author:
+    ``describe_finding`` states it from the rules' own numbers.
+    """
+    about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
+    for kind in dict.fromkeys(about):
+        for action in dict.fromkeys((_advice(ticket, kind), ticket.suggested_action)):
+            _, end, rest = ticket.analysis.partition(f"{wording.impact(kind)} {action}")
+            if end:
+                return rest.strip()
+    return ticket.analysis.strip()

@@ -1,0 +1,158 @@
+"""A request to terminate a worker that a person must approve: model, state and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, select
+
+from queenright.health.findings import FindingKind
+from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.target import WorkerRecord
+from queenright.health.monitor import WorkerHealth
+from queenright.health.rows import Place, find_body, newest_first, put_row
+from queenright.health.tables import APPROVALS
+from queenright.health.ticket_rules import reasons
+
+
+class ApprovalStatus(StrEnum):
+    """The status of a request."""
+
+    REQUESTED = "requested"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    """Nobody answered in time."""
+    VOID = "void"
+    """No longer needed: the worker made progress, waits, has ended or was restarted."""
+
+
+class Approval(WorkerRecord):
+    """A request to stop one incarnation of a worker. Times are seconds since the epoch."""
+
+    approval_id: str
+    ticket_id: str
+    reason: str
+    asked_by: str
+    ordered_by: str = ""
+    """The person whose order, grant in a chat, the requester carries out; empty if there is none."""
+    created_at: float
+    expires_at: float
+    progress_before: float | None = None
+    """The worker's last progress at the request; later progress makes the request void."""
+    status: ApprovalStatus = ApprovalStatus.REQUESTED
+    decided_by: str = ""
+    decided_at: float | None = None
+    decision_reason: str = ""
+    intervention_id: str = ""
+    """The termination that an approval leads to. Its id is set with the approval, so that it runs once."""
+    outcome: Outcome | None = None
+    """The outcome of that termination; null before."""
+    detail: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits for an answer."""
+        return self.status is ApprovalStatus.REQUESTED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for an answer, or for the approved termination to be done."""
+        return self.is_pending or (self.status is ApprovalStatus.APPROVED and self.outcome is None)
+
+
+def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
+    """
+    Return why a worker need not be stopped any more, or None.
+
+    Args:
+        worker: The worker now; None if it is unknown.
+    """
+    if worker is None:
+        return "it is unknown"
+    v = worker.vitals
+    if v.incarnation_id != approval.incarnation_id:
+        return "the worker was restarted in the meantime"
+    if v.ended:
+        return f"it has ended ({v.status.value})"
+    if v.may_be_idle:
+        return f"it waits ({v.waiting}) and may be idle"
+    before, now = approval.progress_before, v.last_progress
+    findings = reasons(worker)
+    # Progress does not settle a spending limit: it costs money.
+    overspends = any(finding.kind is FindingKind.SPENDING for finding in findings)
+    if now is not None and (before is None or now > before) and not overspends:
+        return "it has made progress since"
+    if not findings:
+        return "it has no findings any more"
+    return None
+
+
+def describe_requester(asked_by: str, ordered_by: str) -> str:
+    """Return the requester, and the person whose order it carries out, if any."""
+    return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
+
+
+def call_to_action(approval: Approval) -> str:
+    """Return the line about a request on its ticket, for the operator."""
+    until = datetime.fromtimestamp(approval.expires_at, UTC)
+    ordered = f", as {approval.ordered_by} ordered," if approval.ordered_by else ""
+    command = f"queenright approvals approve {approval.approval_id}"
+    return (
+        f"The {approval.asked_by} asks{ordered} to stop this worker: {' '.join(approval.reason.split())} "
+        f"Approve until {until:%H:%M} UTC: {command} (or deny it)."
+    )
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def write_approval(conn: Connection, approval: Approval) -> None:
+    """Insert or replace a request."""
+    values = {
+        "agent_id": approval.agent_id,
+        "session_id": approval.session_id,
+        "status": approval.status.value,
+        "is_open": approval.is_open,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "body": approval.model_dump_json(),
+    }
+    put_row(conn, APPROVALS, APPROVALS.c.approval_id, approval.approval_id, values)
+
+
+def find_approval(conn: Connection, approval_id: str) -> Approval | None:
+    """Return a request, or None."""
+    body = find_body(conn, APPROVALS, APPROVALS.c.approval_id, approval_id)
+    return Approval.model_validate_json(body) if body is not None else None
+
+
+_LATEST_ABOUT: Final = newest_first(
+    select(APPROVALS.c.body).where(
+        APPROVALS.c.agent_id == bindparam("agent"), APPROVALS.c.session_id == bindparam("session")
+    ),
+    APPROVALS.c.created_at,
+    APPROVALS.c.approval_id,
+    limit=1,
+)
+
+
+def latest_about(conn: Connection, agent_id: str, session_id: str) -> Approval | None:
+    """Return the newest request about a worker's session, or None."""
+    body = conn.execute(_LATEST_ABOUT, {"agent": agent_id, "session": session_id}).scalar()
+    return Approval.model_validate_json(body) if body is not None else None
+
+
+def read_approvals(
+    conn: Connection, *, limit: int, only_open: bool = False, before: Place | None = None
+) -> Sequence[Approval]:
+    """Return requests, newest first; ``before`` is the cursor of the next page."""
+    table = APPROVALS.c
+    query = select(table.body)
+    if only_open:
+        query = query.where(table.is_open.is_(True))
+    query = newest_first(query, table.created_at, table.approval_id, limit=limit, before=before)
+    return [Approval.model_validate_json(body) for body in conn.execute(query).scalars()]

@@ -1,0 +1,691 @@
+"""The intervention service: actions that people and orchestrators request, and the life cycle of ladders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from queenright.health.deadlines import shows_its_end
+from queenright.health.findings import HealthState, WorkerKey, worst
+from queenright.health.interventions import messages
+from queenright.health.interventions.actions import Actions, Sign, TerminationLadders
+from queenright.health.interventions.instructions import Instruction, InstructionStatus
+from queenright.health.interventions.intervention import (
+    MORE_TIME_SECONDS,
+    OPTIONS,
+    Decision,
+    Escalation,
+    EscalationAnswer,
+    EscalationStatus,
+    Intervention,
+    Outcome,
+)
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
+from queenright.health.interventions.ladder_scheduler import (
+    LadderScheduler,
+    TaskRecovery,
+    decided_event,
+    describe_cause,
+    was_reset,
+)
+from queenright.health.interventions.ledger import InterventionLedger
+from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
+from queenright.health.interventions.permit import ActionRefusedError, Permit
+from queenright.health.interventions.storm import ActionBudget, StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.worker_control import WorkerControl
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import shared_cause
+from queenright.health.store import Store
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import new_id
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, Clock
+
+_log = logging.getLogger(__name__)
+
+_ANSWERS: Final = {
+    InstructionStatus.DONE: Outcome.DONE,
+    InstructionStatus.REFUSED: Outcome.REFUSED,
+    InstructionStatus.FAILED: Outcome.FAILED,
+    InstructionStatus.EXPIRED: Outcome.EXPIRED,
+}
+_MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
+
+Orchestrator = Callable[[Escalation], Awaitable[EscalationAnswer | None]]
+"""Decides what to do about a worker. None: the decision comes later, by ``decide``."""
+
+
+Unless = Callable[[WorkerHealth], str | None]
+"""Returns an objection to acting on a worker, or None."""
+
+
+class AgentNotFoundError(QueenrightError):
+    """Raised when a requested worker is unknown."""
+
+    def __init__(self, agent_id: str, session_id: str | None = None) -> None:
+        which = f", session {session_id[:100]!r}" if session_id else ""
+        super().__init__(f"no worker {agent_id[:100]!r}{which} is known; list them: queenright list")
+        self.agent_id = agent_id
+        self.session_id = session_id
+
+
+class EscalationNotFoundError(QueenrightError):
+    """Raised when no escalation has this id."""
+
+    def __init__(self, escalation_id: str) -> None:
+        super().__init__(
+            f"there is no escalation {escalation_id[:64]!r}; list them: queenright escalations list"
+        )
+
+
+class EscalationClosedError(QueenrightError):
+    """Raised when an escalation that is no longer pending is answered."""
+
+    def __init__(self, escalation: Escalation) -> None:
+        super().__init__(
+            f"escalation {escalation.escalation_id} is {escalation.status.value}"
+            + (f" ({escalation.decision} by {escalation.decided_by})" if escalation.decision else "")
+        )
+        self.reason = str(self)
+
+
+class InterventionService:
+    """
+    All interventions of one service. Belongs to one event loop.
+
+    Args:
+        controls: Reach workers; iterated for each action.
+        recovery: Recovers what was stopped or crashed.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: HealthSettings,
+        monitor: HealthMonitor,
+        controls: Iterable[WorkerControl],
+        recovery: TaskRecovery,
+        stop: EmergencyStop,
+        storm: StormWatch,
+        clock: Clock,
+        publish: Callable[..., None],
+        sign: Sign,
+        orchestrator: Orchestrator | None = None,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        self._settings = settings
+        self._monitor = monitor
+        self._stop = stop
+        self._storm = storm
+        self._clock = clock
+        self._orchestrator = orchestrator
+        self._seen_at: float | None = None
+        self.ledger = InterventionLedger(store, publish=publish)
+        monitor.is_stopping = self.ledger.is_stopping
+        self._actions = Actions(
+            self.ledger,
+            monitor=monitor,
+            controls=controls,
+            settings=settings.intervention,
+            stop_reason=lambda: stop.reason,
+            clock=clock,
+            ids=ids,
+            sign=sign,
+        )
+        self._ladder_scheduler = LadderScheduler(
+            self.ledger,
+            self._actions,
+            settings=settings,
+            monitor=monitor,
+            recovery=recovery,
+            stop_reason=lambda: stop.reason,
+            clock=clock,
+            ask=self._ask_orchestrator,
+        )
+
+    # -- start, stop and time -------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
+        interrupted = await self.ledger.load()
+        for key in self.ledger.worker_keys():
+            if (new := self._monitor.current_key(key)) != key:
+                await self.rename(key, new)
+        for intervention in interrupted:
+            ladder = self.ledger.ladders.get(intervention.target.key)
+            detail = "interrupted by a restart; its end is unknown"
+            await self._actions.record_interrupted(intervention, ladder, detail)
+        await self._close_orphaned_terminations()
+        for key in {*self.ledger.ladders, *self.ledger.uncertain}:
+            self._ladder_scheduler.schedule(key, self._clock())
+        for worker in self._monitor.workers():
+            self.consider(worker)
+        for question in self.ledger.pending.values():
+            self._ask_orchestrator(question)
+
+    async def _close_orphaned_terminations(self) -> None:
+        """Close interrupted terminations that no ladder resumes: those an operator requested."""
+        for key, intervention in list(self.ledger.uncertain.items()):
+            ladder = self.ledger.ladders.get(key)
+            climbs = (
+                ladder is not None
+                and ladder.target == intervention.target
+                and ladder.level is Level.TERMINATING
+            )
+            if intervention.outcome is Outcome.STARTED and not climbs:
+                detail = "interrupted by a restart, and the worker has not ended (yet)"
+                await self._actions.record_unconfirmed(intervention, ladder, detail)
+
+    async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
+        """
+        Let ladder, interventions and escalations of a renamed worker follow it.
+
+        Raises:
+            StoreError: Recording failed; the next start does it.
+        """
+        async with self._ladder_scheduler.lock(old):
+            await self.ledger.rename(old, new, self._clock())
+        if new in self.ledger.ladders:
+            self._ladder_scheduler.schedule(new, self._clock())
+
+    def hold_until(self, at: float) -> None:
+        """Begin no action automatically before ``at``, in seconds since the epoch."""
+        self._ladder_scheduler.hold_until(at)
+
+    def note_worse(self, event: AgentEvent) -> None:
+        """
+        Count a change for the worse towards a storm.
+
+        Warnings do not count, nor ends of runs, nor workers that share a cause: that is their incident.
+        """
+        worker = self._monitor.get(event.agent_id, event.session_id)
+        if worker is not None and (worker.vitals.ended or self._shares_cause(worker)):
+            return
+        before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
+        if after.rank > before.rank and after.in_trouble:
+            key = (event.agent_id, event.session_id)
+            began = self._storm.worse(
+                key,
+                self._clock(),
+                is_consecutive=lambda other: self._is_consecutive(key, other),
+            )
+            if began:
+                _log.warning("a storm: %d workers got worse at once", self._storm.workers)
+
+    def _shares_cause(self, worker: WorkerHealth) -> bool:
+        monitor, finding = self._monitor, worst(worker.findings)
+        now = self._clock()
+        return finding is not None and bool(
+            shared_cause(worker, finding, monitor.workers, monitor.settings, now)
+        )
+
+    def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
+        """Return whether one session was over when the other began."""
+        one, two = self._monitor.get(*key), self._monitor.get(*other)
+        if one is None or two is None:
+            return False
+        return _is_over_before(one.vitals, two.vitals) or _is_over_before(two.vitals, one.vitals)
+
+    def consider(self, worker: WorkerHealth) -> None:
+        """Reschedule a worker that changed. Quick, no I/O."""
+        self._ladder_scheduler.consider(worker)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has work to do; None if there is none."""
+        return self._ladder_scheduler.next_deadline()
+
+    async def advance(self, now: float) -> None:
+        """Begin what is due. Returns before it is done."""
+        self._seen_at = now
+        self._ladder_scheduler.advance(now)
+
+    def handle_clock_jump(self, now: float) -> None:
+        """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
+        if self._seen_at is not None:
+            self._ladder_scheduler.start(self._ladder_scheduler.shift(now - self._seen_at))
+        self._seen_at = now
+
+    async def exclude_outage(self, seconds: float) -> None:
+        """Defer every wait by ``seconds``: the service was down."""
+        if seconds > 0:
+            await self._ladder_scheduler.shift(seconds)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all work in progress is done."""
+        await self._ladder_scheduler.wait_until_idle()
+
+    async def close(self) -> None:
+        """Stop. Unfinished actions are recorded and resume after the next start."""
+        await self._ladder_scheduler.close()
+
+    @property
+    def budget(self) -> ActionBudget:
+        """The fleet's budget of actions within a minute."""
+        return self._ladder_scheduler.budget
+
+    def record_answer(self, instruction: Instruction) -> None:
+        """Record the result of a nudge that a worker fetched: taken, refused or expired."""
+        outcome = _ANSWERS.get(instruction.status)
+        if instruction.kind == "nudge" and outcome is not None:
+            # The fetching worker must not wait for another action on it.
+            self._ladder_scheduler.start(self._record_answer(instruction, outcome))
+
+    async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
+        key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
+        async with self._ladder_scheduler.lock(key):
+            intervention = await self.ledger.find_intervention(instruction.instruction_id)
+            if intervention is not None and intervention.outcome is Outcome.QUEUED:
+                await self._actions.record_answer(
+                    intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
+                )
+
+    # -- the orchestrator -----------------------------------------------------------------------
+
+    def _ask_orchestrator(self, question: Escalation) -> None:
+        if self._orchestrator is not None:
+            self._ladder_scheduler.start(self._consult(self._orchestrator, question))
+
+    async def _consult(self, orchestrator: Orchestrator, question: Escalation) -> None:
+        try:
+            answer = await orchestrator(question)
+            if answer is not None:
+                await self.decide(
+                    question.escalation_id,
+                    answer.decision,
+                    by="orchestrator",
+                    reason=answer.reason,
+                    more_time_seconds=answer.more_time_seconds,
+                )
+        except (ActionRefusedError, EscalationClosedError) as error:
+            _log.info("the orchestrator's answer had no effect: %s", error)
+        except Exception as error:
+            # No answer is no decision: the deadline stands, and a person can still answer.
+            _log.error("the orchestrator did not answer about %r: %s", question.agent_id, redact(str(error)))
+
+    async def decide(
+        self,
+        escalation_id: str,
+        decision: Decision,
+        *,
+        by: str,
+        reason: str = "",
+        more_time_seconds: float | None = None,
+    ) -> Escalation:
+        """
+        Decide an escalation: ``more_time``, ``hand_off`` or ``terminate`` (and recover).
+
+        The decision is durable on return; its actions begin in the background.
+
+        Raises:
+            EscalationNotFoundError: There is no escalation with this id.
+            EscalationClosedError: The escalation was decided, has timed out or was withdrawn.
+            ActionRefusedError: The worker must not be acted on now.
+            ValueError: The decision is not one of the three, or the time is out of range.
+            StoreError: Recording failed.
+        """
+        if decision not in OPTIONS:
+            raise ValueError(f"decision must be one of {', '.join(OPTIONS)}, got {decision!r}")
+        if more_time_seconds is not None and not 0 < more_time_seconds <= _MAX_MORE_TIME_SECONDS:
+            raise ValueError(
+                f"more_time_seconds must be above 0 and at most a week, got {more_time_seconds!r}"
+            )
+        question = await self.ledger.find_escalation(escalation_id)
+        if question is None:
+            raise EscalationNotFoundError(escalation_id)
+        key = question.target.key
+        async with self._ladder_scheduler.lock(key):
+            pending = self.ledger.pending.get(escalation_id)
+            if pending is None:
+                raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
+            ladder, now = await self._decidable(pending, decision), self._clock()
+            decided = pending.model_copy(
+                update={
+                    "status": EscalationStatus.DECIDED,
+                    "decision": decision,
+                    "decided_by": redact(by, 100),
+                    "decided_at": now,
+                    "decision_reason": redact(reason, 2000),
+                    "more_time_seconds": more_time_seconds,
+                }
+            )
+            await self.ledger.write(
+                key,
+                ladder=self._ladder_after(decided, ladder, now),
+                now=now,
+                escalation=decided,
+                events=[decided_event(decided, self._monitor.get(*key), now)],
+            )
+        self._ladder_scheduler.start(self._ladder_scheduler.climb(key))
+        return decided
+
+    async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
+        """Return the ladder of an escalation's worker, if it may still be decided on."""
+        key = question.target.key
+        worker = self._monitor.get(*key)
+        if worker is None or decision != "more_time":
+            # More time is not an action, and needs no permit.
+            self._actions.permit(ActionKind.ESCALATE, question.target)
+        assert worker is not None
+        ladder = self.ledger.ladders.get(key)
+        after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
+        if ladder is None or after is None or was_reset(ladder, after):
+            await self._ladder_scheduler.reset_ladder(key, after, "the worker made progress")
+            raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
+        return ladder
+
+    def _ladder_after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
+        intervention = self._settings.intervention
+        decision = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
+        if decided.decision == "more_time":
+            more = decided.more_time_seconds or MORE_TIME_SECONDS
+            return ladder.model_copy(update={"level": Level.MORE_TIME, "until": now + more, "acted_at": now})
+        if decided.decision == "hand_off":
+            until = now + intervention.nudge.interval_seconds
+            return ladder.model_copy(
+                update=decision | {"level": Level.HANDING_OFF, "until": until, "is_informed": False}
+            )
+        return ladder.model_copy(update=decision | {"level": Level.TERMINATING, "until": now})
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def nudge(
+        self,
+        agent_id: str,
+        message: str | None = None,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
+        person: bool = True,
+        dry: bool = False,
+    ) -> Intervention:
+        """
+        Put a message into a worker's context; without one, the standard reminder.
+
+        Args:
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not nudged.
+            person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
+                one of its nudges.
+            dry: Only record it.
+
+        Raises:
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
+        """
+        worker = self._find(agent_id, session_id)
+        async with self._ladder_scheduler.lock(worker.key):
+            grant = await self._permit(
+                ActionKind.NUDGE,
+                worker,
+                by=by,
+                reason=message or "reminder",
+                incarnation_id=incarnation_id,
+                unless=None if person else self._held_back(ActionKind.NUDGE),
+            )
+            current, now = self._ladder(worker), self._clock()
+            self._ladder_scheduler.budget.spend(now)
+            # After any nudge the ladder waits for its interval.
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
+            return await self._actions.nudge(
+                grant,
+                message=message or messages.reminder(worker, now),
+                by=by,
+                reason=describe_cause(worker) if worker.findings else f"requested by {by}",
+                attempt=0 if person else ladder.nudges + 1,
+                ladder=ladder.model_copy(
+                    update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
+                ),
+                since=current.trouble_since if current is not None else None,
+                dry=dry,
+            )
+
+    async def escalate(
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
+    ) -> Intervention:
+        """
+        Escalate a worker to the orchestrator.
+
+        A healthy worker is not terminated when nobody answers.
+
+        Args:
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not escalated.
+
+        Raises:
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: No action on the worker is permitted now, or an escalation is pending already.
+            StoreError: Recording failed.
+        """
+        worker = self._find(agent_id, session_id)
+        async with self._ladder_scheduler.lock(worker.key):
+            current = self._ladder(worker)
+            if pending := self.pending_escalation(worker):
+                raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
+            await self._permit(
+                ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
+            )
+            self._ladder_scheduler.budget.spend(self._clock())
+            ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
+            return await self._ladder_scheduler.escalate(ladder, by=by, reason=reason)
+
+    def pending_escalation(self, worker: WorkerHealth) -> str:
+        """Return why a worker is not escalated again: its escalation is pending; empty if none is."""
+        current = self._ladder(worker)
+        if current is None or current.escalation_id not in self.ledger.pending:
+            return ""
+        return f"escalation {current.escalation_id} to the orchestrator is pending already"
+
+    async def terminate(
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
+        person: bool = True,
+        intervention_id: str = "",
+        unless: Unless | None = None,
+        dry: bool = False,
+    ) -> Intervention:
+        """
+        Terminate a worker; it is not recovered automatically. If it does not stop, its ladder stays.
+
+        Args:
+            reason: Why; it is signed and stored.
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its incarnation, if that was checked before: a later one is not stopped.
+            person: False for an automatic termination: the ladder's intervals and limits apply.
+            intervention_id: Its id, if it has one already.
+            unless: Returns an objection, or None, when the action is about to begin.
+            dry: Only record it.
+
+        Raises:
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            StoreError: Recording failed.
+        """
+        worker = self._find(agent_id, session_id)
+        async with self._ladder_scheduler.lock(worker.key):
+            grant = await self._permit(
+                ActionKind.TERMINATE,
+                worker,
+                by=by,
+                reason=reason,
+                incarnation_id=incarnation_id,
+                unless=unless if person else self._held_back(ActionKind.TERMINATE),
+            )
+            return await self._terminate(
+                grant, worker.key, by=by, reason=reason, intervention_id=intervention_id, dry=dry
+            )
+
+    async def answer_permission(
+        self,
+        request: PermissionRequest,
+        decision: PermissionDecision,
+        *,
+        by: str,
+        reason: str = "",
+        unless: Callable[[], str | None],
+        deliver: Callable[[], None],
+    ) -> Intervention:
+        """
+        Answer a permission request, in the incarnation that asked.
+
+        Args:
+            decision: ``allow`` or ``deny``.
+            unless: Returns why the request can no longer be answered, or None.
+            deliver: See ``Actions.answer``.
+
+        Raises:
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: No action on the worker is permitted now, or the answer is too late; the
+                refusal is recorded.
+            StoreError: Recording failed; nothing was answered.
+        """
+        worker = self._find(request.agent_id, request.session_id)
+        async with self._ladder_scheduler.lock(worker.key):
+            grant = await self._permit(
+                ActionKind.ANSWER,
+                worker,
+                by=by,
+                reason=reason or decision,
+                incarnation_id=request.incarnation_id,
+                unless=lambda _: unless(),
+            )
+            return await self._actions.answer(
+                grant,
+                by=by,
+                reason=reason or decision,
+                message=f"{decision}: {request.question}",
+                ladder=self.ledger.ladders.get(worker.key),
+                deliver=deliver,
+            )
+
+    async def stop_for_recovery(self, target: Target, reason: str, *, by: str) -> Intervention:
+        """
+        Stop a worker that is to be started again, under the same rules as every termination.
+
+        Raises:
+            ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
+            StoreError: Recording failed.
+        """
+        async with self._ladder_scheduler.lock(target.key):
+            grant = self._actions.permit(ActionKind.TERMINATE, target)
+            done = await self._terminate(grant, target.key, by=by, reason=reason)
+        if done.outcome is not Outcome.DONE:
+            raise ActionRefusedError(
+                ActionKind.RECOVER, target.agent_id, f"it may still be working: {done.detail}"
+            )
+        return done
+
+    async def _terminate(
+        self,
+        grant: Permit,
+        key: WorkerKey,
+        *,
+        by: str,
+        reason: str,
+        intervention_id: str = "",
+        dry: bool = False,
+    ) -> Intervention:
+        now = self._clock()
+        self._ladder_scheduler.budget.spend(now)
+        current = self.ledger.ladders.get(key)
+        question = self.ledger.pending.get(current.escalation_id) if current is not None else None
+        withdrawn, events = self._ladder_scheduler.close_question(
+            question, EscalationStatus.WITHDRAWN, f"terminated by {by}", now
+        )
+        return await self._actions.terminate(
+            grant,
+            by=by,
+            reason=reason,
+            ladders=TerminationLadders(during=current, done=None, otherwise=current),
+            since=current.trouble_since if current is not None else None,
+            withdrawn=withdrawn,
+            events=events,
+            intervention_id=intervention_id,
+            dry=dry,
+        )
+
+    async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
+        """
+        Stop all actions, or release the stop; the time in between does not count for any wait.
+
+        Raises:
+            StoreError: Writing failed. A stop still takes effect, until the next restart.
+        """
+        before = self._stop.state
+        await self._stop.set(on, by=by, reason=reason)
+        if not on and before.on and before.changed_at is not None:
+            await self._ladder_scheduler.shift(max(0.0, self._clock() - before.changed_at))
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    async def _permit(
+        self,
+        kind: ActionKind,
+        worker: WorkerHealth,
+        *,
+        by: str,
+        reason: str,
+        incarnation_id: str | None = None,
+        unless: Unless | None = None,
+    ) -> Permit:
+        target = Target.of(worker.vitals)
+        if incarnation_id is not None:
+            target = Target(
+                agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation_id
+            )
+        try:
+            grant = self._actions.permit(kind, target)
+            # The wait for the lock may have been long: check again.
+            now = self._monitor.get(*target.key) or worker
+            if unless is not None and (objection := unless(now)) is not None:
+                raise ActionRefusedError(kind, target.agent_id, objection)
+            return grant
+        except ActionRefusedError as refusal:
+            await self._actions.note(
+                kind,
+                target,
+                Outcome.REFUSED,
+                by=by,
+                reason=reason,
+                detail=refusal.reason,
+                ladder=self.ledger.ladders.get(worker.key),
+            )
+            raise
+
+    def _held_back(self, kind: ActionKind) -> Unless:
+        return lambda worker: self._ladder_scheduler.refusal_reason(kind, worker)
+
+    def _ladder(self, worker: WorkerHealth) -> Ladder | None:
+        """Return the ladder of this incarnation of the worker."""
+        current = self.ledger.ladders.get(worker.key)
+        return current if current is not None and current.target == Target.of(worker.vitals) else None
+
+    def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
+        worker = self._monitor.find(agent_id, session_id)
+        if worker is None:
+            raise AgentNotFoundError(agent_id, session_id)
+        return worker
+
+
+def _is_over_before(v: VitalSigns, other: VitalSigns) -> bool:
+    return shows_its_end(v) and v.last_event <= other.incarnation_started

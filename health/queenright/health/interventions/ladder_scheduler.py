@@ -1,0 +1,491 @@
+"""
+The ladder scheduler: takes each worker's next step on the intervention ladder when it is due.
+
+A heap holds when each worker's next step may be due. What to do is decided at that moment, from the worker's
+current state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+from queenright.health.findings import HealthState, WorkerKey, worst
+from queenright.health.interventions import messages
+from queenright.health.interventions.action_limits import refusal_reason
+from queenright.health.interventions.actions import Actions, TerminationLadders
+from queenright.health.interventions.intervention import Escalation, EscalationStatus, Intervention, Outcome
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
+from queenright.health.interventions.ledger import InterventionLedger
+from queenright.health.interventions.permit import ActionRefusedError
+from queenright.health.interventions.storm import ActionBudget
+from queenright.health.interventions.target import LADDER, ActionKind, Target
+from queenright.health.interventions.worker_control import Stopped
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 5.0
+
+_START_BATCH: Final = 100
+"""Workers that are started before the event loop runs other work: about 15 ms."""
+
+
+class TaskRecovery(Protocol):
+    """Recovers workers (``queenright.health.recovery``)."""
+
+    async def request(self, target: Target, reason: str, *, by: str) -> Any:
+        """Plan a recovery; the result has ``accepted`` and ``reason``."""
+        ...
+
+    def is_recovering(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
+        ...
+
+    def can_reach(self, target: Target) -> bool:
+        """Return whether this service can start the worker again."""
+        ...
+
+
+class LadderScheduler:
+    """
+    Climbs ladders. Belongs to one event loop.
+
+    Args:
+        recovery: Recovers workers that were stopped or crashed.
+        stop_reason: Returns why all actions are stopped, or None.
+        ask: Passes each escalation to the orchestrator.
+    """
+
+    def __init__(
+        self,
+        ledger: InterventionLedger,
+        actions: Actions,
+        *,
+        settings: HealthSettings,
+        monitor: HealthMonitor,
+        recovery: TaskRecovery,
+        stop_reason: Callable[[], str | None],
+        clock: Clock,
+        ask: Callable[[Escalation], None],
+    ) -> None:
+        self._ledger = ledger
+        self._actions = actions
+        self._settings = settings
+        self._monitor = monitor
+        self._recovery = recovery
+        self._stop_reason = stop_reason
+        self._clock = clock
+        self._ask = ask
+        self.budget = ActionBudget(settings.intervention.storm.max_actions)
+        self._heap: list[tuple[float, WorkerKey]] = []
+        self._due: dict[WorkerKey, float] = {}
+        self._locks: WeakValueDictionary[WorkerKey, asyncio.Lock] = WeakValueDictionary()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._quiet_until = 0.0
+
+    # -- schedule -------------------------------------------------------------------------------
+
+    def lock(self, key: WorkerKey) -> asyncio.Lock:
+        """Return the lock of a worker: one action at a time."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    def hold_until(self, at: float) -> None:
+        """Begin no action automatically before ``at``, in seconds since the epoch."""
+        self._quiet_until = at
+
+    def refusal_reason(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
+        """Return why only a person may act on a worker now, or None."""
+        current = self._ledger.ladders.get(worker.key)
+        return refusal_reason(
+            kind,
+            worker,
+            LadderInputs.of(worker, self._settings),
+            current if current is not None and current.target == Target.of(worker.vitals) else None,
+            self._settings.intervention,
+            now=self._clock(),
+            quiet_until=self._quiet_until,
+            budget=self.budget,
+            is_recovering=self._recovery.is_recovering(worker.key),
+        )
+
+    def consider(self, worker: WorkerHealth) -> None:
+        """Reschedule a worker that changed. Quick, no I/O."""
+        key = worker.key
+        if worker.vitals.withdrawal_due:
+            self.schedule(key, self._clock())
+        current = self._ledger.ladders.get(key)
+        if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
+            return
+        step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
+        if was_reset(current, step.ladder) or self._has_stopped(worker):
+            self.schedule(key, self._clock())
+        elif step.action is not None and self._settings.intervention.enabled:
+            self.schedule(key, max(step.at, self._quiet_until))
+
+    def schedule(self, key: WorkerKey, at: float) -> None:
+        """Schedule a worker at ``at``, if it is not due sooner."""
+        current = self._due.get(key)
+        if current is None or at < current:
+            self._due[key] = at
+            heappush(self._heap, (at, key))
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has work to do; None if there is none."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def advance(self, now: float) -> None:
+        """Begin due actions, a limited number at a time. Returns before they are done."""
+        for _ in range(_START_BATCH):
+            if (due := self.next_deadline()) is None or due > now:
+                return
+            _, key = heappop(self._heap)
+            del self._due[key]
+            self.start(self.climb(key))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all work in progress is done."""
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop. Unfinished actions are recorded and resume after the next start."""
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    async def climb(self, key: WorkerKey) -> None:
+        """Take a worker's due step; retry if it fails."""
+        async with self.lock(key):
+            try:
+                await self._climb(key)
+            except Exception as error:
+                _log.error("acting on %r failed and will be retried: %s", key[0], redact(str(error)))
+                self.schedule(key, self._clock() + _RETRY_SECONDS)
+
+    async def _climb(self, key: WorkerKey) -> None:
+        now = self._clock()
+        worker = self._monitor.get(*key)
+        current = self._ledger.ladders.get(key)
+        if worker is None:
+            self._ledger.forget_uncertain(key)
+            if current is not None:
+                await self.reset_ladder(key, None, "the worker is unknown")
+            return
+        if worker.vitals.withdrawal_due:
+            await self._withdraw_confirmation(worker)
+            current = self._ledger.ladders.get(key)
+        if self._has_stopped(worker):
+            await self._confirm(worker, current)
+            current = self._ledger.ladders.get(key)
+        step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
+        if was_reset(current, step.ladder):
+            await self.reset_ladder(key, step.ladder, "the worker made progress, or its run is over")
+        elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
+            await self._withdraw_question(overdue, current)
+        if step.ladder is None or step.action is None or self._leaves_alone(key):
+            return
+        if self._is_left_to_others(worker, current, step.action, step.ladder):
+            if current is not None:
+                await self.reset_ladder(key, None, "its run failed, and its own launcher restarts it")
+            return
+        at = max(step.at, self._quiet_until)
+        if at <= now:
+            at = self.budget.free_at(now)
+        if at > now:
+            self.schedule(key, at)
+        elif self._stop_reason() is None:
+            # During the emergency stop nothing is due; its release reschedules every worker.
+            self.budget.spend(now)
+            await self._do(step.action, step.ladder, worker, now)
+            self.consider(worker)
+
+    def _leaves_alone(self, key: WorkerKey) -> bool:
+        # A worker that is being recovered needs nothing else.
+        return not self._settings.intervention.enabled or self._recovery.is_recovering(key)
+
+    def _is_left_to_others(
+        self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
+    ) -> bool:
+        """Return whether a failed run can neither be restarted from here nor was acted on from here."""
+        if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
+            return False
+        # If it was acted on while it ran, its checkpoint still has to be picked up.
+        return current is None or worker.vitals.last_checkpoint is None
+
+    async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
+        if action is ActionKind.NUDGE:
+            await self._nudge(ladder, worker, now)
+        elif action is ActionKind.ESCALATE:
+            await self.escalate(ladder, by=LADDER, reason=describe_cause(worker))
+        elif action is ActionKind.TERMINATE:
+            await self._handle_deadline(ladder, worker, now)
+        else:
+            await self._recover(ladder, describe_cause(worker))
+
+    async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
+        grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
+        hands_off = ladder.level is Level.HANDING_OFF
+        climbed = ladder.model_copy(
+            update={"nudges": ladder.nudges + 1, "acted_at": now, "is_informed": True}
+        )
+        await self._actions.nudge(
+            grant,
+            message=messages.hand_off() if hands_off else messages.reminder(worker, now),
+            by=ladder.by,
+            reason=ladder.reason or describe_cause(worker),
+            attempt=climbed.nudges,
+            ladder=climbed,
+            since=ladder.trouble_since,
+        )
+
+    async def escalate(self, ladder: Ladder, *, by: str, reason: str) -> Intervention:
+        """
+        Escalate a worker to the orchestrator. The caller holds its lock.
+
+        Raises:
+            ActionRefusedError: No action on the worker is permitted now.
+            StoreError: Recording failed; the orchestrator was not asked.
+        """
+        done, question, climbed = await self._actions.escalate(
+            self._actions.permit(ActionKind.ESCALATE, ladder.target),
+            by=by,
+            reason=reason,
+            ladder=ladder,
+            context={"nudges": ladder.nudges, "trouble_since": ladder.trouble_since},
+        )
+        self.schedule(ladder.target.key, climbed.until or self._clock())
+        if question is not None:
+            self._ask(question)
+        return done
+
+    # -- termination and recovery ---------------------------------------------------------------
+
+    async def _handle_deadline(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
+        if ladder.level is Level.ESCALATED:
+            question = self._ledger.pending.get(ladder.escalation_id)
+            automatic = self._settings.intervention.termination.automatic
+            ladder = ladder.model_copy(
+                update={
+                    "level": Level.TERMINATING if automatic else Level.HUMAN,
+                    "reason": f"nobody decided in time: {describe_cause(worker)}",
+                }
+            )
+            closed, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
+            await self._ledger.write(
+                ladder.target.key, ladder=ladder, now=now, escalation=closed, events=events
+            )
+            if not automatic:
+                return
+        await self._terminate(ladder, worker)
+
+    async def _terminate(self, ladder: Ladder, worker: WorkerHealth) -> None:
+        """Terminate a worker, and schedule its recovery once it has certainly stopped."""
+        uncertain = self._ledger.uncertain.get(ladder.target.key)
+        resumed = uncertain if uncertain is not None and uncertain.target == ladder.target else None
+        terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
+        done = await self._actions.terminate(
+            self._actions.permit(ActionKind.TERMINATE, ladder.target),
+            by=ladder.by,
+            reason=ladder.reason or describe_cause(worker),
+            ladders=TerminationLadders(
+                during=terminating,
+                done=self._after_termination(terminating),
+                otherwise=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
+            ),
+            since=ladder.trouble_since,
+            resumed=resumed,
+        )
+        if done.outcome is Outcome.DONE:
+            self.consider(worker)
+
+    def _after_termination(self, ladder: Ladder) -> Ladder:
+        recovers = self._settings.recovery.automatic
+        return ladder.model_copy(
+            update={"level": Level.TERMINATED if recovers else Level.HUMAN, "until": None}
+        )
+
+    def _has_stopped(self, worker: WorkerHealth) -> bool:
+        """Return whether a worker with an unconfirmed termination has ended."""
+        intervention = self._ledger.uncertain.get(worker.key)
+        ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
+        return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
+
+    async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
+        intervention = self._ledger.uncertain[worker.key]
+        if intervention.target != Target.of(worker.vitals):
+            self._ledger.forget_uncertain(worker.key)
+            if intervention.outcome is Outcome.STARTED:
+                detail = (
+                    "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
+                )
+                await self._actions.record_interrupted(intervention, ladder, detail)
+            return
+        ours = (
+            ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
+        )
+        await self._actions.confirm(
+            intervention,
+            Stopped(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
+            ladder=self._after_termination(ladder) if ladder is not None and ours else None,
+        )
+
+    async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
+        """Record that a worker continues after its termination, and hand it to a person."""
+        target = Target.of(worker.vitals)
+        intervention = self._ledger.uncertain.get(worker.key)
+        if intervention is None or intervention.target != target:
+            intervention = await self._ledger.find_stopped(target)
+        if intervention is not None and intervention.outcome is Outcome.DONE:
+            self._ledger.uncertain[worker.key] = intervention
+            current = self._ledger.ladders.get(worker.key)
+            if current is None or current.target != target:
+                # A person stopped it without recovery.
+                current = new_ladder(LadderInputs.of(worker, self._settings)).model_copy(
+                    update={"is_recoverable": False}
+                )
+            # Progress of that work does not count: a person must act.
+            human = {
+                "level": Level.HUMAN,
+                "until": None,
+                "progress_before": worker.vitals.last_progress,
+            }
+            await self._actions.record_unconfirmed(
+                intervention,
+                current.model_copy(update=human),
+                "its termination was confirmed, but its telemetry shows that it is still working",
+            )
+        worker.vitals.withdrawal_due = False
+
+    async def _recover(self, ladder: Ladder, reason: str) -> None:
+        recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
+        human = ladder.model_copy(update={"level": Level.HUMAN, "until": None})
+        detail, after = "", human
+        try:
+            self._actions.permit(ActionKind.RECOVER, ladder.target)
+        except ActionRefusedError as refusal:
+            outcome, detail = Outcome.REFUSED, refusal.reason
+        else:
+            if self._settings.intervention.is_dry(ActionKind.RECOVER):
+                outcome = Outcome.DRY_RUN
+            else:
+                result = await self._recovery.request(ladder.target, reason, by=ladder.by)
+                outcome = Outcome.DONE if result.accepted else Outcome.REFUSED
+                detail, after = result.reason, recovering if result.accepted else human
+                if not result.accepted:
+                    _log.warning("%s is not recovered: %s", ladder.target, result.reason)
+        await self._actions.note(
+            ActionKind.RECOVER,
+            ladder.target,
+            outcome,
+            by=ladder.by,
+            reason=ladder.reason or reason,
+            detail=detail,
+            ladder=after,
+            since=ladder.trouble_since,
+        )
+
+    # -- stepping down --------------------------------------------------------------------------
+
+    async def reset_ladder(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
+        """Reset a ladder and withdraw its escalation. The caller holds the lock."""
+        ladder, now = self._ledger.ladders.get(key), self._clock()
+        question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
+        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
+        await self._ledger.write(key, ladder=after, now=now, escalation=closed, events=events)
+
+    def close_question(
+        self, question: Escalation | None, status: EscalationStatus, reason: str, now: float
+    ) -> tuple[Escalation | None, list[AgentEvent]]:
+        """Return an escalation closed without an answer, and the event that says so."""
+        if question is None:
+            return None, []
+        closed = question.model_copy(
+            update={"status": status, "decision_reason": redact(reason, 2000), "decided_at": now}
+        )
+        return closed, [decided_event(closed, self._monitor.get(*question.target.key), now)]
+
+    def _overdue(self, ladder: Ladder, now: float) -> Escalation | None:
+        question = self._ledger.pending.get(ladder.escalation_id)
+        return question if question is not None and question.deadline <= now else None
+
+    async def _withdraw_question(self, question: Escalation, ladder: Ladder) -> None:
+        """Withdraw an escalation whose worker is well or waits at the deadline; the ladder steps back."""
+        now = self._clock()
+        reason = "at the deadline the worker was not in trouble"
+        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
+        back = ladder.model_copy(update={"level": Level.NUDGED, "until": None, "escalation_id": ""})
+        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=closed, events=events)
+
+    async def shift(self, seconds: float) -> None:
+        """Defer every wait by ``seconds``, in which nothing could be done or answered."""
+        now = self._clock()
+        for key in list(self._ledger.ladders):
+            async with self.lock(key):
+                ladder = self._ledger.ladders.get(key)
+                if ladder is None:
+                    continue
+                question = self._ledger.pending.get(ladder.escalation_id)
+                if question is not None:
+                    question = question.model_copy(update={"deadline": question.deadline + seconds})
+                shifted_times = {
+                    # Compared with the worker's last checkpoint and progress, which are shifted too.
+                    "trouble_since": min(now, ladder.trouble_since + seconds),
+                    "progress_before": (
+                        None if ladder.progress_before is None else min(now, ladder.progress_before + seconds)
+                    ),
+                    "acted_at": None if ladder.acted_at is None else min(now, ladder.acted_at + seconds),
+                    "until": None if ladder.until is None else ladder.until + seconds,
+                }
+                await self._ledger.write(
+                    key, ladder=ladder.model_copy(update=shifted_times), now=now, escalation=question
+                )
+        for worker in list(self._monitor.workers()):
+            if worker.key in self._ledger.ladders or worker.state.rank >= HealthState.STUCK.rank:
+                self.consider(worker)
+
+
+def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
+    """Return whether a ladder with actions was reset."""
+    return current is not None and (after is None or (after.is_untouched and not current.is_untouched))
+
+
+def describe_cause(worker: WorkerHealth) -> str:
+    """Return why a worker is acted on."""
+    lead = worst(worker.findings)
+    return lead.evidence if lead is not None else worker.reason
+
+
+def decided_event(question: Escalation, worker: WorkerHealth | None, now: float) -> AgentEvent:
+    """Return the event that an escalation was decided or withdrawn."""
+    data = {
+        "escalation_id": question.escalation_id,
+        "status": question.status.value,
+        "decision": question.decision,
+        "by": question.decided_by,
+        "reason": question.decision_reason,
+        "more_time_seconds": question.more_time_seconds,
+    }
+    return messages.event_about(EventType.ESCALATION_DECIDED, question, worker, now, data)

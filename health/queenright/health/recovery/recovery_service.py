@@ -1,0 +1,778 @@
+"""
+The recovery service: recovers tasks within limits, durably.
+
+Every step writes the recovery and its event in one transaction before it takes effect. That a
+worker is about to be started is recorded first, so that a service that is killed halfway knows whether it
+started one, and never starts it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from random import Random
+from typing import Final
+
+from queenright.health.database import StoreError
+from queenright.health.findings import WorkerKey
+from queenright.health.interventions.intervention import Outcome as Done
+from queenright.health.interventions.intervention import read_interventions
+from queenright.health.interventions.permit import ActionRefusedError
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery import plan
+from queenright.health.recovery.ledger import Changes, RecoveryLedger
+from queenright.health.recovery.plan import Exhausted
+from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
+from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import new_id
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.breakers import Breakers
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import Clock, EventType
+
+__all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskNotFoundError"]
+
+WATCH_SECONDS: Final = 900.0
+"""A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
+_STORE_SECONDS: Final = 5.0
+"""Seconds until a failed store is retried."""
+
+_LIFE: Final = frozenset(
+    {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
+)
+
+_log = logging.getLogger(__name__)
+
+
+class TaskNotFoundError(QueenrightError):
+    """Raised when no worker is, or was, working on a requested task."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"no task {task_id[:100]!r} is known; `queenright list` shows tasks, and for tasks "
+            "without a name their session"
+        )
+        self.task_id = task_id
+
+
+class RecoveryService:
+    """
+    Recovers the work of workers that failed or were stopped. Belongs to one event loop.
+
+    Args:
+        respawners: Start workers; iterated for each recovery, and the first that reaches the worker is used.
+        breakers: Provides the circuit breaker of an agent's recoveries, if any.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        held: Returns why nothing may begin now (the emergency stop), or None.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: HealthSettings,
+        monitor: HealthMonitor,
+        respawners: Iterable[Respawner],
+        breakers: Breakers | None = None,
+        clock: Clock,
+        ids: Callable[[], str] = new_id,
+        random: Random | None = None,
+        publish: Callable[..., None],
+        held: Callable[[], str | None] = lambda: None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._ledger = RecoveryLedger(store, clock=clock, ids=ids, publish=publish)
+        self._store = store
+        self._settings = settings
+        self._limits = settings.recovery
+        self._monitor = monitor
+        self._starter = Starter(
+            monitor=monitor,
+            respawners=respawners,
+            breakers=breakers,
+            sleep=sleep,
+        )
+        self._clock = clock
+        self._ids = ids
+        self._random = random or Random()
+        self._held = held
+        self._deciding = asyncio.Lock()
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._asked: set[str] = set()
+        """Recoveries that somebody requested since the start: they begin in the quiet time too."""
+
+    def connect(self, stop: Stop) -> None:
+        """
+        Stop a recovered worker that fails again before it is started once more.
+
+        Args:
+            stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
+                worker has to stop the last one.
+        """
+        self._starter.connect(stop)
+
+    # -- start and stop -----------------------------------------------------------------------------
+
+    async def load(self) -> list[Recovery]:
+        """
+        Load open recoveries at start, after the monitor has its workers, and return them.
+
+        A recovery whose worker was being started is not repeated: if the worker is there it is watched,
+        otherwise the recovery has failed.
+        """
+        rows = await self._ledger.load()
+        now = self._clock()
+        async with self._deciding:
+            for recovery in rows:
+                if recovery.state is RecoveryState.STARTING:
+                    await self._check_start(recovery, now)
+        return list(self._ledger.live.values())
+
+    async def close(self) -> None:
+        """Stop. The next start looks for workers that were being started."""
+        tasks = list(self._starting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ledger.close()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no worker is being started."""
+        while self._starting:
+            await asyncio.gather(*self._starting.values(), return_exceptions=True)
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        target: Target,
+        reason: str,
+        *,
+        by: str,
+        task_id: str | None = None,
+        not_before: float | None = None,
+        reviewed: bool = False,
+        from_start: bool = False,
+    ) -> RecoveryResult:
+        """
+        Request the recovery of a worker's task. While one is open, a further request changes nothing.
+
+        Args:
+            target: The incarnation of the worker that is over.
+            task_id: The task; by default the name that the worker gives it, else its session's id.
+            reviewed: A person has reviewed the task: it may exceed the limit for one task.
+            from_start: A person allows it to start over if there is no checkpoint.
+
+        Raises:
+            StoreError: Recording failed; nothing has changed.
+        """
+        reason = redact(reason, 1_000)
+        task_id = task_id or self._task_of(target)
+        async with self._deciding:
+            now = self._clock()
+            live = self._ledger.live.get(task_id)
+            if live is not None:
+                if not _has_failed(live, target):
+                    return _accept(live, "it is in progress")
+                return await self._record_failure(live, reason, now)
+            past = await self._ledger.of_task(task_id)
+            recovery = self._new(target, task_id, by, reason).model_copy(
+                update={"reviewed": reviewed, "may_start_over": from_start}
+            )
+            if why := await self._obstacle(recovery):
+                return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
+            changes, dropped = Changes(), None
+            if plan.hour_is_full(self._places(recovery), now=now, limits=self._limits):
+                dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
+            if dropped is not None:
+                ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
+                changes.new(recovery.model_copy(update=ended))
+                result = RecoveryResult(
+                    accepted=False,
+                    recovery_id=recovery.recovery_id,
+                    attempt=0,
+                    not_before=None,
+                    reason=dropped,
+                )
+            else:
+                result = self._plan(changes, recovery, past, not_before or now)
+            await self._ledger.commit(changes)
+            return result
+
+    async def request_task(
+        self,
+        task_id: str,
+        *,
+        by: str,
+        reason: str = "requested",
+        reviewed: bool = False,
+        from_start: bool = False,
+    ) -> RecoveryResult:
+        """
+        Request the recovery of a task by its name; see ``request``.
+
+        A person asserts that the worker is gone, so the quiet time after a start does not defer it.
+
+        Raises:
+            TaskNotFoundError: No worker is, or was, working on it.
+            ActionRefusedError: All actions are stopped, or its worker is running.
+            StoreError: Recording failed; nothing has changed.
+        """
+        target = await self.target_of(task_id)
+        task_id = self._resolve_task_id(task_id, target)
+        if held := self._held():
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
+        worker = self._monitor.find(*target.key)
+        live = self._ledger.live.get(task_id)
+        settled = live is None or live.state is RecoveryState.WATCHING
+        runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
+        if worker is not None and settled and runs:
+            is_stopping = await self._was_asked_to_stop(target)
+            why = plan.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
+        if settled and not from_start:
+            refused = await self._starter.why_not_repeated(target, task_id)
+            if refused is not None:
+                refused = await self._obstacle(self._new(target, task_id, by, reason)) or refused
+                return RecoveryResult(
+                    accepted=False, recovery_id="", attempt=0, not_before=None, reason=refused
+                )
+        result = await self.request(
+            target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
+        )
+        if result.accepted:
+            self._asked.add(result.recovery_id)
+        return result
+
+    async def drop_waiting(self, agent_id: str, reason: str) -> None:
+        """
+        Drop waiting recoveries of an agent and its graphs, because it was stopped on purpose.
+
+        Raises:
+            StoreError: Recording failed.
+        """
+        async with self._deciding:
+            for recovery in list(self._ledger.live.values()):
+                is_its = recovery.agent_id == agent_id or recovery.agent_id.startswith(f"{agent_id}/")
+                waits = recovery.state is RecoveryState.WAITING and recovery.task_id not in self._starting
+                if is_its and waits:
+                    await self._end(recovery, RecoveryState.DROPPED, reason, self._clock())
+
+    async def status(self, task_id: str) -> RecoveryStatus:
+        """
+        Return the status of a task's recovery.
+
+        Raises:
+            TaskNotFoundError: No worker is, or was, working on it.
+        """
+        history = await self._ledger.of_task(task_id)
+        if not history:
+            task_id = self._resolve_task_id(task_id, await self.target_of(task_id))
+            history = await self._ledger.of_task(task_id)
+        attempts = sum(each.started_at is not None for each in history)
+        agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
+        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.start_times(agent))
+        return RecoveryStatus(
+            task_id=task_id,
+            attempts=attempts,
+            attempts_left=max(0, self._limits.max_attempts_per_task - attempts),
+            left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
+            active=self._ledger.live.get(task_id),
+            held=self._held(),
+            history=tuple(history),
+        )
+
+    async def recent(self, limit: int = 100) -> list[Recovery]:
+        """Return recoveries of all tasks, newest first."""
+        return await self._ledger.newest(limit)
+
+    def active(self) -> list[Recovery]:
+        """Return the open recoveries."""
+        return list(self._ledger.live.values())
+
+    def is_recovering(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being recovered, or is watched closely after a recovery."""
+        keys = (key for each in self._ledger.live.values() for key in (each.target.key, each.successor.key))
+        return key in map(self._monitor.current_key, keys)
+
+    def can_reach(self, target: Target) -> bool:
+        """Return whether anything here could start this worker again."""
+        return self._starter.respawner(target) is not None
+
+    # -- time and events ----------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
+        held = self._held() is not None
+        moments = [
+            each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
+            for each in self._ledger.live.values()
+            if each.state is RecoveryState.WATCHING
+            or (each.state is RecoveryState.WAITING and not held and each.task_id not in self._starting)
+        ]
+        return min((at for at in moments if at is not None), default=None)
+
+    def next_asked_for(self) -> float | None:
+        """Return when a requested recovery is due; None if there is none, or all actions are stopped."""
+        if self._held() is not None:
+            return None
+        moments = [
+            each.not_before
+            for each in self._ledger.live.values()
+            if each.state is RecoveryState.WAITING
+            and each.recovery_id in self._asked
+            and each.task_id not in self._starting
+        ]
+        return min(moments, default=None)
+
+    async def advance(self, now: float, *, begin: bool = True) -> None:
+        """
+        Begin due recoveries and finish watches. Does not wait for workers to start.
+
+        Call it at ``next_deadline``, from time to time, and when the emergency stop is released.
+
+        Args:
+            begin: If False, only requested recoveries begin; the others stay due.
+
+        Raises:
+            StoreError: A result could not be recorded; call it again.
+        """
+        held = self._held()
+        self._asked &= {each.recovery_id for each in self._ledger.live.values()}
+        async with self._deciding:
+            for recovery in list(self._ledger.live.values()):
+                if recovery.task_id in self._starting:
+                    continue
+                if recovery.state is RecoveryState.WATCHING:
+                    await self._watch(recovery, now)
+                elif recovery.state is RecoveryState.STARTING:
+                    await self._check_start(recovery, now)
+                elif held is None and self._may_begin(recovery, now, begin):
+                    await self._start(recovery, now)
+
+    def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
+        return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
+
+    def handle_clock_jump(self, by_seconds: float) -> None:
+        """
+        Shift open recoveries with the clock: the host slept, or the clock was set.
+
+        Watches and waits keep their length. The shift is in memory only: a restart before the next write ends
+        them early, which does no harm.
+
+        Args:
+            by_seconds: How far it jumped; negative if it was set back.
+        """
+        for task, recovery in self._ledger.live.items():
+            shifted_times = {"not_before": recovery.not_before + by_seconds}
+            if recovery.watch_until is not None:
+                shifted_times["watch_until"] = recovery.watch_until + by_seconds
+            if by_seconds < 0:
+                # Anything that the worker does from now on must be later than these.
+                shifted_times["created_at"] = recovery.created_at + by_seconds
+                if recovery.started_at is not None:
+                    shifted_times["started_at"] = recovery.started_at + by_seconds
+            self._ledger.live[task] = recovery.model_copy(update=shifted_times)
+
+    async def observe(self, worker: WorkerHealth) -> None:
+        """
+        Check a changed worker: a recovered one that fails again is recovered once more.
+
+        Raises:
+            StoreError: Recording failed; ``advance`` checks again.
+        """
+        if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
+            return
+        async with self._deciding:
+            for recovery in list(self._ledger.live.values()):
+                if self._concerns(recovery, worker):
+                    await self._watch(recovery, self._clock())
+
+    def _concerns(self, recovery: Recovery, worker: WorkerHealth) -> bool:
+        if recovery.state is not RecoveryState.WATCHING:
+            return False
+        successor = self._monitor.current_key(recovery.successor.key)
+        return successor == worker.key or self._is_heir(recovery, worker)
+
+    def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
+        return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
+
+    def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
+        """Return the worker that continues: the named one, else one in the same session, else of the task."""
+        worker = self._monitor.find(*recovery.successor.key)
+        if recovery.new_incarnation_id or (
+            worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
+        ):
+            return worker
+        heirs = [each for each in self._monitor.of_agent(recovery.agent_id) if self._is_heir(recovery, each)]
+        return max(heirs, key=lambda each: each.vitals.incarnation_started, default=worker)
+
+    # -- decisions (the lock is held) ---------------------------------------------------------------
+
+    def _plan(
+        self,
+        changes: Changes,
+        recovery: Recovery,
+        past: Sequence[Recovery],
+        earliest: float,
+    ) -> RecoveryResult:
+        """Schedule a recovery, or explain why there will be none."""
+        now = recovery.created_at
+        planned = plan.next_attempt(
+            past,
+            self._places(recovery),
+            now=now,
+            limits=self._limits,
+            dice=self._random.random(),
+            reviewed=recovery.reviewed,
+        )
+        if isinstance(planned, plan.Allowed) and self._starter.respawner(recovery.target) is None:
+            planned = Exhausted(NOBODY)
+        if isinstance(planned, Exhausted):
+            return self._give_up(changes, recovery, past, planned.reason)
+        recovery = recovery.model_copy(
+            update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
+        )
+        changes.new(recovery)
+        return _accept(recovery, "it is scheduled")
+
+    def _places(self, recovery: Recovery) -> list[float]:
+        """Return when recoveries of the same agent began, or will."""
+        agent = recovery.agent_id
+        waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
+        return [*self._ledger.start_times(agent), *waiting]
+
+    def _give_up(
+        self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
+    ) -> RecoveryResult:
+        last = past[0] if past else None
+        is_known = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
+        if last is None or not is_known or self._has_progressed(recovery.target, last.ended_at):
+            last = recovery.model_copy(
+                update={
+                    "state": RecoveryState.FAILED,
+                    "ended_at": recovery.created_at,
+                    "outcome": why,
+                    "exhausted": True,
+                }
+            )
+            changes.new(last)
+            changes.events.append(self._ledger.failure(last, past))
+        return RecoveryResult(
+            accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
+        )
+
+    def _has_progressed(self, target: Target, since: float | None) -> bool:
+        """Return whether a worker whose recovery was given up made progress since, so has no ticket."""
+        worker = self._monitor.find(*target.key)
+        progress = worker.vitals.last_progress if worker is not None else None
+        return progress is not None and since is not None and progress > since
+
+    async def _watch(self, recovery: Recovery, now: float) -> None:
+        worker = self._recovered_worker(recovery)
+        result = plan.watch(recovery, worker, now)
+        has_started = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
+        if has_started and worker is not None:
+            recovery = recovery.model_copy(
+                update={
+                    "new_session_id": worker.vitals.session_id,
+                    "new_incarnation_id": result.incarnation_id,
+                }
+            )
+        if result.verdict == "failed":
+            await self._record_failure(recovery, result.reason, now)
+        elif result.verdict != "goes_on":
+            state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
+            await self._end(recovery, state, result.reason, now)
+        elif has_started:
+            changes = Changes()
+            changes.set(recovery)
+            await self._ledger.commit(changes)
+
+    async def _end(self, recovery: Recovery, state: RecoveryState, outcome: str, now: float) -> None:
+        changes = Changes()
+        changes.set(recovery.model_copy(update={"state": state, "outcome": outcome, "ended_at": now}))
+        await self._ledger.commit(changes)
+
+    async def _record_failure(
+        self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
+    ) -> RecoveryResult:
+        """Record a failed recovery and what follows: the next one, or a person."""
+        failed = recovery.model_copy(
+            update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
+        )
+        past = await self._ledger.of_task(recovery.task_id)
+        past = [failed, *(each for each in past if each.recovery_id != failed.recovery_id)]
+        successor = failed.successor
+        following = Recovery(
+            recovery_id=self._ids(),
+            task_id=failed.task_id,
+            agent_id=successor.agent_id,
+            session_id=successor.session_id,
+            incarnation_id=successor.incarnation_id or failed.incarnation_id,
+            state=RecoveryState.WAITING,
+            attempt=0,
+            by="recovery",
+            reason=failed.outcome,
+            created_at=now,
+            not_before=now,
+        )
+        changes = Changes()
+        result: RecoveryResult | None = None
+        why = failed.outcome
+        if not final and not self._limits.automatic:
+            final, why = True, f"{failed.outcome}; recovery.automatic is off"
+        if not final:
+            later = Changes()
+            result = self._plan(later, following, past, now)
+            if result.accepted:
+                changes.rows = later.rows
+            else:
+                why = f"{failed.outcome}; {result.reason}"
+        if result is None or not result.accepted:
+            failed = failed.model_copy(update={"exhausted": True, "outcome": why})
+            result = RecoveryResult(
+                accepted=False, recovery_id=failed.recovery_id, attempt=0, not_before=None, reason=why
+            )
+        changes.rows.insert(0, (False, failed))
+        changes.events.append(self._ledger.failure(failed, past))
+        await self._ledger.commit(changes)
+        return result
+
+    async def _check_start(self, recovery: Recovery, now: float) -> None:
+        """Find out whether a worker was started when the service ended."""
+        worker = self._recovered_worker(recovery)
+        since = recovery.started_at or 0.0
+        if worker is not None:
+            v = worker.vitals
+            is_new = v.incarnation_started >= since or self._is_heir(recovery, worker)
+            if v.incarnation_id != recovery.incarnation_id and is_new:
+                respawned = Respawned(
+                    agent_id=v.agent_id, session_id=v.session_id, incarnation_id=v.incarnation_id
+                )
+                await self._begin_watch(recovery, respawned, now)
+                return
+        await self._record_failure(recovery, "the service ended while the worker was being started", now)
+
+    async def _begin_watch(self, recovery: Recovery, respawned: Respawned, now: float) -> None:
+        back = recovery.model_copy(
+            update={
+                "state": RecoveryState.WATCHING,
+                "watch_until": now + WATCH_SECONDS,
+                "new_agent_id": respawned.agent_id,
+                "new_session_id": respawned.session_id,
+                "new_incarnation_id": respawned.incarnation_id,
+            }
+        )
+        changes = Changes()
+        changes.set(back)
+        data = {
+            "recovery_id": back.recovery_id,
+            "task_id": back.task_id,
+            "new_agent_id": respawned.agent_id,
+            "new_session_id": respawned.session_id,
+            "new_incarnation_id": respawned.incarnation_id,
+            "attempt": back.attempt,
+            "from_checkpoint": back.from_checkpoint,
+            "skipped": list(back.skipped),
+        }
+        changes.events.append(self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data))
+        await self._ledger.commit(changes)
+
+    # -- starting a worker --------------------------------------------------------------------------
+
+    async def _start(self, recovery: Recovery, now: float) -> None:
+        """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
+        free_at = plan.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
+        if free_at > now:
+            limit = self._limits.max_attempts_per_hour
+            why = f"deferred: {limit} recoveries of this agent began within the hour"
+            await self._defer(recovery, free_at, why)
+            return
+        self._ledger.count_start(recovery.agent_id, now)
+        task = asyncio.create_task(self._try(recovery, now), name=f"recovery:{recovery.recovery_id}")
+        self._starting[recovery.task_id] = task
+        task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
+
+    async def _defer(self, recovery: Recovery, until: float, why: str) -> None:
+        changes = Changes()
+        changes.set(recovery.model_copy(update={"not_before": until, "outcome": why}))
+        await self._ledger.commit(changes)
+
+    async def _try(self, recovery: Recovery, started_at: float) -> None:
+        counts = False
+        try:
+            outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
+            async with self._deciding:
+                # Read again: it may have begun. Nothing else ends a recovery that is starting.
+                current = self._ledger.live[recovery.task_id]
+                # A failed start counts, unless it can never succeed.
+                failed = isinstance(outcome, NotStarted) and not outcome.final
+                counts = current.started_at is not None or failed
+                await self._conclude(current, outcome)
+        except StoreError as error:
+            _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
+            live = self._ledger.live.get(recovery.task_id)
+            if live is not None and live.state is RecoveryState.WAITING:
+                later = self._clock() + _STORE_SECONDS
+                self._ledger.live[recovery.task_id] = live.model_copy(update={"not_before": later})
+        except Exception:
+            _log.exception("the recovery of task %s failed", recovery.task_id)
+        finally:
+            live = self._ledger.live.get(recovery.task_id)
+            if not counts and (live is None or live.started_at is None):
+                self._ledger.uncount_start(recovery.agent_id, started_at)
+
+    async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
+        now = self._clock()
+        match outcome:
+            case Respawned():
+                await self._begin_watch(recovery, outcome, now)
+            case Dropped(reason):
+                await self._end(recovery, RecoveryState.DROPPED, reason, now)
+            case PutOff(seconds, reason):
+                await self._defer(recovery, now + seconds, reason)
+            case NotStarted(reason, final):
+                if recovery.started_at is None and not final:
+                    recovery = recovery.model_copy(update={"started_at": now})
+                await self._record_failure(recovery, reason, now, final=final)
+
+    async def _record_start(
+        self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
+    ) -> None:
+        """
+        Record that the worker is about to be started, and from which checkpoint.
+
+        If a checkpoint turns out to be broken it is called again, and publishes only if none is left.
+        """
+        now = self._clock()
+        live = self._ledger.live[recovery.task_id]
+        is_repeated = live.state is RecoveryState.STARTING
+        starting = recovery.model_copy(
+            update={
+                "state": RecoveryState.STARTING,
+                "started_at": live.started_at if is_repeated else now,
+                "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
+                "from_start": checkpoint is None,
+                "skipped": tuple(link.checkpoint_id for link in skipped),
+                "outcome": "",
+            }
+        )
+        changes = Changes()
+        changes.set(starting)
+        data = {
+            "recovery_id": starting.recovery_id,
+            "task_id": starting.task_id,
+            "from_checkpoint": starting.from_checkpoint,
+            "attempt": starting.attempt,
+            "skipped": list(starting.skipped),
+            "by": starting.by,
+            "reviewed": starting.reviewed,
+            "may_start_over": starting.may_start_over,
+        }
+        if checkpoint is None:
+            data["reason"] = plan.start_over_reason(starting, skipped)
+        if not is_repeated or checkpoint is None:
+            changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, starting.target, data))
+        async with self._deciding:
+            await self._ledger.commit(changes)
+
+    # -- helpers ------------------------------------------------------------------------------------
+
+    def _new(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
+        now = self._clock()
+        return Recovery(
+            recovery_id=self._ids(),
+            task_id=task_id,
+            agent_id=target.agent_id,
+            session_id=target.session_id,
+            incarnation_id=target.incarnation_id,
+            state=RecoveryState.WAITING,
+            attempt=0,
+            by=by,
+            reason=reason,
+            created_at=now,
+            not_before=now,
+        )
+
+    async def _obstacle(self, recovery: Recovery) -> str | None:
+        """Return why the task need not, or must not, be recovered, or None."""
+        worker = self._monitor.find(*recovery.target.key)
+        why = plan.recovery_obstacle(recovery, worker) or plan.completed_elsewhere(
+            recovery, self._monitor.of_agent(recovery.agent_id)
+        )
+        if why is not None or worker is not None:
+            return why
+        # The monitor forgets ended workers; the log does not.
+        last = await self._store.history(
+            types=_LIFE, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
+        )
+        if last and last[0].type is EventType.EXECUTION_COMPLETED:
+            return "it is completed, and needs no recovery"
+        return None
+
+    async def _was_asked_to_stop(self, target: Target) -> bool:
+        """Return whether a termination of this incarnation was not confirmed."""
+        unconfirmed = await self._store.read(
+            lambda conn: read_interventions(
+                conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
+            )
+        )
+        return any(recovery.target == target for recovery in unconfirmed)
+
+    def _task_of(self, target: Target) -> str:
+        for recovery in self._ledger.live.values():
+            if self._monitor.current_key(recovery.successor.key) == target.key:
+                return recovery.task_id
+        worker = self._monitor.find(*target.key)
+        task_id = getattr(worker.vitals, "task_id", "") if worker is not None else ""
+        return task_id or target.session_id
+
+    def _resolve_task_id(self, task_id: str, target: Target) -> str:
+        """Return the task of ``task_id``, which may be the session of its worker."""
+        return self._task_of(target) if task_id == target.session_id else task_id
+
+    async def target_of(self, task_id: str) -> Target:
+        """
+        Return the worker of a task: the current one, or that of the last recovery.
+
+        ``task_id`` may be the worker's session too.
+
+        Raises:
+            TaskNotFoundError: No worker is, or was, working on it.
+        """
+        workers = [
+            each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id
+        ]
+        if not workers:
+            workers = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
+        if workers:
+            return Target.of(max(workers, key=lambda each: each.vitals.last_event).vitals)
+        past = await self._ledger.of_task(task_id)
+        if not past:
+            raise TaskNotFoundError(task_id)
+        return past[0].successor if past[0].new_incarnation_id else past[0].target
+
+
+def _has_failed(live: Recovery, target: Target) -> bool:
+    """Return whether a request about ``target`` means that the recovered worker is lost again."""
+    if live.state is not RecoveryState.WATCHING or live.successor.key != target.key:
+        return False
+    return target.incarnation_id != live.incarnation_id
+
+
+def _accept(recovery: Recovery, reason: str) -> RecoveryResult:
+    return RecoveryResult(
+        accepted=True,
+        recovery_id=recovery.recovery_id,
+        attempt=recovery.attempt,
+        not_before=recovery.not_before,
+        reason=reason,
+    )

@@ -1,0 +1,119 @@
+"""What a worker's process is about to run out of: memory, disk, a quota, or its model's context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.severity_bands import grown
+from queenright.instrumentation.identity import clean_name
+
+MAX_RESOURCES: Final = 8
+_NAME_LIMIT: Final = 64
+_NEARLY_USED: Final = 0.9
+"""Workers that manage their memory or quota well stay below; shown only."""
+
+
+class Resource(NamedTuple):
+    """How much of one resource is used, as the worker reports it."""
+
+    name: str
+    used: float
+    limit: float
+    since: float
+    """Since when it has been as full, in seconds since the epoch: near its limit, beyond it, or neither."""
+
+    @property
+    def share(self) -> float:
+        """Used of what there is; 1 at the limit."""
+        return self.used / self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.share:.0%} used ({self.used:g} of {self.limit:g})"
+
+
+Resources = tuple[Resource, ...]
+
+
+class CutAnswers(NamedTuple):
+    """Answers of the model, one after the other, that ended at a length limit while its input grew."""
+
+    answers: int
+    first: int
+    """Input tokens of the first one."""
+    last: int
+    since: float
+
+
+NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
+
+
+def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
+    """Return the resources after a report about one of them; at most ``MAX_RESOURCES`` are kept."""
+    resource, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
+    if not isinstance(resource, str) or used is None or not limit:
+        return resources
+    name = clean_name(resource, _NAME_LIMIT)
+    known = next((each for each in resources if each.name == name), None)
+    new = Resource(name, used, limit, at)
+    if known is not None:
+        if _level(known) is _level(new):
+            new = new._replace(since=known.since)
+        return tuple(new if each is known else each for each in resources)
+    return (*resources, new) if name and len(resources) < MAX_RESOURCES else resources
+
+
+def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
+    """Return the count after another answer of the model; an equal input counts if it is ``long``."""
+    received = data.get("input_tokens")
+    if not data.get("truncated") or not isinstance(received, int):
+        return NOT_CUT
+    if cut.answers and (received > cut.last or (received == cut.last and received >= long)):
+        return CutAnswers(cut.answers + 1, cut.first, received, cut.since)
+    return CutAnswers(1, received, received, at)
+
+
+def detect_resource_limit(resources: Resources) -> Finding | None:
+    """Find a worker that has used up a resource, or nearly so."""
+    full = [each for each in resources if _level(each) is not None]
+    if not full:
+        return None
+    severity = max((level for each in full if (level := _level(each))), key=lambda severity: severity.rank)
+    return Finding(
+        kind=FindingKind.RESOURCE_LIMIT,
+        severity=severity,
+        evidence=", ".join(str(each) for each in sorted(full, key=lambda each: -each.share)[:3]),
+        since=min(each.since for each in full if _level(each) is severity),
+        ticket=severity is Severity.HIGH,
+    )
+
+
+def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
+    """Find a model whose answers are cut off, none with less input than the one before: it has no room."""
+    limit = settings.loops.provider_failures
+    if cut.answers < limit:
+        return None
+    is_long = cut.last >= settings.loops.token_spike_minimum
+    grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
+    return Finding(
+        kind=FindingKind.CONTEXT_EXHAUSTED,
+        # With a short input, a deliberately low output limit is as likely.
+        severity=grown(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
+        evidence=f"the last {cut.answers} answers were cut off at their length limit "
+        + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),
+        since=cut.since,
+    )
+
+
+def _level(resource: Resource) -> Severity | None:
+    if resource.share >= 1:
+        return Severity.HIGH
+    return Severity.LOW if resource.share >= _NEARLY_USED else None
+
+
+def _amount(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 1e300 else None

@@ -1,0 +1,503 @@
+"""The queen: a node that triages every ticket, dismisses or intervenes; with a bypass for late decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from queenright.health.deadlines import grace_until
+from queenright.health.findings import Severity
+from queenright.health.ticket_service import Decision
+from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.instrumentation import names
+from queenright.judge import ticket_policy, wording
+from queenright.judge.desk import Desk, decision_node
+from queenright.judge.messages import triage_message
+from queenright.judge.metrics import TriageDecision
+from queenright.judge.models import AssignedModel
+from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
+from queenright.judge.prompting import queen_prompt
+from queenright.judge.queen_actions import QueenActions, acting_tools
+from queenright.judge.rules_model import DISMISS, NOTIFY, SUMMARY
+from queenright.judge.settings import RULES
+from queenright.judge.tracing import child_of
+from queenright.runtime.events import EventType
+from queenright.runtime.execution import Trigger
+from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
+from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.stream import RunNode
+from queenright.runtime.tooling.tools import Tool, ToolError
+
+_log = logging.getLogger(__name__)
+
+QUEEN_GRAPH: Final = "queen"
+TICKET_RECEIVER: Final = "ticket_receiver"
+TRIAGE_NODE: Final = "ticket_triage"
+
+_WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
+
+_SETTLE_SECONDS: Final = 5.0
+"""Seconds after a start grace until the monitor has published its findings."""
+
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_TRIES: Final = 4
+"""
+A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
+time: a model that fails at once is soon replaced by the rules.
+"""
+
+
+_CROWD: Final = 20
+"""If more tickets than this wait, the rules decide: a model is too slow."""
+
+_BATCH: Final = 50
+"""Tickets that one transaction decides; the loop gets a turn between two."""
+
+_MAX_WAITING: Final = 1_000_000
+"""Every ticket is triaged: after a restart there may be one for each worker."""
+
+
+class DismissArguments(BaseModel):
+    """The reason to dismiss a ticket."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ticket_id: str
+    reason: str = Field(min_length=3, max_length=1000)
+
+
+@dataclass(slots=True)
+class _Deadline:
+    """When a waiting ticket is checked next, and from when on the rules may decide it."""
+
+    at: float
+    bypass_at: float
+    pause: float
+
+
+class Queen:
+    """
+    Triages tickets one after another. A high or critical ticket waits no longer than the bypass time.
+
+    A model that would dismiss a high or critical ticket whose condition still holds is overruled.
+
+    Args:
+        retry: Requests another triage of a ticket, by id.
+        actions: Nudges and stops workers; without it, the queen has no tools for that.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        model: AssignedModel,
+        *,
+        retry: Callable[[str], None],
+        actions: QueenActions | None = None,
+    ) -> None:
+        self._desk = desk
+        self._monitor = desk.monitor
+        self._tickets = desk.tickets
+        self._clock = desk.clock
+        self._model = model
+        self._timeout = desk.settings.judge.triage_timeout_seconds
+        self._prompt = queen_prompt(model.settings.prompt)
+        self._retry = retry
+        self._action_tools = [] if actions is None else acting_tools(actions, self._require_undecided)
+        self._case = desk.open_case()
+        self._current: EscalationTicket | None = None
+        self._arrived: dict[str, float] = {}
+        self._queued: set[str] = set()
+        self._left_to_model: set[str] = set()
+        """Waiting tickets that the rules did not decide when many waited."""
+        self._deadlines: dict[str, _Deadline] = {}
+        self._checks: list[tuple[float, str]] = []
+        """A heap of the deadlines; an entry that no longer matches its ticket's deadline is skipped."""
+        self._timer: asyncio.Task[None] | None = None
+        self._wakes_at = math.inf
+
+    def node(self) -> NodeSpec:
+        """Return the node that triages."""
+        return decision_node(
+            TRIAGE_NODE,
+            system_prompt=self._prompt.text,
+            output_key="intervention_decision",
+            reads=(SUMMARY, *(tool.name for tool in (*self._desk.read_tools, *self._action_tools))),
+            decides=(NOTIFY, DISMISS),
+            model=self._model,
+        )
+
+    def entry(self) -> EntryPointSpec:
+        """Return the entry point, started by tickets."""
+        return EntryPointSpec(
+            id=TICKET_RECEIVER,
+            node_id=TRIAGE_NODE,
+            trigger_type="event",
+            event_types=frozenset({EventType.WORKER_ESCALATION_TICKET}),
+            max_waiting=_MAX_WAITING,
+        )
+
+    def tools(self) -> list[Tool]:
+        """Return the queen's tools."""
+        return [
+            self._case.tool(),
+            notify_tool(self._notify),
+            Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
+            *self._action_tools,
+            *self._desk.read_tools,
+        ]
+
+    def expect(self, ticket_id: str) -> None:
+        """Start the bypass time of a new ticket, if it waits for triage."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is None or ticket.status is not TicketStatus.OPEN:
+            return  # it got worse while an operator has it, or was triaged meanwhile
+        self._queued.add(ticket_id)
+        arrived = self._arrived.setdefault(ticket_id, self._clock())
+        if ticket_id not in self._deadlines:
+            bypass_at = arrived + self._timeout
+            self._check_at(
+                ticket_id,
+                _Deadline(min(arrived + _FIRST_PAUSE_SECONDS, bypass_at), bypass_at, _FIRST_PAUSE_SECONDS),
+            )
+
+    async def stop(self) -> None:
+        """Stop the bypass timer. Untriaged tickets stay open and are triaged after the next start."""
+        self._deadlines.clear()
+        self._checks.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def receive(self, trigger: Trigger, run: RunNode) -> str:
+        """Triage the ticket of a trigger. The entry point ``ticket_receiver``."""
+        ticket_id = _ticket_id(trigger)
+        try:
+            if len(self._queued) - len(self._left_to_model) > _CROWD:
+                await self._triage_crowd()
+            ticket = self._tickets.get(ticket_id)
+            if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
+                await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
+                return "intervene"
+            if ticket is None or ticket.status is not TicketStatus.OPEN:
+                return "nothing to decide"
+            return await self._triage(ticket, run)
+        finally:
+            self._finish(ticket_id)
+
+    def _finish(self, ticket_id: str) -> None:
+        self._queued.discard(ticket_id)
+        self._left_to_model.discard(ticket_id)
+        self._settle(ticket_id)
+
+    async def _triage_crowd(self) -> None:
+        """Let the rules decide the waiting tickets that they would pass on, many per transaction."""
+        waiting = sorted(self._queued - self._left_to_model)
+        for first in range(0, len(waiting), _BATCH):
+            batch = waiting[first : first + _BATCH]
+            try:
+                await self._decide_all(
+                    [decision for id_ in batch if (decision := self._decide_by_rules(id_)) is not None]
+                )
+            except Exception:
+                _log.exception("cannot send the waiting tickets at once, triaging them one by one")
+            for ticket_id in batch:
+                ticket = self._tickets.get(ticket_id)
+                if ticket is not None and ticket.status is TicketStatus.OPEN:
+                    self._left_to_model.add(ticket_id)
+                else:
+                    self._finish(ticket_id)
+            await asyncio.sleep(0)
+
+    def _decide_by_rules(self, ticket_id: str) -> Decision | None:
+        """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is None or ticket.status is not TicketStatus.OPEN:
+            return None
+        summary = self._summary(ticket)
+        if not self._holds(ticket, summary):
+            return None
+        decided = ticket_policy.triage(_fields(ticket), summary)
+        if decided.decision != "intervene":
+            return None
+        if self._model.answering == RULES:
+            return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
+        if not ticket_policy.binding(ticket.severity):
+            return None
+        text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
+        return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
+
+    async def _decide_all(self, decisions: Sequence[Decision]) -> None:
+        if decisions:
+            changed = await self._tickets.intervene_all(
+                decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
+            )
+            for ticket in changed:
+                self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
+
+    async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
+        self._case.select((ticket.agent_id, ticket.session_id))
+        self._current = ticket
+        with self._desk.tracer.start_as_current_span(
+            f"{names.SPAN_TRIAGE} {ticket.agent_id}",
+            context=child_of(ticket.trace_id, ticket.span_id),
+            attributes={
+                names.TICKET_ID: ticket.ticket_id,
+                names.GEN_AI_AGENT_NAME: ticket.agent_id,
+                names.PROMPT_ID: self._prompt.id,
+            },
+        ) as span:
+            try:
+                if self._starting(ticket):
+                    _log.info("ticket %s waits: its worker has restarted", ticket.ticket_id)
+                elif self._has_recovered():
+                    await self._dismiss_recovered(ticket)
+                else:
+                    result = await run(triage_message(_fields(ticket), self._case.summary()))
+                    if self._is_undecided(ticket):
+                        await self._handle_no_decision(ticket, result)
+            finally:
+                self._current = None
+            after = self._tickets.get(ticket.ticket_id)
+            decision = (after.triage_decision if after is not None else None) or "undecided"
+            span.set_attribute(names.TRIAGE_DECISION, decision)
+        return decision
+
+    async def _handle_no_decision(self, ticket: EscalationTicket, result: NodeResult) -> None:
+        """Pass a binding ticket on at once if the model answered without a decision: it would do so again."""
+        why = result.error or "it ended without a decision"
+        _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
+        if result.outcome == "no_answer" or self._starting(ticket):
+            return  # retried later
+        self._model.count_invalid(why)
+        if not ticket_policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
+            return
+        try:
+            await self._pass_on([ticket], "The queen's model gave no valid decision")
+        except Exception:
+            _log.exception("cannot pass on ticket %s untriaged, retrying", ticket.ticket_id)
+
+    # -- the queen's tools ----------------------------------------------------------------------
+
+    async def _notify(self, arguments: NotifyArguments) -> str:
+        ticket = self._require_undecided(arguments.ticket_id)
+        if self._starting(ticket):
+            return _WAITS
+        if self._has_recovered():
+            await self._dismiss_recovered(ticket)
+            return f"not sent: the condition is gone; dismissed as {ticket_policy.RECOVERED!r}"
+        await self._intervene(ticket, arguments.analysis, urgency_of(arguments.urgency, ticket), by="queen")
+        return "the operator is notified"
+
+    async def _dismiss(self, arguments: DismissArguments) -> str:
+        ticket = self._require_undecided(arguments.ticket_id)
+        if self._starting(ticket):
+            return _WAITS
+        if self._has_recovered():
+            await self._dismiss_recovered(ticket)
+            return f"dismissed as {ticket_policy.RECOVERED!r}"
+        if not ticket_policy.binding(ticket.severity):
+            await self._decide(ticket.ticket_id, arguments.reason)
+            return f"dismissed: {arguments.reason}"
+        proposed = wording.one_line(arguments.reason, 200)
+        note = (
+            f"(The queen proposed to dismiss it: {proposed!r}; a {ticket.severity.value} ticket whose "
+            "condition still holds is not dismissed.)"
+        )
+        await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
+        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
+
+    def _require_undecided(self, ticket_id: str) -> EscalationTicket:
+        """Return the ticket of a tool call, if it may be decided."""
+        about = self._current.ticket_id if self._current is not None else ""
+        return open_ticket(self._tickets, ticket_id, about=about)
+
+    def _starting(self, ticket: EscalationTicket) -> bool:
+        """Return whether the worker has restarted since the ticket and is in its start grace."""
+        health = self._monitor.get(ticket.agent_id, ticket.session_id)
+        if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
+            return False
+        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLE_SECONDS
+
+    def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
+        return self._desk.summary((ticket.agent_id, ticket.session_id))
+
+    def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
+        """Return whether nothing known speaks against notifying the operator at once."""
+        return summary is None or not (self._starting(ticket) or ticket_policy.is_condition_gone(summary))
+
+    def _has_recovered(self) -> bool:
+        # An unknown worker (after a restart) has not recovered.
+        summary = self._case.summary()
+        return summary is not None and ticket_policy.is_condition_gone(summary)
+
+    # -- decisions ------------------------------------------------------------------------------
+
+    async def _intervene(
+        self, ticket: EscalationTicket, analysis: str, urgency: Severity, *, by: str
+    ) -> None:
+        try:
+            await self._tickets.intervene(
+                ticket.ticket_id,
+                analysis,
+                urgency.value,
+                by=by,
+                graph_id=QUEEN_GRAPH,
+                stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
+                model=self._model.answering if by == "queen" else RULES,
+            )
+        except TicketError as error:
+            raise ToolError(str(error)) from error
+        self._count(ticket.ticket_id, "intervene")
+
+    async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
+        # The ticket service must know of the recovery first: it rejects dismissing what still holds.
+        health = self._case.health
+        if health is not None:
+            await self._tickets.observe(health)
+        if self._is_undecided(ticket):
+            await self._decide(ticket.ticket_id, ticket_policy.RECOVERED)
+
+    async def _decide(self, ticket_id: str, reason: str) -> None:
+        try:
+            await self._tickets.dismiss(ticket_id, reason, recovered=self._has_recovered())
+        except TicketError as error:
+            raise ToolError(str(error)) from error
+        self._count(ticket_id, "dismiss")
+
+    def _count(self, ticket_id: str, decision: TriageDecision) -> None:
+        now = self._clock()
+        self._desk.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
+
+    # -- bypass ---------------------------------------------------------------------------------
+
+    def _check_at(self, ticket_id: str, deadline: _Deadline) -> None:
+        """Check a ticket at its deadline; one timer sleeps until the earliest."""
+        self._deadlines[ticket_id] = deadline
+        heappush(self._checks, (deadline.at, ticket_id))
+        if deadline.at < self._wakes_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wakes_at = deadline.at
+            self._timer = asyncio.create_task(self._run_timer(), name="triage-bypass")
+
+    async def _run_timer(self) -> None:
+        while self._checks:
+            self._wakes_at = self._checks[0][0]
+            await self._desk.sleep(max(0.0, self._wakes_at - self._clock()))
+            self._wakes_at = -math.inf  # awake: it reads the heap again before it sleeps
+            try:
+                await self._check_due()
+            except Exception:
+                _log.exception("cannot check the tickets that wait for triage")
+        self._wakes_at = math.inf
+
+    async def _check_due(self) -> None:
+        now, due = self._clock(), list[str]()
+        while self._checks and self._checks[0][0] <= now:
+            at, ticket_id = heappop(self._checks)
+            deadline = self._deadlines.get(ticket_id)
+            if deadline is not None and deadline.at == at:
+                due.append(ticket_id)
+        for first in range(0, len(due), _BATCH):
+            await self._check(due[first : first + _BATCH])
+            await asyncio.sleep(0)
+
+    async def _check(self, ticket_ids: Sequence[str]) -> None:
+        """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
+        waiting = [
+            waiting_ticket for id_ in ticket_ids if (waiting_ticket := self._tickets.get(id_)) is not None
+        ]
+        late = [
+            ticket
+            for ticket in waiting
+            if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
+            and self._clock() >= deadline.bypass_at
+            and self._is_undecided(ticket)
+            and ticket_policy.binding(ticket.severity)
+            and self._holds(ticket, self._summary(ticket))
+        ]
+        try:
+            await self._pass_on(late, f"The queen has not triaged this within {self._timeout:g} s")
+        except Exception:
+            _log.exception("cannot pass on %d tickets untriaged, retrying", len(late))
+        for ticket_id in ticket_ids:
+            self._request_retry(ticket_id)
+
+    def _request_retry(self, ticket_id: str) -> None:
+        """Request another triage of a ticket that still waits."""
+        deadline, ticket = self._deadlines.get(ticket_id), self._tickets.get(ticket_id)
+        if deadline is None or ticket is None or ticket.status is not TicketStatus.OPEN:
+            self._deadlines.pop(ticket_id, None)
+            return
+        now, pause = self._clock(), min(2 * deadline.pause, self._timeout / _TRIES)
+        left = deadline.bypass_at - now
+        at = now + (min(pause, left) if left > 0 else pause)
+        self._check_at(ticket_id, _Deadline(at, deadline.bypass_at, pause))
+        if ticket_id not in self._queued:
+            self._queued.add(ticket_id)
+            self._retry(ticket_id)
+
+    async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
+        """Notify the operator of tickets that the queen has not decided."""
+        await self._decide_all(
+            [
+                Decision(
+                    ticket.ticket_id,
+                    f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
+                    ticket.severity.value,
+                    by="rules",
+                    untriaged=True,
+                    model=RULES,
+                )
+                for ticket in tickets
+            ]
+        )
+        for ticket in tickets:
+            self._settle(ticket.ticket_id)
+
+    def _is_undecided(self, ticket: EscalationTicket) -> bool:
+        now = self._tickets.get(ticket.ticket_id)
+        return now is not None and now.status is TicketStatus.OPEN
+
+    def _settle(self, ticket_id: str) -> None:
+        """Forget a ticket that has been decided."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is not None and ticket.status is TicketStatus.OPEN:
+            return
+        self._arrived.pop(ticket_id, None)
+        self._deadlines.pop(ticket_id, None)
+
+
+def _ticket_id(trigger: Trigger) -> str:
+    if trigger.event is not None:
+        return str(trigger.event.data["ticket"]["ticket_id"])
+    return str(trigger.input_data["ticket_id"])
+
+
+def _is_notified(ticket: EscalationTicket) -> bool:
+    return ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
+
+
+def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
+    """Return whether a notified ticket has changed since it was triaged; once for several changes."""
+    event = trigger.event
+    if event is None or event.data.get("change") not in ("rose", "renewed"):
+        return False
+    if event.data["change"] == "rose" and ticket.words_severity is not ticket.severity:
+        return False  # its texts are not updated yet
+    return ticket.urgency != ticket.severity.value or (ticket.triaged_at or 0.0) < event.time
+
+
+def _analysis(ticket: EscalationTicket) -> str:
+    return ticket_policy.analysis(_fields(ticket))
+
+
+def _fields(ticket: EscalationTicket) -> dict[str, Any]:
+    return ticket.model_dump(mode="json")

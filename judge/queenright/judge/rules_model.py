@@ -1,0 +1,129 @@
+"""``queenright/rules``: the rules as a model that makes the same tool calls as any other model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queenright.judge import chat_commands, escalation_policy, ticket_policy
+from queenright.judge.quoting import unquote
+from queenright.judge.settings import RULES
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.nodes.event_loop import SET_OUTPUT
+
+SUMMARY: Final = "get_worker_health_summary"
+EMIT: Final = "emit_escalation_ticket"
+NOTIFY: Final = "notify_operator"
+DISMISS: Final = "dismiss_ticket"
+DECIDE: Final = "decide_escalation"
+
+_CALL: Final = "rules_"
+"""Prefix of the ids of the rules' own calls."""
+
+
+class RulesModel:
+    """Answers a conversation by the rules. It has no state and no clock."""
+
+    @property
+    def name(self) -> str:
+        """``queenright/rules``."""
+        return RULES
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        """
+        Return the next reply. The offered tools tell the role: judge, queen, orchestrator or chat.
+
+        Raises:
+            ModelError: The conversation belongs to none of these roles.
+        """
+        offered = {tool.name for tool in tools}
+        turn = _since_last_question(messages)
+        if EMIT in offered:
+            return _judge(turn)
+        if NOTIFY in offered:
+            return _queen(turn)
+        if DECIDE in offered:
+            return _orchestrator(turn)
+        if chat_commands.is_chat(messages):
+            return chat_commands.reply(messages, offered)
+        have = ", ".join(sorted(offered)) or "no tools"
+        raise ModelError(
+            f"{RULES} only judges, triages and follows chat commands; the tools offered are: {have}"
+        )
+
+
+def _judge(turn: Sequence[Message]) -> ModelReply:
+    summary = _data("worker", turn)
+    if EMIT in _answers(turn):
+        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})  # rejected: the worker has changed
+    draft = ticket_policy.draft_ticket(summary)
+    if draft is None:
+        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
+    return _call(turn, EMIT, {"ticket_json": draft.model_dump(mode="json", exclude_none=True)})
+
+
+def _queen(turn: Sequence[Message]) -> ModelReply:
+    ticket = _data("ticket", turn)
+    for tool, answer in _answers(turn).items():
+        if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere meanwhile
+            return _call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
+    decision = ticket_policy.triage(ticket, _worker(turn))
+    if decision.decision == "dismiss":
+        return _call(turn, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
+    return _call(
+        turn,
+        NOTIFY,
+        {"ticket_id": ticket["ticket_id"], "analysis": decision.text, "urgency": decision.urgency},
+    )
+
+
+def _orchestrator(turn: Sequence[Message]) -> ModelReply:
+    escalation = _data("escalation", turn)
+    answers = _answers(turn)
+    if DECIDE in answers:  # rejected: decided elsewhere meanwhile
+        return _call(turn, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
+    answer = escalation_policy.answer(escalation, _worker(turn))
+    return _call(
+        turn,
+        DECIDE,
+        {
+            "escalation_id": escalation["escalation_id"],
+            "decision": answer.decision,
+            "reason": answer.reason[:1000],
+        },
+    )
+
+
+def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
+    data = unquote(tag, turn[0].content)
+    if data is None:
+        raise ModelError(f"the message has no <{tag}>")
+    return data
+
+
+def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
+    """Return the worker's health, or None if the worker is not known any more."""
+    summary = _data("worker", turn)
+    return summary if "agent_id" in summary else None
+
+
+def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].role == "user":
+            return messages[position:]
+    raise ModelError("the conversation holds no message of a user")
+
+
+def _answers(turn: Sequence[Message]) -> dict[str, str]:
+    """Return the last answer of each tool that the rules called; a model may have called others before."""
+    calls = [call for message in turn for call in message.tool_calls]
+    ours = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
+    return {ours[m.tool_call_id]: m.content for m in turn if m.role == "tool" and m.tool_call_id in ours}
+
+
+def _call(turn: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
+    call = ToolCall(f"{_CALL}{len(turn)}", tool, json.dumps(arguments, ensure_ascii=False))
+    return ModelReply(tool_calls=(call,))

@@ -1,0 +1,171 @@
+"""Commands that act on workers through a running service."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
+from queenright.cli.output.printing import print_list, print_result
+from queenright.cli.output.text import local_time, outcome_name, truncate, worker_cells
+from queenright.cli.service import require_text, with_service
+from queenright.cli.short_ids import resolve_session, resolve_task
+
+if TYPE_CHECKING:
+    from queenright.api.interventions import EmergencyStop, NudgeResult, TerminationResult
+    from queenright.api.recoveries import Recovery
+    from queenright.client.synchronous import Queenright
+
+
+class Switch(StrEnum):
+    """What to do with the emergency stop."""
+
+    ON = "on"
+    OFF = "off"
+    STATUS = "status"
+
+
+@with_service
+def nudge(
+    service: Queenright,
+    agent: Agent,
+    message: Annotated[str | None, typer.Option(help="Message. Default: the usual reminder.")] = None,
+    session: Session = None,
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Put a message into a worker's context. Exit code 1 if it is not delivered."""
+    require_text(agent)
+    if message is not None and not message.strip():
+        raise typer.BadParameter("the message is blank; give a text, or leave --message out")
+    done = service.agents.nudge(agent, message, session_id=resolve_session(service, agent, session), by=by)
+    texts = {"done": "Delivered.", "queued": "Queued: the worker has not fetched it yet."}
+    print_result(done, texts.get(done.outcome) or _outcome(done), as_json=as_json)
+    raise typer.Exit(0 if done.delivered else 1)
+
+
+@with_service
+def terminate(
+    service: Queenright,
+    agent: Agent,
+    reason: Reason,
+    session: Session = None,
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Stop a worker. Its state is saved; it is not recovered automatically. Exit code 1 if it still runs."""
+    require_text(agent)
+    done = service.agents.terminate(agent, reason, session_id=resolve_session(service, agent, session), by=by)
+    saved = f" Its state is in checkpoint {done.checkpoint_id}." if done.checkpoint_id else ""
+    text = f"Terminated.{saved}" if done.terminated else _outcome(done)
+    if done.outcome == "unconfirmed" and not as_json:
+        health = service.agents.health(agent, session_id=done.session_id)
+        text += (
+            "\nEnd its process yourself, then run: "
+            f"queenright recover {shlex.quote(health.task_id)} (which says when recovery starts)"
+        )
+    print_result(done, text, as_json=as_json)
+    raise typer.Exit(0 if done.terminated else 1)
+
+
+@with_service
+def recover(
+    service: Queenright,
+    task: Annotated[
+        str, typer.Argument(help="Task, as `queenright list` shows it. A task without a name: its session.")
+    ],
+    reviewed: Annotated[
+        bool,
+        typer.Option(
+            "--reviewed", help="You reviewed the failure: allow one attempt beyond the limit. Audited."
+        ),
+    ] = False,
+    from_start: Annotated[
+        bool,
+        typer.Option(
+            "--from-start", help="Without a valid checkpoint, start over and repeat completed work. Audited."
+        ),
+    ] = False,
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Recover a task from its last valid checkpoint, within the limits. Exit code 1 if it is refused."""
+    done = service.recoveries.recover(
+        resolve_task(service, task), by=by, reviewed=reviewed, from_start=from_start
+    )
+    wait = max(0.0, (done.not_before or 0.0) - time.time())
+    when = f" in {wait:.0f} s" if wait >= 1 else ""
+    text = f"Attempt {done.attempt} starts{when}." if done.accepted else f"Refused: {done.reason}"
+    print_result(done, text, as_json=as_json)
+    raise typer.Exit(0 if done.accepted else 1)
+
+
+@with_service
+def recoveries(service: Queenright, as_json: Json = False, limit: Limit = 20) -> None:
+    """List recoveries, newest first."""
+    rows = list(service.recoveries.list(limit=limit))
+    lines = (
+        f"{local_time(r.created_at)}  {r.state:<10} {worker_cells(r.agent_id, r.session_id)} {_attempt(r)}  "
+        f"{r.task_id}  {truncate(r.outcome or r.reason)}"
+        for r in rows
+    )
+    print_list(rows, lines, "No recoveries.", as_json=as_json)
+
+
+def _attempt(recovery: Recovery) -> str:
+    attempt = f"attempt {recovery.attempt}" if recovery.attempt else "no attempt"
+    return f"{attempt} from the start" if recovery.from_start else attempt
+
+
+@with_service
+def interventions(
+    service: Queenright, agent: AgentFilter = None, as_json: Json = False, limit: Limit = 20
+) -> None:
+    """List interventions, newest first: done, refused, or logged by a dry run."""
+    if agent is not None:
+        require_text(agent)
+    rows = list(service.interventions.list(agent_id=agent, limit=limit))
+    lines = (
+        f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
+        f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
+        for i in rows
+    )
+    print_list(rows, lines, "No interventions.", as_json=as_json)
+
+
+@with_service
+def stop_acting(
+    service: Queenright,
+    switch: Annotated[Switch, typer.Argument(help="on: stop all acting. off: resume. status: show.")],
+    reason: Annotated[str, typer.Option(help="Reason for the audit trail. Required for on.")] = "",
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Set the emergency stop: no worker is acted on. Detection, judging and notifications continue."""
+    if switch is Switch.ON and not reason.strip():
+        raise typer.BadParameter("--reason is required to turn the emergency stop on")
+    if switch is Switch.STATUS:
+        state = service.service.emergency_stop()
+        print_result(state, _describe_stop(state), as_json=as_json)
+        return
+    why = reason.strip() or "released"
+    state = service.service.set_emergency_stop(switch is Switch.ON, why, by=by)
+    text = "The emergency stop is on." if state.on else "The emergency stop is off; pending waits resume."
+    print_result(state, text, as_json=as_json)
+
+
+def _describe_stop(state: EmergencyStop) -> str:
+    if not state.on:
+        return "The emergency stop is off."
+    since = f" since {local_time(state.changed_at)}" if state.changed_at is not None else ""
+    return f"The emergency stop is on{since}, by {state.by}: {state.reason}."
+
+
+def _outcome(done: NudgeResult | TerminationResult) -> str:
+    if done.outcome == "dry_run":
+        return "Dry run: logged, nothing was done."
+    return f"{outcome_name(done.outcome).capitalize()}: {done.detail}"

@@ -1,0 +1,64 @@
+"""Heartbeats over HTTP, for workers that send no telemetry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request
+
+from queenright import api
+from queenright.health.heartbeat import parse_heartbeat
+from queenright.server.routes.dependencies import HealthDep
+from queenright.server.routes.openapi import operation, request_body
+from queenright.server.routes.params import AgentId
+
+router = APIRouter(prefix="/api", tags=["health"])
+
+_MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
+_EMPTY = {"const": ""}
+_COUNT = {"anyOf": [{"type": ["integer", "null"], "minimum": 0}, _EMPTY]}
+_SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 604_800}, _EMPTY]}
+_NAME = {"type": ["string", "null"], "maxLength": 256}
+_HEARTBEAT: dict[str, Any] = {
+    "type": "object",
+    "description": "Activity of a worker. Empty means unknown; `camelCase` is accepted, too.",
+    "required": ["agent_id"],
+    "properties": {
+        "agent_id": {"type": "string", "minLength": 1, "maxLength": 256},
+        "session_id": _NAME,
+        "incarnation_id": _NAME,
+        "task_id": _NAME,
+        "timestamp": _MOMENT,
+        "phase": _NAME,
+        "last_tool_call": _MOMENT,
+        "token_count": _COUNT,
+        "error_count": _COUNT,
+        "progress_indicator": {"type": ["string", "number", "null"], "maxLength": 1000},
+        "interval": _SECONDS,
+    },
+    "examples": [{"agent_id": "researcher", "task_id": "report-7", "token_count": 1200, "interval": 300}],
+}
+
+
+@router.get(
+    "/agents/{agent_id:agent}/heartbeat",
+    **operation(errors={404: "No heartbeat of this worker has been received."}),
+)
+async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartbeat:
+    """Return the last heartbeat of a worker."""
+    heartbeat = await health.get_last_heartbeat(agent_id)
+    if heartbeat is None:
+        raise HTTPException(404, f"no heartbeat of {agent_id!r} has been received")
+    return api.Heartbeat.of(heartbeat)
+
+
+@router.post(
+    "/heartbeats",
+    **operation(status=202),
+    openapi_extra=request_body(_HEARTBEAT, description="One heartbeat."),
+)
+async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:
+    """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
+    heartbeat = parse_heartbeat(await request.body())
+    await health.record_heartbeat(heartbeat)
+    return api.HeartbeatReceipt(agent_id=heartbeat.agent_id)

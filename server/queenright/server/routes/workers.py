@@ -1,0 +1,175 @@
+"""The list of workers, their health and their history."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from queenright import api
+from queenright.api import terms
+from queenright.health.findings import HealthState
+from queenright.health.monitoring_service import AgentNotFoundError
+from queenright.server.routes.dependencies import HealthDep, ServiceDep
+from queenright.server.routes.loaded.rows import slot_row
+from queenright.server.routes.openapi import operation
+from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
+from queenright.server.routes.params import (
+    AgentId,
+    AgentQuery,
+    SessionQuery,
+    one_of,
+    some_of,
+    words_in,
+    words_of,
+)
+from queenright.server.views.fleet_list import FleetQuery, Place, find_sessions
+from queenright.server.views.worker_rows import agent_health_row, agent_row
+
+router = APIRouter(prefix="/api", tags=["health"])
+
+_MAX_HISTORY_SECONDS = 366 * 86_400.0
+_LISTED_STATES = ", ".join(words_of(terms.ListedState))
+_ACTIVITIES = ", ".join(words_of(terms.Activity))
+
+
+@router.get("/agents")
+async def list_agents(
+    service: ServiceDep,
+    agent_id: AgentQuery = None,
+    state: Annotated[HealthState | None, Query(description="Only workers in this state.")] = None,
+    search: Annotated[
+        str,
+        Query(
+            max_length=200,
+            description="Only sessions with this text in the name of the agent, the session, the task, the "
+            "reason or the question; case does not matter.",
+        ),
+    ] = "",
+    health: Annotated[
+        str,
+        Query(description=f"Only these, separated by commas: {_LISTED_STATES}.", examples=["failing,stuck"]),
+        some_of(terms.ListedState),
+    ] = "",
+    activity: Annotated[
+        str,
+        Query(description=f"Only these, separated by commas: {_ACTIVITIES}.", examples=["waiting,paused"]),
+        some_of(terms.Activity),
+    ] = "",
+    owner: Annotated[str, Query(max_length=256, description="Only sessions of this owner.")] = "",
+    repository: Annotated[str, Query(max_length=256, description="Only sessions in this repository.")] = "",
+    sort: Annotated[
+        terms.AgentSort,
+        Query(
+            description="`attention`: the worst health first, then the longest time without progress. "
+            "`agent`: by name. `activity`, `progress` (the longest time without it first), `tokens`, `cost` "
+            "(the least first). A `-` before it reverses the order."
+        ),
+        one_of(terms.AgentSort),
+    ] = "attention",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> api.AgentsPage:
+    """
+    List sessions of workers with state and vital signs, and count those that match.
+
+    A session whose place in the order changes while pages are read may be listed twice or not at all; in the
+    order of `agent` none is.
+    """
+    found = await find_sessions(
+        service,
+        FleetQuery(
+            search=search,
+            agent_id=agent_id,
+            state=state,
+            health=words_in(health),
+            activity=words_in(activity),
+            owner=owner,
+            repository=repository,
+            sort=sort,
+        ),
+        limit=limit + 1,
+        after=_place_after(cursor, sort),
+    )
+    return await page(
+        api.AgentsPage,
+        "agents",
+        found.shown,
+        limit,
+        row=lambda worker: agent_row(service, worker[1]),
+        place=lambda key: (sort, *key[0]),
+        loaded=[slot_row(slot) for slot in service.agents.slots.values()],
+        total=found.total,
+        counts=found.counts,
+    )
+
+
+def _place_after(cursor: str | None, sort: str) -> Place | None:
+    """Return the place that a cursor of this order names."""
+    place = place_of(cursor, "agents", str, float, float, str, str)
+    if place is None:
+        return None
+    if place[0] != sort:
+        raise InvalidCursorError(cursor or "", f"agents by {sort}")
+    _, first, second, agent_id, session_id = place
+    return first, second, agent_id, session_id
+
+
+# Before the route of one worker: this is the health of all, not of a worker without a name.
+@router.get("/agents/health")
+async def list_agent_health(
+    service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
+) -> api.AgentHealthPage:
+    """List the health of workers by name, a row for each session: signals, metrics, circuit breakers."""
+    health = service.health
+    after = place_of(cursor, "agents", str, str)
+    # A worker that is removed while the health of others is computed is still in this page.
+    workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
+    return await page(
+        api.AgentHealthPage,
+        "agents",
+        await health.get_all_agent_health(limit=limit + 1, after=after),
+        limit,
+        row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
+        place=lambda row: (row.agent_id, row.session_id),
+    )
+
+
+@router.get("/agents/{agent_id:agent}/health", **operation(errors=(404,)))
+async def get_agent_health(
+    service: ServiceDep, agent_id: AgentId, session_id: SessionQuery = None
+) -> api.AgentHealth:
+    """Return the health of a worker: its state with the signals behind it, metrics and circuit breakers."""
+    worker = service.monitor.get(agent_id, session_id)
+    if worker is None:
+        raise AgentNotFoundError(agent_id, session_id)
+    health = service.health.health_of(worker)
+    return agent_health_row(service, worker, health)
+
+
+@router.get("/agents/{agent_id:agent}/history")
+async def get_agent_history(
+    health: HealthDep,
+    agent_id: AgentId,
+    seconds: Annotated[
+        float, Query(gt=0, le=_MAX_HISTORY_SECONDS, allow_inf_nan=False, description="Length of the history.")
+    ] = 86_400.0,
+    limit: Limit = 1000,
+    cursor: Cursor = None,
+) -> api.HistoryPage:
+    """
+    List what happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers.
+
+    The page has the newest entries, oldest first; ``next`` leads to earlier ones.
+    """
+    (before,) = place_of(cursor, "history", int) or (None,)
+    found = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
+    return await page(
+        api.HistoryPage,
+        "history",
+        found[::-1],
+        limit,
+        row=api.HistoryRow.of,
+        place=lambda event: (event.seq,),
+        backwards=True,
+    )

@@ -1,0 +1,267 @@
+"""Models that the API and the pages share: workers, tickets, notifications, events and the console."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from queenright import api
+from queenright.alerting.notification import NotificationRecord
+from queenright.alerting.notification_ledger import DeliveredNotification
+from queenright.alerting.notification_text import current_analysis
+from queenright.alerting.silences import ActiveSilence
+from queenright.api.event_text import clip_text, describe_event, has_feed_line
+from queenright.health.findings import HealthState
+from queenright.health.interventions.ladder import Ladder, LadderInputs, Step, next_step
+from queenright.health.monitor import WorkerHealth
+from queenright.health.provider_traffic import ProviderHealth
+from queenright.health.tickets import EscalationTicket
+from queenright.judge import wording
+from queenright.runtime.events import AgentEvent
+from queenright.server.service import Service
+from queenright.server.views.fleet_list import WORST_FIRST, listed_state, unresolved_sessions
+from queenright.server.views.formatting import clock_time
+from queenright.server.views.interventions import acting_view
+from queenright.server.views.worker_rows import agent_row
+
+_LINE_LIMIT: Final = 220
+"""Characters of a line of the feed."""
+_NAME_LIMIT: Final = 60
+"""Characters of a name in such a line."""
+_TICKETS_SHOWN: Final = 100
+WORKERS_SHOWN: Final = 200
+"""Workers in the console, the worst ones; each costs time to render."""
+
+
+def ticket_row(
+    ticket: EscalationTicket,
+    *,
+    silenced: ActiveSilence | None = None,
+    notified: Iterable[DeliveredNotification] = (),
+    trace_url: str = "",
+    actions: Sequence[str] = (),
+) -> api.Ticket:
+    """
+    Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
+
+    Args:
+        ticket: The ticket.
+        silenced: The silence that mutes it.
+        notified: The deliveries that Alertmanager reported.
+        trace_url: The link to its trace.
+        actions: What a person can do.
+    """
+    values = ticket.model_dump(mode="json")
+    if ticket.live:
+        values["analysis"] = current_analysis(ticket)
+    else:
+        values |= {"suggested_action": "", "analysis": _without_advice(ticket)}
+    return api.Ticket.model_validate(
+        values
+        | {
+            "silenced": silenced and api.TicketSilence.of(silenced),
+            "notified": delivery_rows(notified),
+            "trace_url": trace_url,
+            "actions": actions,
+        }
+    )
+
+
+def _without_advice(ticket: EscalationTicket) -> str:
+    about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
+    known = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
+    text = ticket.analysis
+    for advice in known | {ticket.suggested_action}:
+        text = text.replace(advice, "") if advice else text
+    return " ".join(text.split())
+
+
+def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Notification:
+    """
+    Return a notification and its delivery to each peer.
+
+    Args:
+        handed: The notification.
+        outbox: The state of the outbox, which has the errors of peers that have not answered.
+    """
+    peers = [
+        _handover(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
+        for peer in handed.peers
+    ]
+    answered = {(peer.peer, peer.status) for peer in handed.peers}
+    if handed.active:
+        # Attempts are recorded once the peer answers.
+        peers += [
+            _handover(line.peer, handed.status, None, None, line.error or None)
+            for line in outbox.peers
+            if (line.peer, handed.status) not in answered
+        ]
+    return api.Notification.of(
+        handed,
+        agent_id=handed.agent,
+        peers=sorted(peers, key=lambda delivery: (delivery.peer, delivery.status)),
+        notified=delivery_rows(handed.notified),
+    )
+
+
+def _handover(
+    peer: str, status: str, delivered_at: float | None, attempts: int | None, last_error: str | None
+) -> api.NotificationPeer:
+    end = "end " if status == "resolved" else ""
+    if delivered_at is None:
+        outcome = f"{end}refused" if attempts else f"{end}pending"
+        outcome = f"{outcome}: {last_error}" if last_error else outcome
+    elif attempts == 0:
+        outcome = f"{end}not needed"
+    else:
+        outcome = f"{end}accepted {clock_time(delivered_at)}"
+    return api.NotificationPeer(
+        peer=peer,
+        status=status,
+        delivered_at=delivered_at,
+        attempts=attempts,
+        last_error=last_error,
+        outcome=outcome,
+    )
+
+
+def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
+    """
+    Return a row for each receiver and status, the latest first.
+
+    Several alerts of one ticket, as when its severity rose, are one row with the first and the last time.
+    """
+    groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
+    for delivery in deliveries:
+        groups.setdefault((delivery.receiver, delivery.status), []).append(delivery)
+    rows = [
+        api.ReceiverDelivery(
+            receiver=receiver,
+            status=status,
+            first_at=min(delivery.first_at for delivery in group),
+            at=max(delivery.last_at for delivery in group),
+        )
+        for (receiver, status), group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.at, row.receiver, row.status))
+
+
+def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
+    """Return an event of the feed; with ``brief``, texts that the ticket has in full are cut."""
+    shorten = _first_sentence if brief else str
+    kind, text = describe_event(event.type, event.agent_id, event.data, shorten=shorten)
+    if brief:
+        # A very long name would leave no room for what happened.
+        agent = event.agent_id
+        if len(agent) > _NAME_LIMIT:
+            text = text.replace(agent, clip_text(agent, _NAME_LIMIT))
+        text = clip_text(text, _LINE_LIMIT)
+    return api.FeedLine(
+        at=event.time,
+        kind=kind,
+        text=text,
+        id=event.id,
+        ticket=ticket_of(event),
+    )
+
+
+def _first_sentence(text: object) -> str:
+    line = " ".join(str(text).split())
+    return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
+
+
+def ticket_of(event: AgentEvent) -> str:
+    """Return the id of the ticket that an event is about, or an empty string."""
+    found = event.data.get("ticket_id")
+    if not found and isinstance(ticket := event.data.get("ticket"), Mapping):
+        found = ticket.get("ticket_id")
+    return str(found or "")
+
+
+def status(service: Service) -> api.Status:
+    """Return the worst workers, the latest events, and interventions in progress."""
+    now = service.clock()
+    by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
+    unresolved = unresolved_sessions(service)
+    for health in service.monitor.workers():
+        standing = listed_state(health, unresolved)
+        if standing is not None:
+            by_state[standing].append(health)
+    shown: list[WorkerHealth] = []
+    for workers in by_state.values():
+        shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), workers, key=_by_name)
+    newest = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
+    return api.Status(
+        at=now,
+        started_at=service.started_at,
+        counts={state.value: len(workers) for state, workers in by_state.items()},
+        agents=[agent_row(service, health) for health in shown],
+        agents_left_out=sum(map(len, by_state.values())) - len(shown),
+        tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
+        outbox=api.Outbox.model_validate(service.outbox.status()),
+        feed=[
+            event_line(event, brief=True)
+            for event in reversed(service.recent)
+            if has_feed_line(event.type, event.data)
+        ],
+        not_ready=service.ready(),
+        acting=_acting(service, now),
+        paged=paged(service),
+    )
+
+
+def provider_row(provider: ProviderHealth) -> api.Provider:
+    """Return the health of a model provider."""
+    errors = [api.ProviderError(error_type=kind, count=count) for kind, count in provider.errors]
+    return api.Provider.model_validate(asdict(provider) | {"errors": errors})
+
+
+def _by_name(health: WorkerHealth) -> tuple[str, float]:
+    return health.vitals.agent_id, -health.state_since
+
+
+def _acting(service: Service, now: float) -> api.Acting:
+    ledger = service.interventions.ledger
+    return acting_view(
+        stop=service.health.emergency_stop_state,
+        storm=service.remediation.storm,
+        budget=service.interventions.budget,
+        dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
+        ladders=[(ladder, step) for ladder in ledger.ladders.values() if (step := _next(service, ladder))],
+        pending=ledger.pending.values(),
+        approvals=service.approvals.pending(),
+        breakers=service.health.all_circuit_breakers(),
+        recoveries=service.recoveries.latest,
+        now=now,
+        notices=service.judging.replacements(),
+    )
+
+
+def _next(service: Service, ladder: Ladder) -> Step | None:
+    """
+    Return the next step of a ladder; None for a ladder that is not shown.
+
+    The ladder of a worker that recovered, waits or made progress only stores the time of the last action.
+    """
+    settings = service.settings.health_monitoring
+    worker = service.monitor.get(ladder.agent_id, ladder.session_id)
+    if worker is None:
+        return None if ladder.is_untouched else Step(ladder=ladder)
+    step = next_step(ladder, LadderInputs.of(worker, settings), settings)
+    if not settings.intervention.enabled:
+        step = Step(ladder=step.ladder)
+    if step.ladder is None or (step.ladder.is_untouched and step.action is None):
+        return None
+    return step
+
+
+def paged(service: Service) -> list[api.StandInMessage]:
+    """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real receivers."""
+    if service.recorder is None:
+        return []
+    return [
+        api.StandInMessage.of(message, at=message.time) for message in reversed(service.recorder.received)
+    ]

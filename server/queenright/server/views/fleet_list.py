@@ -1,0 +1,201 @@
+"""The fleet as a list: sessions by filter and order, and how many there are of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from queenright import api
+from queenright.health.findings import HealthState, WorkerKey
+from queenright.health.monitor import WorkerHealth
+from queenright.server.service import Service
+from queenright.server.views.worker_rows import activity_of, reason_of
+
+WORST_FIRST: Final = (
+    HealthState.FAILING,
+    HealthState.STUCK,
+    HealthState.DEGRADED,
+    HealthState.HEALTHY,
+    HealthState.TERMINATED,
+)
+_ENDED: Final = "ended"
+_HEALTH: Final = ("failing", "stuck", "degraded", "healthy", _ENDED)
+_ACTIVITY: Final = ("working", "waiting", "queued", "paused", "held", "idle")
+_HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
+_ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
+_NAMES_COUNTED: Final = 50
+"""Owners and repositories that are counted: the most frequent ones."""
+_PART: Final = 1_000
+"""Workers that are read before other requests may run: about 2 ms."""
+
+Place = tuple[float, float, str, str]
+"""The place of a session in the list: two numbers by the order, then agent and session."""
+
+
+class Facets(NamedTuple):
+    """What sessions are grouped and counted by."""
+
+    health: str
+    activity: str
+    owner: str
+    repository: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetQuery:
+    """Which sessions to list, and in which order. An empty filter allows all."""
+
+    search: str = ""
+    """A part of the agent's name, of its session, task or reason, or of its question."""
+    agent_id: str | None = None
+    state: HealthState | None = None
+    health: Collection[str] = ()
+    activity: Collection[str] = ()
+    owner: str = ""
+    repository: str = ""
+    sort: str = "attention"
+    """``attention``, ``agent``, ``activity``, ``progress``, ``tokens`` or ``cost``; ``-`` reverses it."""
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether there are no filters but facets."""
+        return not self.search and self.agent_id is None and self.state is None
+
+    def allows(self, worker: WorkerHealth) -> bool:
+        """Return whether a worker passes the filters that are not facets."""
+        vitals = worker.vitals
+        if self.agent_id is not None and vitals.agent_id != self.agent_id:
+            return False
+        if self.state is not None and (worker.fleet_state or worker.state) is not self.state:
+            return False
+        if not self.search:
+            return True
+        texts = (vitals.agent_id, vitals.session_id, vitals.task_id, vitals.question, reason_of(worker))
+        wanted = self.search.casefold()
+        return any(wanted in text.casefold() for text in texts)
+
+    def refused_by(self, facets: Facets) -> list[str]:
+        """Return the names of the facets that a session does not pass."""
+        wanted = (
+            self.health,
+            self.activity,
+            (self.owner,) if self.owner else (),
+            (self.repository,) if self.repository else (),
+        )
+        pairs = zip(Facets._fields, facets, wanted, strict=True)
+        return [name for name, value, allowed in pairs if allowed and value not in allowed]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSessions:
+    """Sessions that match a query: those of one page, and the number of all."""
+
+    shown: list[tuple[Place, WorkerHealth]]
+    total: int
+    counts: api.AgentCounts
+
+
+async def find_sessions(
+    service: Service, query: FleetQuery, *, limit: int, after: Place | None = None
+) -> FoundSessions:
+    """Return the first ``limit`` sessions of a query, or those after a place. Other work runs in between."""
+    groups: dict[tuple[str, str, str, str], list[WorkerHealth]] = defaultdict(list)
+    unresolved = unresolved_sessions(service)
+    allows = None if query.allows_all else query.allows
+    for number, worker in enumerate(list(service.monitor.workers()), start=1):
+        if allows is None or allows(worker):
+            groups[_facets_of(worker, unresolved)].append(worker)
+        if number % _PART == 0:
+            await asyncio.sleep(0)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in Facets._fields}
+    matching: list[tuple[Place, WorkerHealth]] = []
+    for values, workers in groups.items():
+        facets = Facets(*values)
+        refused = query.refused_by(facets)
+        # A facet counts what the other filters allow: what each of its values would show.
+        for name in refused if len(refused) == 1 else () if refused else Facets._fields:
+            counts[name][getattr(facets, name)] += len(workers)
+        if not refused:
+            matching += _place_workers(workers, facets, query.sort.removeprefix("-"))
+    total = len(matching)
+    is_reversed = query.sort.startswith("-")
+    if after is not None:
+        matching = [
+            worker for worker in matching if (worker[0] < after if is_reversed else worker[0] > after)
+        ]
+    # No two places are equal: the workers themselves are never compared.
+    first = heapq.nlargest if is_reversed else heapq.nsmallest
+    return FoundSessions(first(limit, matching), total, _counts(counts))
+
+
+def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple[str, str, str, str]:
+    vitals = worker.vitals
+    standing = listed_state(worker, unresolved)
+    return (
+        _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
+        activity_of(vitals)[0],
+        vitals.owner,
+        vitals.repository,
+    )
+
+
+def _place_workers(
+    workers: Iterable[WorkerHealth], facets: Facets, order: str
+) -> Iterator[tuple[Place, WorkerHealth]]:
+    """Yield workers of one group with their places."""
+    first = second = 0.0
+    is_ended = facets.health == _ENDED
+    for worker in workers:
+        vitals = worker.vitals
+        if order == "attention":
+            first = _HEALTH_RANK[facets.health]
+            # Of those that ended, the last one comes first.
+            second = -(vitals.ended_at or 0.0) if is_ended else vitals.last_progress or vitals.started_at
+        elif order == "activity":
+            first = _ACTIVITY_RANK[facets.activity]
+        elif order == "progress":
+            first = vitals.last_progress or vitals.started_at
+        elif order == "tokens":
+            first = vitals.tokens
+        elif order == "cost":
+            first = -1.0 if vitals.cost_usd is None else vitals.cost_usd
+        yield (first, second, vitals.agent_id, vitals.session_id), worker
+
+
+def _counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
+    names = {name: {key: n for key, n in counted.items() if key} for name, counted in counts.items()}
+    return api.AgentCounts(
+        health={name: counts["health"][name] for name in _HEALTH},
+        activity={name: counts["activity"][name] for name in _ACTIVITY},
+        owner=_most_frequent(names["owner"]),
+        repository=_most_frequent(names["repository"]),
+    )
+
+
+def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
+    return dict(
+        heapq.nsmallest(_NAMES_COUNTED, counted.items(), key=lambda counted: (-counted[1], counted[0]))
+    )
+
+
+def unresolved_sessions(service: Service) -> set[WorkerKey]:
+    """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
+    recoveries = (recovery for recovery in service.recoveries.latest if recovery.ended_at is None)
+    return {(ticket.agent_id, ticket.session_id) for ticket in service.tickets.open_tickets()} | {
+        (recovery.agent_id, recovery.session_id) for recovery in recoveries
+    }
+
+
+def listed_state(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
+    """
+    Return the state that a worker counts as; None once its session is over.
+
+    A session that ended counts as failing while an operator has to act: it is ``unresolved``.
+    """
+    if worker.fleet_state is not None:
+        return worker.fleet_state
+    return HealthState.FAILING if worker.key in unresolved else None

@@ -1,0 +1,121 @@
+"""The console's view of interventions, escalations, approvals, breakers and recoveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from queenright import api
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.interventions.approval import Approval, describe_requester
+from queenright.health.interventions.intervention import Escalation
+from queenright.health.interventions.ladder import Ladder, Level, Step
+from queenright.health.interventions.storm import ActionBudget, StormWatch
+from queenright.health.interventions.switch import Switch
+from queenright.health.recovery.recovery import Recovery
+from queenright.server.views.formatting import ago, clock_time
+
+_ROW_LIMIT: Final = 20
+
+
+def acting_view(
+    *,
+    stop: Switch,
+    storm: StormWatch,
+    budget: ActionBudget,
+    dry_run: bool,
+    ladders: Iterable[tuple[Ladder, Step]],
+    pending: Iterable[Escalation],
+    approvals: Iterable[Approval],
+    breakers: Iterable[BreakerStatus],
+    recoveries: Iterable[Recovery],
+    now: float,
+    notices: Iterable[str] = (),
+) -> api.Acting:
+    """
+    Return the interventions that are under way or due.
+
+    Args:
+        stop: The emergency stop.
+        storm: Knows whether there is a storm.
+        budget: Knows how many interventions are allowed.
+        dry_run: Whether interventions are recorded and not carried out.
+        ladders: Active ladders, each with its next step.
+        pending: Escalations without an answer.
+        approvals: Requests to terminate a worker without an answer, oldest first.
+        breakers: All circuit breakers.
+        recoveries: The latest recoveries, newest first.
+        now: Seconds since the epoch.
+        notices: Further sentences about what limits interventions.
+    """
+    ordered = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
+    escalations = sorted(pending, key=lambda escalation: escalation.deadline)
+    requests, all_breakers = list(approvals), list(breakers)
+    tripped = [breaker for breaker in all_breakers if breaker.state is not BreakerState.CLOSED]
+    return api.Acting(
+        emergency_stop=api.StatusEmergencyStop.of(stop),
+        storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
+        budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
+        brakes=[*_brakes(stop, storm, budget, now), *notices],
+        dry_run=dry_run,
+        ladders=[_ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered[:_ROW_LIMIT]],
+        ladders_more=max(0, len(ordered) - _ROW_LIMIT),
+        escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_ROW_LIMIT]],
+        escalations_more=max(0, len(escalations) - _ROW_LIMIT),
+        approvals=[_approval_row(request) for request in requests[:_ROW_LIMIT]],
+        approvals_more=max(0, len(requests) - _ROW_LIMIT),
+        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped[:_ROW_LIMIT]],
+        breakers_known=len(all_breakers),
+        breakers_more=max(0, len(tripped) - _ROW_LIMIT),
+        recoveries=[
+            api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
+            for recovery in list(recoveries)[:_ROW_LIMIT]
+        ],
+    )
+
+
+def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
+    """Return what limits interventions, a sentence each."""
+    found = []
+    if stop.on:
+        since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
+        found.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
+    began = storm.began_at(now)
+    if began is not None:
+        found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers worsened at once.")
+    wait = budget.free_at(now) - now
+    if wait > 0:
+        found.append(f"Limit of {budget.most} interventions per minute reached; the next in {ago(wait)}.")
+    return found
+
+
+def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
+    if not ladder.nudges:
+        return "to be nudged"
+    if ladder.undelivered:
+        return f"could not be nudged: {ladder.undelivered.partition('. ')[0]}"
+    return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
+
+
+def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api.StatusLadder:
+    level = ladder.level
+    due = step.at if step.action is not None else ladder.until
+    if step.action is None and due is not None and due <= now:
+        due = None
+    words = {
+        Level.NUDGED: _describe_nudges(ladder, dry_run=dry_run),
+        Level.ESCALATED: "orchestrator asked",
+        Level.HUMAN: "a person must act",
+    }
+    return api.StatusLadder.of(
+        ladder,
+        level=level,
+        what=words.get(level, level.value.replace("_", " ")),
+        next=step.action.value if step.action is not None else "",
+        next_at=due,
+    )
+
+
+def _approval_row(approval: Approval) -> api.StatusApproval:
+    return api.StatusApproval.of(approval, by=describe_requester(approval.asked_by, approval.ordered_by))

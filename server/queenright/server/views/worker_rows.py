@@ -1,0 +1,104 @@
+"""The rows of workers in the API and on pages."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Final
+
+from queenright import api
+from queenright.health.findings import HealthState, worst
+from queenright.health.monitor import WorkerHealth, end_reason
+from queenright.health.monitoring_service import AgentHealth
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.service import Service
+from queenright.server.views.possible_actions import worker_actions
+
+_HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth) if field.name != "reason")
+"""What the health of a worker adds to its row. The row's reason has the current evidence."""
+_WAITS: Final = {
+    WaitingReason.USER_INPUT: ("waiting", "waiting for its user"),
+    WaitingReason.CHILDREN: ("waiting", "waiting for its sub-agents"),
+    WaitingReason.BACKOFF: ("waiting", "waiting to try again"),
+    WaitingReason.PAUSED: ("paused", "paused"),
+    WaitingReason.HELD: ("held", "held by its guard"),
+    WaitingReason.DONE: ("idle", "idle"),
+}
+
+
+def activity_of(vitals: VitalSigns) -> tuple[str, str]:
+    """Return what a worker does now: its kind, one of `terms.ActivityKind`, and a text."""
+    if vitals.ended:
+        return "", ""
+    if vitals.limited_until is not None:
+        again = datetime.fromtimestamp(vitals.limited_until, UTC)
+        return "waiting", f"waiting to try again at {again:%H:%M:%S} UTC"
+    if vitals.held_by:
+        return "held", f"held by its guard: {vitals.held_by}"
+    if vitals.waiting is not None:
+        return _WAITS[vitals.waiting]
+    if vitals.tool:
+        return "working", f"working: {vitals.tool}"
+    if vitals.phase is Phase.IDLE:
+        return "idle", "idle"
+    return "working", "working: model" if vitals.phase is Phase.LLM else "working"
+
+
+def reason_of(health: WorkerHealth) -> str:
+    """Return why a worker is in its state; "" if it is well."""
+    if (lead := worst(health.findings)) is not None:
+        # The current evidence: the monitor's reason dates from when the state began.
+        return lead.evidence
+    if (health.fleet_state or health.state) is not HealthState.HEALTHY:
+        return health.reason
+    return end_reason(health.vitals) if health.vitals.refused_input else ""
+
+
+def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
+    """Return the row of a worker: identity, state, reason and vital signs."""
+    vitals = health.vitals
+    state = health.fleet_state or health.state
+    activity_kind, activity = activity_of(vitals)
+    return api.AgentRow(
+        agent_id=vitals.agent_id,
+        session_id=vitals.session_id,
+        task_id=vitals.task_id or vitals.session_id,
+        incarnation_id=vitals.incarnation_id,
+        framework=vitals.framework,
+        owner=vitals.owner,
+        repository=vitals.repository,
+        node_id=vitals.node_id,
+        health="" if vitals.ended else state,
+        state=state,
+        state_since=health.state_since,
+        reason=reason_of(health),
+        ended=bool(vitals.ended),
+        outcome=vitals.status if vitals.ended else "",
+        activity=activity,
+        activity_kind=activity_kind,
+        phase=vitals.phase,
+        tool=vitals.tool or "",
+        waiting=vitals.waiting or "",
+        waiting_since=vitals.waiting_since,
+        question=vitals.question,
+        steps=vitals.steps_total,
+        bad_steps=vitals.steps_since_last_accept,
+        tool_calls=vitals.tool_calls_total,
+        errors=vitals.error_count,
+        tokens=vitals.tokens,
+        cost_usd=vitals.cost_usd,
+        unpriced_tokens=vitals.unpriced_tokens,
+        actions=worker_actions(service, health),
+        verdicts=list(vitals.recent_verdicts[-12:]),
+        last_activity=vitals.last_activity,
+        last_progress=vitals.last_progress,
+        findings=[api.Finding.of(finding) for finding in health.findings],
+        shadow_findings=[api.Finding.of(finding) for finding in health.shadow],
+    )
+
+
+def agent_health_row(service: Service, worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
+    """Return the row of a worker, with the signals and the metrics behind its state."""
+    values = vars(agent_row(service, worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    return api.AgentHealth.model_validate(values, from_attributes=True)

@@ -1,0 +1,189 @@
+"""The Judge & Queen dashboard: their decisions and response times."""
+
+from __future__ import annotations
+
+from queenright.grafana.thresholds import BLUE, ORANGE, YELLOW, Thresholds
+from queenright.instrumentation import names
+from tools.dashboards import panels
+from tools.dashboards.links import panel_link
+from tools.dashboards.panels import AnyPanel, Query, Row
+from tools.dashboards.promql import (
+    SHOWN,
+    age_by,
+    buckets_of,
+    counts_by,
+    increase_by,
+    quantile_by,
+    share_of,
+    total_by,
+    while_known,
+)
+from tools.dashboards.states import CHECKS, DECISIONS, FALLBACKS, SEVERITIES, WITHIN
+
+TITLE = "Judge & Queen"
+QUESTION = "What do judge and queen decide, how fast, and how often do the rules decide instead?"
+
+
+def rows(at: Thresholds) -> list[Row]:
+    """Return the panels, with lines at these thresholds."""
+    return [
+        Row("Overview", _now(at)),
+        Row("Judge", _checks(at)),
+        Row("Queen (triage)", _triage(at)),
+        Row("Models", _models()),
+    ]
+
+
+def last_look(at: Thresholds) -> AnyPanel:
+    """Return a panel with the time since the judge's last check."""
+    return panels.numbers(
+        "Last judge check",
+        "Time since the judge finished a check. The colours start at two and three of its intervals.",
+        "s",
+        Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
+        size=(4, 4),
+        lines=at.judge,
+    )
+
+
+def _now(at: Thresholds) -> list[AnyPanel]:
+    return [
+        last_look(at),
+        panels.numbers(
+            "Checks",
+            "Checks of the judge in the time range: healthy, ticket, or unknown.",
+            "short",
+            Query(increase_by("outcome", names.JUDGE_CHECKS, window=SHOWN), "{{outcome}}"),
+            size=(7, 4),
+        ),
+        panels.numbers(
+            "Decisions",
+            "Triage of tickets in the time range. "
+            "Bypass: the queen did not answer in time, so people were notified.",
+            "short",
+            Query(increase_by("decision", names.TRIAGE, window=SHOWN), "{{decision}}"),
+            size=(7, 4),
+        ),
+        panels.numbers(
+            "Open tickets",
+            "Open tickets by status.",
+            "none",
+            Query(
+                f"{total_by('status', names.TICKETS_OPEN)}"
+                f" or on () {while_known(0, names.AGENTS, label='status', word='open')}",
+                "{{status}}",
+            ),
+            size=(6, 4),
+            colours=[("open", ORANGE), ("intervening", YELLOW), ("acknowledged", BLUE)],
+        ).links([panel_link("Tickets", "")]),
+    ]
+
+
+def _checks(at: Thresholds) -> list[AnyPanel]:
+    return [
+        panels.counts(
+            "Checks by outcome",
+            "Checks of the judge. Unknown: it had no data, or its model gave no usable answer.",
+            Query(counts_by("outcome", names.JUDGE_CHECKS), "{{outcome}}"),
+            colours=CHECKS,
+        ),
+        panels.time_series(
+            "Checks without a verdict",
+            "Share of the checks that ended unknown. Above the line, QueenrightJudgeFailing fires.",
+            "percentunit",
+            Query(share_of("", names.JUDGE_CHECKS, 'outcome="unknown"'), "unknown"),
+            lines=at.unknown,
+            most=1,
+        ),
+        panels.counts(
+            "Findings in shadow",
+            "Findings of shadow detectors, which take no action. Compare them before you enable a detector.",
+            Query(f"{counts_by('kind', names.SHADOW_FINDINGS)} > 0", "{{kind}}"),
+        ),
+        panels.counts(
+            "Tickets opened by cause",
+            "New tickets by cause. A repeated condition stays one ticket.",
+            Query(f"{counts_by('cause', names.TICKETS)} > 0", "{{cause}}"),
+        ),
+        panels.counts(
+            "Tickets opened by severity",
+            "New tickets by severity. Critical and high ones page.",
+            Query(f"{counts_by('severity', names.TICKETS)} > 0", "{{severity}}"),
+            colours=SEVERITIES.items(),
+        ),
+        panels.time_series(
+            "Open tickets over time",
+            "Open tickets. A line that only rises: nobody works on them.",
+            "none",
+            Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
+            stacked=True,
+            colours=SEVERITIES.items(),
+        ),
+    ]
+
+
+def _triage(at: Thresholds) -> list[AnyPanel]:
+    return [
+        panels.counts(
+            "Triage by decision",
+            "Decisions of the queen: dismiss, intervene, or bypass if triage did not answer in time.",
+            Query(counts_by("decision", names.TRIAGE), "{{decision}}"),
+            size=(6, 8),
+            colours=DECISIONS,
+        ),
+        panels.time_series(
+            "Dismissed",
+            "Share of the tickets that the queen dismissed. Near 1: detectors or judge are too "
+            "strict. Always 0: the queen filters nothing.",
+            "percentunit",
+            Query(share_of("", names.TRIAGE, 'decision="dismiss"'), "dismissed"),
+            size=(6, 8),
+            most=1,
+        ),
+        panels.time_series(
+            "Time to decision",
+            "Time from ticket to decision. Above the first line, high and critical tickets bypass the queen; "
+            "above the second, all do. Dots link to traces.",
+            "s",
+            Query(quantile_by("", 0.5, names.TRIAGE_DURATION), "p50", exemplars=True),
+            Query(quantile_by("", 0.95, names.TRIAGE_DURATION), "p95", exemplars=True),
+            colours=WITHIN,
+            size=(6, 8),
+            lines=at.triage,
+        ),
+        panels.heat_map(
+            "Time to decision, distribution",
+            "Distribution of the time from ticket to decision.",
+            "s",
+            Query(buckets_of(names.TRIAGE_DURATION), "{{le}}", exemplars=True),
+            size=(6, 8),
+        ),
+    ]
+
+
+def _models() -> list[AnyPanel]:
+    return [
+        panels.time_series(
+            "Model latency (p95)",
+            "95th percentile of model latency, by role and model. Dots link to traces.",
+            "s",
+            Query(
+                quantile_by("role, model", 0.95, names.LLM_REQUEST_DURATION),
+                "{{role}} {{model}}",
+                exemplars=True,
+            ),
+        ),
+        panels.counts(
+            "Model requests",
+            "Model requests by role and model, whether or not the answer was usable.",
+            Query(
+                counts_by("role, model", names.LLM_REQUEST_DURATION, suffix="_count"), "{{role}} {{model}}"
+            ),
+        ),
+        panels.counts(
+            "Rule fallbacks",
+            "Decisions of the rules instead of the model, by reason.",
+            Query(f"{counts_by('role, reason', names.LLM_FALLBACKS)} > 0", "{{role}}: {{reason}}"),
+            patterns=[(f"/: {reason}$/", colour) for reason, colour in FALLBACKS],
+        ),
+    ]

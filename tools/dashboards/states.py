@@ -1,0 +1,114 @@
+"""Colours of health states, severities and outcomes, the same on every dashboard."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.grafana.thresholds import BLUE, ORANGE, RED, YELLOW
+from queenright.health.findings import HealthState, Severity
+from queenright.instrumentation import names
+from tools.dashboards.promql import select
+
+GREEN, GREY, PURPLE = "green", "#8e8e8e", "purple"
+
+STATES: dict[HealthState, tuple[int, str]] = {
+    HealthState.HEALTHY: (1, GREEN),
+    HealthState.DEGRADED: (2, YELLOW),
+    HealthState.STUCK: (3, ORANGE),
+    HealthState.FAILING: (4, RED),
+}
+"""Rank and colour of each health state of an agent that runs."""
+
+BREAKER_STATES: dict[str, tuple[int, str]] = {
+    "closed": (0, GREEN),
+    "half_open": (1, YELLOW),
+    "open": (2, RED),
+}
+"""Rank and colour of each state of a circuit breaker."""
+
+SEVERITIES: dict[Severity, str] = {
+    Severity.LOW: BLUE,
+    Severity.MEDIUM: YELLOW,
+    Severity.HIGH: ORANGE,
+    Severity.CRITICAL: RED,
+}
+"""Colour of each ticket severity."""
+
+Colours = tuple[tuple[str, str], ...]
+"""Label values and their colours."""
+
+VERDICTS: Final[Colours] = (
+    ("accept", GREEN),
+    ("continue", BLUE),
+    ("retry", YELLOW),
+    ("escalate", ORANGE),
+    ("error", RED),
+)
+TOOL_OUTCOMES: Final[Colours] = (("ok", GREEN), ("timeout", ORANGE), ("error", RED))
+FALLBACKS: Final[Colours] = (("budget", PURPLE), ("timeout", ORANGE), ("error", RED), ("invalid", YELLOW))
+WITHIN: Final[Colours] = (("p50", BLUE), ("p95", YELLOW), ("p99", PURPLE))
+"""Colours of lines within one panel."""
+SPANS: Final[Colours] = (("5 min", BLUE), ("1 h", PURPLE))
+DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
+CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
+DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
+KINDS: Final[Colours] = (
+    ("nudge", BLUE),
+    ("escalate", YELLOW),
+    ("terminate", RED),
+    ("recover", GREEN),
+    ("answer", PURPLE),
+)
+RECOVERIES: Final[Colours] = (
+    ("initiated", BLUE),
+    ("from_start", PURPLE),
+    ("completed", GREEN),
+    ("failed", ORANGE),
+    ("exhausted", RED),
+)
+OUTCOMES: Final[Colours] = (
+    ("done", GREEN),
+    ("unconfirmed", BLUE),
+    ("dry_run", GREY),
+    ("expired", YELLOW),
+    ("refused", PURPLE),
+    ("unreachable", ORANGE),
+    ("failed", RED),
+)
+
+
+def coloured_states() -> Colours:
+    """Return each health state and its colour."""
+    return tuple((state, colour) for state, (_, colour) in STATES.items())
+
+
+def state_words() -> list[tuple[int, str, str]]:
+    """Return rank, text and colour of every health state."""
+    return [(rank, state, colour) for state, (rank, colour) in STATES.items()]
+
+
+def breaker_words() -> list[tuple[int, str, str]]:
+    """Return rank, text and colour of every breaker state."""
+    return [(rank, state.replace("_", "-"), colour) for state, (rank, colour) in BREAKER_STATES.items()]
+
+
+def state_rank() -> str:
+    """Return the query for the rank of each agent's worst health state, as in ``STATES``."""
+    terms = (
+        f"{rank} * ({select(names.AGENT_STATE, _in_state(state))} == 1)"
+        for state, (rank, _) in STATES.items()
+    )
+    return f"max by (agent) ({' or '.join(terms)})"
+
+
+def breaker_rank(*matchers: str) -> str:
+    """Return the query for the rank of each breaker's state, as in ``BREAKER_STATES``."""
+    terms = (
+        f"{rank} * ({select(names.CIRCUIT_BREAKER_STATE, _in_state(state), *matchers)} == 1)"
+        for state, (rank, _) in BREAKER_STATES.items()
+    )
+    return f"max by (breaker) ({' or '.join(terms)})"
+
+
+def _in_state(state: str) -> str:
+    return f'state="{state}"'
