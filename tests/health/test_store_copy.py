@@ -29,7 +29,7 @@ DAY: Final = 86_400.0
 Rows = dict[str, list[Any]]
 Fresh = Callable[[], str]
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 LOG = (EVENTS, EVENT_LOG_HEAD, AUDIT_ARCHIVE)
 OTHERS = [table for table in METADATA.sorted_tables if table not in LOG]
 
