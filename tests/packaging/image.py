@@ -114,6 +114,8 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
     finally:
         buildah.run("rm", "--all")
         buildah.run("rmi", "--all", "--force")
+        # The store mounts this folder on itself and keeps it: nothing could remove the folder.
+        subprocess.run(["umount", "--quiet", folder / "images" / "overlay"], check=False)
 
 
 def pip_secrets(folder: Path) -> Sequence[str]:
