@@ -18,6 +18,7 @@ from queenright.server.access.roles import Role
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.console.conftest import Watched
+from tests.console.keyboard import press_tab_until
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
@@ -33,6 +34,7 @@ PAGES = (
     "/console/tickets",
     "/console/tickets/{ticket}",
     "/console/incidents",
+    "/console/incidents/{incident}",
     "/console/talk",
     "/console/operate/acting",
     "/console/operate/breakers",
@@ -82,15 +84,6 @@ async def test_ticket_is_handled_by_keyboard_alone(
     await expect(page.get_by_role("dialog")).to_have_count(0)
     [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
     assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
-
-
-async def press_tab_until(page: Page, condition: str) -> None:
-    """Move the focus on until a JavaScript condition holds for the element that has it."""
-    for _ in range(120):
-        await page.keyboard.press("Tab")
-        if await page.evaluate(f"(element => {condition})(document.activeElement)"):
-            return
-    pytest.fail(f"Tab does not reach an element of which {condition}")
 
 
 async def test_everything_is_reached_without_a_mouse(running: Running, page: Page) -> None:

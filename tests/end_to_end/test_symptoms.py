@@ -20,7 +20,6 @@ from opentelemetry.trace import set_span_in_context
 from prometheus_client import CollectorRegistry
 
 from queenright.grafana.files import dashboards_folder
-from queenright.grafana.queries import queries
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
@@ -28,6 +27,7 @@ from queenright.server.up import Running, UpOptions, up
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
+from tools.dashboards.queries import queries
 
 AGENT = "night_shift"
 EMPTY_PANELS = {"Time since last checkpoint", "Waiting"}

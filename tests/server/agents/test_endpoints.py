@@ -169,6 +169,7 @@ async def test_post_api_agents__id__trigger(home: House) -> None:
         assert (response.status_code, "NaN" in response.json()["title"]) == (422, True)
 
     session = await home.waits("guide", started["execution_id"])
+    assert started["session_id"] == session
     seen = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
     assert (started["status"], started["entry_point_id"]) == ("started", "start")
     assert seen["memory"]["about"] == "all about wax"
