@@ -3,7 +3,7 @@
 .PHONY: help up demo compose compose-check llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
-PROVIDE := .ci/provide.py
+PROVIDE := tools/provide.py
 # What `make up` is to pass on: make up ARGS="--no-demo --port 9000"
 ARGS ?=
 # What `make test` is to pass on: make test PYTEST="tests/health -x"
@@ -66,9 +66,10 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.console --lint
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
-	$(BIN)/python -m queenright.alerting --check
+	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2

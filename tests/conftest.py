@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests import isolation
-from tests.databases import database_url, migrated_once, postgres, real_migrations
+from tests.databases import database_url, postgres
 from tests.slow import is_slow
 
 isolation.isolate()
 
-__all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
+__all__ = ["database_url", "postgres"]
 
 # What is started in the background of a script ignores these, and so would every process of the tests.
 for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

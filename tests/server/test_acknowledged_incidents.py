@@ -50,7 +50,12 @@ async def tell(service: Service) -> set[str]:
 async def pagerduty(service: Service, kind: str, groups: set[str]) -> None:
     """Let ada acknowledge or resolve incidents in PagerDuty."""
     callbacks = Callbacks(
-        service.store, service.tickets, slack=None, pagerduty=(SecretStr(SECRET),), clock=service.clock
+        service.store,
+        service.tickets,
+        slack=None,
+        pagerduty=(SecretStr(SECRET),),
+        clock=service.clock,
+        publish=service.bus.publish,
     )
     for group in groups:
         event = {
@@ -73,7 +78,7 @@ async def pass_minutes(service: Service, clock: Clock, minutes: int) -> None:
 
 
 def in_hand(service: Service) -> set[str]:
-    return {one.acknowledged_by for one in service.tickets.open_tickets()}
+    return {ticket.acknowledged_by for ticket in service.tickets.open_tickets()}
 
 
 async def test_incident_acknowledged_in_pagerduty_is_in_hand_with_all_its_tickets(

@@ -1,7 +1,7 @@
 """
 The interface of a database for the store: connections, schema and error messages.
 
-``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``migrations/``.
+``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``schema``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
 
+from queenright.health.schema import VERSION, create_schema
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.instrumentation.errors import QueenrightError
 
@@ -24,11 +25,14 @@ READERS: Final = 4
 """The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_VERSION_TABLE: Final = "alembic_version"
 
 
 class StoreError(QueenrightError):
     """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
+
+
+class NoDatabaseError(StoreError):
+    """Raised when a database that should be read has no tables yet, or no file."""
 
 
 class Database(ABC):
@@ -78,6 +82,14 @@ class Database(ABC):
     def remedy(self, why: str) -> str:
         """Return what an operator can do about an error."""
 
+    @abstractmethod
+    def identity(self) -> str:
+        """Return a value that differs from that of any other database of the engine."""
+
+    @abstractmethod
+    def continue_numbers(self, conn: Connection, table: Table) -> None:
+        """Let the next row that the engine numbers follow the highest number in the table."""
+
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Return whether an error is the fault of the database or connection, not of the written data."""
         return error.connection_invalidated
@@ -101,12 +113,13 @@ class Database(ABC):
         Look whether there is a database of this version.
 
         Raises:
-            StoreError: The database is empty, another program's, or has another schema.
+            NoDatabaseError: The database is empty.
+            StoreError: The database is another program's, or has another schema.
         """
         with self.reader.connect() as conn:
             revision = self._revision(conn)
         if revision is None:
-            raise StoreError(f"{self.name} is empty; start the service first, or give {self.another}")
+            raise NoDatabaseError(f"{self.name} is empty; start the service first, or give {self.another}")
         if revision != SCHEMA_REVISION:
             raise StoreError(
                 f"{self.name} has schema {revision}, and this version reads {SCHEMA_REVISION}; "
@@ -120,9 +133,12 @@ class Database(ABC):
         Raises:
             StoreError: The database is another program's database, or has an unknown schema.
         """
-        if self._revision(conn) != SCHEMA_REVISION:
-            self._migrate(conn)
+        revision = self._revision(conn)
         conn.rollback()
+        if revision is None:
+            self._create(conn)
+        elif revision != SCHEMA_REVISION:
+            self._migrate(conn)
 
     def _revision(self, conn: Connection) -> str | None:
         """Return the schema's revision, None for an empty database; refuse one that is not ours."""
@@ -130,8 +146,8 @@ class Database(ABC):
         if not names:
             return None
         revision: str | None = None
-        if _VERSION_TABLE in names:
-            revision = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
+        if VERSION.name in names:
+            revision = conn.execute(select(VERSION.c.version_num)).scalar()
         elif "events" not in names or "event_log_head" not in names:
             raise StoreError(f"{self.name} is another program's database; give {self.another}")
         if revision is None:
@@ -140,13 +156,17 @@ class Database(ABC):
             )
         return revision
 
+    def _create(self, conn: Connection) -> None:
+        create_schema(conn)
+        conn.commit()
+        _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
+
     def _migrate(self, conn: Connection) -> None:
         # Imported here, because this takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
 
-        conn.rollback()
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = conn

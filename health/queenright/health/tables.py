@@ -1,7 +1,7 @@
 """
 The tables of the store in SQLAlchemy Core.
 
-``migrations/`` creates them; a test compares the two.
+A new database is created from them (``schema``); ``migrations/`` updates an older one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ KEYED_REQUESTS: Final = Table(
     Column("began_at", Float, nullable=False),
     # Null until it is answered: an interrupted one may or may not have been done.
     Column("status", Integer),
-    Column("headers", JSON),
+    Column("headers", JSON(none_as_null=True)),
     Column("body", LargeBinary),
     Index("ix_keyed_requests_began_at", "began_at"),
 )

@@ -192,7 +192,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "silences",
             "silences:silences",
-            "Silences at Alertmanager: tickets that notify nobody.",
+            "Silences at Alertmanager: tickets that send no notifications.",
             "silences --json",
         ),
         (
@@ -214,6 +214,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "token:token",
             "Create, list and revoke access tokens.",
             "token create ada --role operator --expires 90d",
+        ),
+        (
+            "store",
+            "store:store",
+            "Copy the database of a stopped service.",
+            "store copy sqlite:///.queenright/queenright.db postgresql://queenright@db.example/queenright",
         ),
         (
             "audit",
