@@ -21,6 +21,7 @@ from tests.console.conftest import Watched
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
+from tests.server.test_chat_callbacks import tell
 from tests.server.test_shared_api import failing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -258,6 +259,20 @@ async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
     await page.wait_for_timeout(2_500)
 
     assert watched.requests == []
+
+
+async def test_receiver_appears_when_alertmanager_has_notified_it(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+    await is_shown(page)
+    await page.wait_for_timeout(1_500)  # until what the ticket set off has been read
+
+    await tell(http, ticket_id, receiver="pagerduty")
+
+    notified = page.get_by_role("listitem").filter(has_text="pagerduty")
+    await expect(notified.filter(has_text="firing").first).to_be_visible()
 
 
 async def test_incident_has_its_own_page_from_the_first_one(

@@ -28,13 +28,19 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-@pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
-    """Everything, without the demo fleet."""
+@contextlib.asynccontextmanager
+async def up_without_demo(settings: Settings) -> AsyncIterator[Running]:
+    """Run everything except the demo fleet."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with up(settings, options, say=lambda line: None) as found:
         assert found.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
         assert found.alertmanager_url, "this test needs the alertmanager program: `make test` fetches it"
+        yield found
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    async with up_without_demo(settings) as found:
         yield found
 
 

@@ -50,7 +50,12 @@ async def tell(service: Service) -> set[str]:
 async def pagerduty(service: Service, kind: str, groups: set[str]) -> None:
     """Let ada acknowledge or resolve incidents in PagerDuty."""
     callbacks = Callbacks(
-        service.store, service.tickets, slack=None, pagerduty=(SecretStr(SECRET),), clock=service.clock
+        service.store,
+        service.tickets,
+        slack=None,
+        pagerduty=(SecretStr(SECRET),),
+        clock=service.clock,
+        publish=service.bus.publish,
     )
     for group in groups:
         event = {

@@ -172,6 +172,12 @@ def test_feed_names_the_alert(kind: EventType, text: str) -> None:
     assert event_line(event).text == text
 
 
+def test_feed_names_the_receiver_that_alertmanager_notified() -> None:
+    event = AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=1.0, data={"receiver": "slack", "alerts": 2})
+
+    assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
+
+
 @pytest.mark.parametrize(("severity", "alert"), [("warning", "the warning alert"), (None, "the alert")])
 def test_accepted_end_of_an_alert_names_its_severity(severity: str | None, alert: str) -> None:
     data = {"status": "resolved"} | ({"severity": severity} if severity else {})

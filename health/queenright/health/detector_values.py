@@ -16,7 +16,7 @@ from queenright.health.vitals import VitalSigns
 
 
 class DetectorValue(NamedTuple):
-    """What a detector counts at a moment."""
+    """The count of a detector at one point in time."""
 
     kind: FindingKind
     value: float
@@ -85,7 +85,11 @@ def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
         candidates = [
             (repeat.run, loops.consecutive, "equal calls in a row"),
             (repeat.in_window, loops.repeats, f"equal calls among {loops.window}"),
-            (repeat.at_all, loops.repeats_at_all, f"equal calls among {loops.window}, whatever changed"),
+            (
+                repeat.at_all,
+                loops.repeats_at_all,
+                f"equal calls among {loops.window}, regardless of changes in between",
+            ),
         ]
         if repeat.period > 1:
             candidates.append((repeat.cycles, loops.cycles, f"rounds of {repeat.period} calls"))

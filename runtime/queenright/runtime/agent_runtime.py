@@ -395,7 +395,7 @@ class AgentRuntime:
         session_id: str | None = None,
     ) -> str:
         """
-        Fire an entry point manually, whatever its trigger type, and return the run's id at once.
+        Fire an entry point of any trigger type manually, and return the run's id at once.
 
         Raises:
             GraphError: The graph or the entry point does not exist, or the runtime is not started.

@@ -65,6 +65,7 @@ class EventType(StrEnum):
     QUEEN_ANSWERED = "queen_answered"
     NOTIFICATION_DELIVERED = "notification_delivered"
     NOTIFICATION_FAILED = "notification_failed"
+    RECEIVER_NOTIFIED = "receiver_notified"
 
     # People: operations on agents inside the service, and changes to access tokens.
     AGENT_OPERATED = "agent_operated"

@@ -210,7 +210,7 @@ def _build(
         settings=health_settings.intervention,
     )
     slack, pagerduty = callback_secrets(settings.alerting)
-    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock)
+    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock, publish=bus.publish)
     user_stack = UserStack(settings.judging, store, clock)
 
     # Metrics and streams.
@@ -337,7 +337,7 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
     bus.subscribe(service.operator_requests.changed, name="operator-requests", types=REQUESTING)
-    service.metrics.add_subscribers([*(one.name for one in bus.subscriptions), SUBSCRIBER])
+    service.metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 
 
 def _open_agent_bus(

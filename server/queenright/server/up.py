@@ -318,8 +318,10 @@ async def up(
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
                 # The service's settings: they hold the address by which people reach it.
-                own = running.service.settings
-                child = await _prometheus(prometheus, own, options, port, running.url, token_file)
+                service_settings = running.service.settings
+                child = await _prometheus(
+                    prometheus, service_settings, options, port, running.url, token_file
+                )
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.wait_ready(f"{running.prometheus_url}/-/ready")
@@ -422,11 +424,11 @@ async def _service(
 
 @contextlib.asynccontextmanager
 async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
-    """Report a fault when a program that was started exits by itself, until another one answers ``url``."""
+    """Report a fault when a started program exits unexpectedly, until another one answers ``url``."""
 
     async def watch() -> None:
         code = await child.process.wait()
-        fault = f"{child.name} exited by itself (exit code {code}, {child.log}); restart `queenright up`"
+        fault = f"{child.name} exited unexpectedly (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
         await wait_for_answer(url)
@@ -454,7 +456,7 @@ async def end_former_demo_runs(service: Service) -> None:
 
     They have not completed, so the failed runs before them still count.
     """
-    left = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
+    demo_runs = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
     await service.ingest(
         [
             AgentEvent(
@@ -465,17 +467,17 @@ async def end_former_demo_runs(service: Service) -> None:
                 incarnation_id=vitals.incarnation_id,
                 data={"error_type": "cancelled", "error": "the demo was killed"},
             )
-            for vitals in left
+            for vitals in demo_runs
             if not vitals.ended
         ]
     )
 
 
 def _program(name: str, find: Find, say: Say) -> Path | None:
-    found = find(name)
-    if found is None:
+    path = find(name)
+    if path is None:
         say(str(ProgramNotFoundError(name)))
-    return found
+    return path
 
 
 async def extra_alertmanager(

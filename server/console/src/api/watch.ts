@@ -49,6 +49,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   queen_answered: ['tickets'],
   notification_delivered: ['tickets', 'status'],
   notification_failed: ['tickets', 'status'],
+  receiver_notified: ['tickets'],
   agent_operated: ['agents', 'loaded', 'status'],
   nudge_sent: ['agents', 'acting', 'status'],
   escalation_triggered: ['attention', 'acting', 'status'],

@@ -26,8 +26,9 @@ from queenright.tui.widgets.event_log import EventLog
 _HOUR: Final = 3_600.0
 _MAX_VERDICTS: Final = 24
 _MAX_OPEN: Final = 3
-_MAX_SHADOWS: Final = 2
 """Lines of work that is open."""
+_MAX_SHADOWS: Final = 2
+"""Lines of findings in shadow mode."""
 
 
 class WorkerScreen(WorkerStreamScreen):

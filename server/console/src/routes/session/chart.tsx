@@ -14,7 +14,6 @@ export function Chart({ turns, onset }: { turns: readonly Step[]; onset: number 
   const theme = useTheme()
   const isPriced = turns.some((turn) => turn.cost_usd !== null)
   const mark = useRef(onset)
-  mark.current = onset
   const total = turns.reduce((sum, turn) => sum + (isPriced ? (turn.cost_usd ?? 0) : turn.tokens_in + turn.tokens_out), 0)
 
   useEffect(() => {
@@ -66,6 +65,7 @@ export function Chart({ turns, onset }: { turns: readonly Step[]; onset: number 
   }, [theme, isPriced])
 
   useEffect(() => {
+    mark.current = onset
     let sum = 0
     const sums = turns.map((turn) => (sum += isPriced ? (turn.cost_usd ?? 0) : turn.tokens_in + turn.tokens_out))
     plot.current?.setData([turns.map((turn) => turn.ended_at ?? turn.at), turns.map((turn) => turn.tokens_in + turn.tokens_out), sums])

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import type { CSSProperties, KeyboardEvent } from 'react'
-import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
+import { memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react'
 import { stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
@@ -142,6 +142,10 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
 
   // New steps come in above. Whoever reads further down keeps their place, and is told.
   const place = useRef({ stepId: '', index: 0 })
+  const keepPlace = useCallback((): void => {
+    const index = virtual.getVirtualItemForOffset(scroll.current?.scrollTop ?? 0)?.index ?? 0
+    place.current = { stepId: steps[index]?.step_id ?? '', index }
+  }, [steps, virtual])
   useLayoutEffect(() => {
     const box = scroll.current
     if (!box) return
@@ -152,11 +156,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
       setUnseen((total) => total + added)
     }
     keepPlace()
-  }, [steps])
-  function keepPlace(): void {
-    const index = virtual.getVirtualItemForOffset(scroll.current?.scrollTop ?? 0)?.index ?? 0
-    place.current = { stepId: steps[index]?.step_id ?? '', index }
-  }
+  }, [steps, keepPlace])
 
   // The step of the address is brought into view once, and when it is chosen elsewhere.
   const opened = useRef<string | undefined>(undefined)

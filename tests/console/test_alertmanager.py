@@ -1,0 +1,112 @@
+"""The console with the real Prometheus and Alertmanager behind the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.end_to_end.conftest import settings, up_without_demo
+from tests.server.conftest import looping
+
+__all__ = ["settings"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    async with up_without_demo(settings) as found:
+        yield found
+
+
+class Alertmanager:
+    """What Alertmanager says of one ticket."""
+
+    def __init__(self, url: str, ticket_id: str) -> None:
+        self._url, self._ticket_id = url, ticket_id
+
+    async def states(self) -> list[str]:
+        """Return the states of the ticket's alerts."""
+        alerts = await self._get("alerts")
+        return [
+            one["status"]["state"]
+            for one in alerts
+            if one["labels"].get(ALERT_LABEL_TICKET_ID) == self._ticket_id
+        ]
+
+    async def silences(self) -> list[tuple[str, str]]:
+        """Return state and comment of each silence."""
+        return [(one["status"]["state"], one["comment"]) for one in await self._get("silences")]
+
+    async def becomes(self, states: list[str]) -> None:
+        """Wait until the ticket's alerts have these states."""
+        for _ in range(300):
+            if await self.states() == states:
+                return
+            await asyncio.sleep(0.2)
+        pytest.fail(f"the alerts are {await self.states()}, not {states}")
+
+    async def _get(self, path: str) -> list[dict[str, Any]]:
+        async with httpx.AsyncClient(base_url=self._url, trust_env=False) as http:
+            found: list[dict[str, Any]] = (await http.get(f"/api/v2/{path}")).json()
+        return found
+
+
+def recovering(now: float) -> Iterator[AgentEvent]:
+    """The looping agent makes a call that it has not made before, and its step is accepted."""
+    first, *_ = looping(now)
+    for kind, data in (
+        (EventType.TOOL_CALL_COMPLETED, {"tool": "write", "args_hash": "c" * 16, "result_hash": "d" * 16}),
+        (EventType.STEP_COMPLETED, {"index": 20, "verdict": "ACCEPT"}),
+    ):
+        yield AgentEvent(
+            type=kind,
+            time=now,
+            agent_id=first.agent_id,
+            session_id=first.session_id,
+            incarnation_id=first.incarnation_id,
+            node_id=first.node_id,
+            data=data,
+        )
+
+
+async def test_page_is_sent_silenced_acknowledged_and_resolved(running: Running, page: Page) -> None:
+    """The console shows and does what Alertmanager and its receivers say happened."""
+    await page.goto(running.url)
+    await running.service.ingest(list(looping(running.service.clock())))
+    await page.get_by_role("main").locator("a[href^='/console/tickets/']").first.click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
+    assert running.alertmanager_url
+    ticket_id = page.url.rsplit("/", 1)[-1]
+    alertmanager = Alertmanager(running.alertmanager_url, ticket_id)
+
+    notified = page.get_by_role("listitem").filter(has_text="pagerduty")
+    await expect(notified.filter(has_text="firing").first).to_be_visible()
+    await alertmanager.becomes(["active"])
+
+    await page.get_by_role("button", name="Silence…").click()
+    await page.get_by_label("Why").fill("The search index is rebuilt.")
+    await page.get_by_role("dialog").get_by_role("button", name="Silence").click()
+    await expect(page.get_by_text("no notification is sent").first).to_be_visible()
+    await alertmanager.becomes(["suppressed"])
+    assert await alertmanager.silences() == [("active", f"The search index is rebuilt. (ticket {ticket_id})")]
+    await page.get_by_role("button", name="End silence").click()
+    await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
+    await alertmanager.becomes(["active"])
+
+    await page.get_by_role("button", name="Acknowledge").click()
+    await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
+    await running.service.ingest(list(recovering(running.service.clock())))
+    await expect(page.get_by_text("Closed").first).to_be_visible()
+    await expect(notified.filter(has_text="resolved").first).to_be_visible()
+    await alertmanager.becomes([])
