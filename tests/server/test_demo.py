@@ -166,7 +166,7 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
-    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "all have ended")
+    await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
 
     assert {worker.vitals.status for worker in running.service.workers()} == {SessionStatus.CANCELLED}
 
