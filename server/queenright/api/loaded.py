@@ -288,7 +288,7 @@ class Started(ApiModel):
     graph_id: str
     entry_point_id: str
     session_id: str | None
-    """Null: it gets its session when it starts; see `get_execution`."""
+    """Null: it is queued, and gets its session when it starts; see `get_execution`."""
 
 
 class Injected(ApiModel):

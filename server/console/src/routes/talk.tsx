@@ -340,7 +340,7 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
                 </small>
               )}
             </span>
-            <Button small isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
+            <Button small aria-label={`Start ${entry.entry_point_id}…`} isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
               Start…
             </Button>
           </li>
@@ -428,7 +428,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
         {found.data?.checkpoints.map((row) => (
           <li key={row.checkpoint_id} className="item row">
             <span className="grow">
-              <span className="wrap">{row.node_id ?? row.checkpoint_id}</span>{' '}
+              <span className="wrap">{row.node_id || row.checkpoint_id}</span>{' '}
               <small>
                 {row.valid ? <Ago at={row.created_at} /> : row.problem}
               </small>
