@@ -6,10 +6,11 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from markdown import anchors_of, lines_of, links_of
+from pydantic import Field
 
 from queenright.runtime.inputs import InvalidInputError
 
@@ -18,7 +19,9 @@ _SHELLS = {"sh", "bash", "shell", "console", "zsh"}
 _MAKE_TARGET = re.compile(r"^([A-Za-z0-9_.-]+(?:\s+[A-Za-z0-9_.-]+)*)\s*:(?!=)", re.MULTILINE)
 
 
-def list_pages(folder: str) -> dict[str, Any]:
+def list_pages(
+    folder: Annotated[str, Field(description="Path of a folder with Markdown files.", examples=["docs"])],
+) -> dict[str, Any]:
     """Return every Markdown file below ``folder``, without hidden and built folders."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():

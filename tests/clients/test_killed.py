@@ -51,7 +51,11 @@ def until_end(fixture: Fixture) -> list[Record]:
 
 
 def has_ticket(monitor: HealthMonitor) -> bool:
-    return any(one.kind is FindingKind.STALL and one.ticket for w in monitor.workers() for one in w.findings)
+    return any(
+        finding.kind is FindingKind.STALL and finding.ticket
+        for w in monitor.workers()
+        for finding in w.findings
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -248,8 +248,8 @@ class _Measuring:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICKET_SECONDS):
                 while not any(  # noqa: ASYNC110  # there is no event for it
-                    one.kind in kinds and (one.agent_id, one.session_id) in keys
-                    for one in self._service.tickets.open_tickets()
+                    ticket.kind in kinds and (ticket.agent_id, ticket.session_id) in keys
+                    for ticket in self._service.tickets.open_tickets()
                 ):
                     await asyncio.sleep(0.02)
                 return True

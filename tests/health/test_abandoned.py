@@ -64,7 +64,7 @@ class Process:
     def stalls(self, session: str) -> bool:
         found = self.monitor.get("porter", session)
         assert found is not None
-        return any(one.kind is FindingKind.STALL and one.ticket for one in found.findings)
+        return any(finding.kind is FindingKind.STALL and finding.ticket for finding in found.findings)
 
 
 def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:

@@ -623,9 +623,9 @@ def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
     away_for(script, 420)
     script.silence(700)
 
-    findings = {one.kind: one for one in script.health.findings if one.ticket}
+    findings = {finding.kind: finding for finding in script.health.findings if finding.ticket}
     assert set(findings) == {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING}
-    assert {one.severity for one in findings.values()} == {Severity.MEDIUM}
+    assert {finding.severity for finding in findings.values()} == {Severity.MEDIUM}
     for one in findings.values():
         assert "no events since Queenright was away from " in one.evidence
     settings = script.monitor.settings
@@ -662,11 +662,11 @@ def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, ca
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
     script.silence(7200)
 
-    found = script.finding(kind)
-    assert found is not None
-    assert found.ticket is (case != "unheard")
+    finding = script.finding(kind)
+    assert finding is not None
+    assert finding.ticket is (case != "unheard")
     assert (script.state is HealthState.STUCK) is (case != "unheard")
-    assert ("no events since Queenright was away" in found.evidence) is (case != "heard")
+    assert ("no events since Queenright was away" in finding.evidence) is (case != "heard")
 
 
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])

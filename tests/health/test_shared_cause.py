@@ -341,11 +341,11 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: Tick
 
     tickets = await failing_workers(desk, 3)
 
-    assert {one.storm_id for one in tickets} == {"tool:search"}
+    assert {ticket.storm_id for ticket in tickets} == {"tool:search"}
     [incident] = incidents_of(tickets, now=desk.now, window=600)
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await desk.restart()
-    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"tool:search"}
+    assert {ticket.storm_id for ticket in desk.tickets.open_tickets()} == {"tool:search"}
 
 
 async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(desk: TicketDesk) -> None:
@@ -367,7 +367,7 @@ async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fle
         compared.clear()
         await desk.raise_(script.health)
 
-    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"", "tool:search"}
+    assert {ticket.storm_id for ticket in desk.tickets.open_tickets()} == {"", "tool:search"}
     assert set(compared) == {"bee-0", "bee-1", "bee-2"}
 
 
@@ -408,9 +408,9 @@ async def test_incident_that_closes_by_the_clock_is_reported_once(
     for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
         desk.now = began + after
         if after in restarts:
-            before = {one.ticket_id for one in desk.tickets.recent_tickets()}
+            before = {recent_ticket.ticket_id for recent_ticket in desk.tickets.recent_tickets()}
             await desk.restart()
-            assert {one.ticket_id for one in desk.tickets.recent_tickets()} == before
+            assert {recent_ticket.ticket_id for recent_ticket in desk.tickets.recent_tickets()} == before
         await desk.tickets.settle(desk.now)
         assert closings(desk) == ([] if after < 600 else [("provider:anthropic", began + 600)])
 

@@ -174,8 +174,13 @@ def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
     text = result.stdout
     document = yaml.safe_load(text)
     annotations = [r["annotations"] for g in document["groups"] for r in g["rules"] if "alert" in r]
-    assert all(one["runbook_url"].startswith("https://w.example/rb/Queenright") for one in annotations)
-    assert all(one["dashboard_url"].startswith("https://g.example/d/queenright-") for one in annotations)
+    assert all(
+        annotation["runbook_url"].startswith("https://w.example/rb/Queenright") for annotation in annotations
+    )
+    assert all(
+        annotation["dashboard_url"].startswith("https://g.example/d/queenright-")
+        for annotation in annotations
+    )
     assert 'up{job="hive"} == 0' in text
     assert 'queenright_worker_steps_total{tier="gold"}' in text
 

@@ -100,7 +100,9 @@ async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is
         await service.ingest([AgentEvent(type=kind, time=service.clock(), data=data, **who)])
     await service.bus.drain()
     if is_told:
-        await until(lambda: any(one.notified_at for one in service.tickets.open_tickets()), "people are told")
+        await until(
+            lambda: any(ticket.notified_at for ticket in service.tickets.open_tickets()), "people are told"
+        )
         [ticket] = service.tickets.open_tickets()
     else:
         worker = service.monitor.get("bee")

@@ -83,7 +83,7 @@ async def test_empty_folder_is_not_part_of_the_name(
 ) -> None:
     await ask(telemetry, {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder})
 
-    assert [one["agent_id"] for one in (await http.get("/api/agents")).json()["agents"]] == [
+    assert [agent["agent_id"] for agent in (await http.get("/api/agents")).json()["agents"]] == [
         "claude-code/ada@laptop"
     ]
 

@@ -370,14 +370,19 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
 
 def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
     """Return the severity of consecutive failed calls, by their number or duration."""
-    if v.failing_since is None or v.failed_calls < settings.bands.warning:
+    if v.failing_since is None or v.failed_calls < failed_calls_limit(v, settings):
         return None
-    if v.failed_calls >= settings.bands.critical:
-        return Severity.CRITICAL
+    return Severity.CRITICAL if v.failed_calls >= settings.bands.critical else Severity.HIGH
+
+
+def failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return how many failed calls in a row, of any tools, are a finding: fewer if they lasted long."""
+    if v.failing_since is None:
+        return settings.bands.high
     # Measured from event to event, so that time alone changes nothing; a wait does not count.
     lasted = v.last_activity - max(v.failing_since, v.clock_base)
-    long = lasted >= settings.health_check.no_tool_call_seconds
-    return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
+    is_long = lasted >= settings.health_check.no_tool_call_seconds
+    return settings.bands.warning if is_long else settings.bands.high
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -460,9 +465,14 @@ def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     if not v.polls:
         return False
-    waited, loops = v.active_for - v.polls_from, settings.loops
-    is_hasty = v.polls >= loops.polls and waited < v.polls * loops.poll_seconds
-    return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
+    waited = v.active_for - v.polls_from
+    return hasty_polls(v, settings) >= settings.loops.polls or waited >= settings.health_check.polling_seconds
+
+
+def hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return the polls with the same answer that are quicker than polls should be, or are not of a state."""
+    is_hasty = v.active_for - v.polls_from < v.polls * settings.loops.poll_seconds
+    return max(v.polls, v.rereads) if is_hasty else v.rereads
 
 
 def _zero_progress_finding(severity: Severity, evidence: str, since: float) -> Finding:

@@ -805,8 +805,10 @@ class VitalState:
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
 
     def begin_wait(self, reason: WaitingReason, at: float, *, question: str = "", held_by: str = "") -> None:
-        """Record that the worker waits; a repeated report does not restart the wait."""
-        self.question, self.held_by = question, held_by
+        """Record that the worker waits; a repeated report does not restart the wait or drop its question."""
+        if question or self.waiting is not reason:
+            self.question = question
+        self.held_by = held_by
         self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
         if self.waiting is not reason:
             self.waiting = reason

@@ -209,6 +209,8 @@ class NodeDetail(NodeRow):
     max_retries: int | None
     """Null: as many as the node's guard allows. Ignored if the guard limits visits."""
     max_node_visits: int
+    input_schema: dict[str, Any]
+    """JSON schema of the input of a run that starts here; a property without a type takes any value."""
     edges_in: list[Edge]
     edges_out: list[Edge]
     entry_points: list[str]
@@ -286,7 +288,7 @@ class Started(ApiModel):
     graph_id: str
     entry_point_id: str
     session_id: str | None
-    """Null: it gets its session when it starts; see `get_execution`."""
+    """Null: it is queued, and gets its session when it starts; see `get_execution`."""
 
 
 class Injected(ApiModel):

@@ -47,6 +47,15 @@ class DetectorClock(ApiModel):
     fires_at: float
 
 
+class DetectorValue(ApiModel):
+    """What a detector counts at a moment."""
+
+    detector: FindingKind
+    value: float
+    limit: float = Field(description="The detector fires from here.")
+    text: str = Field(description="What is counted; `seconds` for a clock.")
+
+
 class Steps(ApiModel):
     """Steps of a session, in the order in which they ended."""
 
@@ -60,15 +69,9 @@ class Steps(ApiModel):
     clocks: list[DetectorClock] = Field(
         description="Detectors that fire if nothing happens until then, the next one first."
     )
-
-
-class DetectorValue(ApiModel):
-    """The count of a detector at one point in time."""
-
-    detector: FindingKind
-    value: float
-    limit: float = Field(description="The detector fires from here.")
-    text: str = Field(description="What is counted; `seconds` for a clock.")
+    counts: list[DetectorValue] = Field(
+        description="What the detectors count that fire with an event, the one nearest to its limit first."
+    )
 
 
 class ReplayFinding(ApiModel):

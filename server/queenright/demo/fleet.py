@@ -21,6 +21,9 @@ from queenright.instrumentation import Nudge, Worker, flush
 
 DEMO_FRAMEWORK = "queenright-demo"
 
+DEMO_AGENTS = Path(__file__).with_name("agents")
+"""Folder of the demo agents that run inside the service."""
+
 _POLL_SECONDS = 0.2
 """Seconds between checks for nudges while an agent waits."""
 

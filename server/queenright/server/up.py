@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from queenright.alerting.export import rule_links
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
-from queenright.demo import DEMO_FRAMEWORK, Fleet
+from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICE, SCRIPTED_MODEL, Fleet
 from queenright.health.event_log import read_history
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -49,7 +50,7 @@ from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.pricing import load_prices
+from queenright.server.telemetry.pricing import Price, Prices, load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
@@ -70,6 +71,9 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
     },
 }
 """Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
+
+_DEMO_INPUT_PRICE, _DEMO_OUTPUT_PRICE = (Decimal(dollars) / 1_000_000 for dollars in DEMO_PRICE)
+_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(_DEMO_INPUT_PRICE, _DEMO_OUTPUT_PRICE)}
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
@@ -144,7 +148,11 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    settings: Settings, *, registry: CollectorRegistry | None = None, hold_outbox: bool = False
+    settings: Settings,
+    *,
+    registry: CollectorRegistry | None = None,
+    hold_outbox: bool = False,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Running]:
     """
     Run the service with its API and its OTLP receiver.
@@ -153,6 +161,7 @@ async def serving(
         settings: All settings.
         registry: Where the metrics live.
         hold_outbox: Whether nothing is delivered until ``Outbox.release``.
+        prices: Prices of models in addition to the table of litellm.
 
     Raises:
         PortInUseError: a port is taken.
@@ -176,7 +185,7 @@ async def serving(
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
-        assembler = Assembler(prices=await asyncio.to_thread(load_prices))
+        assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
@@ -254,6 +263,9 @@ async def up(
     )
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     settings = with_own_sessions(settings)
+    if options.demo:
+        agents = settings.agents.model_copy(update={"roots": (*settings.agents.roots, DEMO_AGENTS)})
+        settings = settings.model_copy(update={"agents": agents})
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
             # Before all other ports: if another Queenright runs, its API port is taken.
@@ -276,7 +288,9 @@ async def up(
             # They stop after the service, which delivers to Alertmanager until it stops.
             programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
-            running = await stack.enter_async_context(serving(settings, hold_outbox=bool(program)))
+            running = await stack.enter_async_context(
+                serving(settings, hold_outbox=bool(program), prices=_DEMO_PRICES if options.demo else None)
+            )
             if program and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
             token_file = None
@@ -330,6 +344,7 @@ async def up(
                 say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
                 await end_former_demo_runs(running.service)
                 fleet.start()
+                await _start_asking_agent(running.service)
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
 
@@ -428,6 +443,12 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def _start_asking_agent(service: Service) -> None:
+    """Load the demo agent that runs in the service, and let it ask its user."""
+    slot = await service.agents.load(DEMO_AGENTS / "publisher")
+    await slot.runtime.trigger("review", {"message": "Which pages are ready?"})
 
 
 async def end_former_demo_runs(service: Service) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from queenright import api
 from queenright.api.event_text import clip_text, has_feed_line
 from queenright.health.deadlines import StallClock, detector_clocks, stall_clock
+from queenright.health.detector_values import detector_counts
 from queenright.health.event_log import find_place
 from queenright.health.learned_clocks import Learned
 from queenright.health.monitor import WorkerHealth
@@ -236,6 +237,7 @@ def read_steps(
         more=False,
         open=[],
         clocks=[],
+        counts=[],
     )
     if not events:
         return steps
@@ -272,7 +274,7 @@ def with_open_work(
     page: api.Steps, worker: WorkerHealth, settings: HealthSettings, starts: Sequence[AgentEvent]
 ) -> api.Steps:
     """
-    Return a page with what the worker does now, and the clocks of its detectors.
+    Return a page with what the worker does now, and how near its detectors are to a finding.
 
     Args:
         page: The page.
@@ -287,11 +289,17 @@ def with_open_work(
         )
         for clock in detector_clocks(v, settings)
     ]
+    counts = [
+        api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
+        for one in detector_counts(v, settings)
+        if one.kind in settings.are_on
+    ]
     return page.model_copy(
         update={
             "incarnation_id": v.incarnation_id,
             "open": [] if v.ended else _open_steps(v, settings, starts),
             "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
+            "counts": sorted(counts, key=lambda count: -count.value / count.limit),
         }
     )
 

@@ -144,7 +144,7 @@ def _is_storable(value: Any) -> bool:
 @router.post("/trigger", **operation(status=202, errors=(404, 409)))
 async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None = None) -> api.Started:
     """
-    Start a run, and return at once.
+    Start a run, and return as soon as it has its session, or is queued.
 
     `queued`: the entry point has as many active runs as its `max_concurrent` allows, and the run waits in
     memory; it is lost if the service is killed. A run that waits for its user does not count. 429: as many
@@ -309,12 +309,15 @@ async def _start(
     execution_id = await slot.runtime.trigger(
         entry_point_id, input_data, graph_id=graph.id, session_id=session_id
     )
+    run = slot.runtime.get_execution(execution_id)
+    if run.task is not None:
+        await run.wait_until_scheduled()
     return api.Started(
-        status="queued" if slot.runtime.get_execution(execution_id).is_queued else "started",
+        status="queued" if run.is_queued else "started",
         execution_id=execution_id,
         graph_id=graph.id,
         entry_point_id=entry_point_id,
-        session_id=session_id,
+        session_id=run.session_id,
     )
 
 

@@ -173,6 +173,7 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
         system_prompt=mask_values(node.system_prompt),
         routes=dict(node.routes),
         model=redact(node.model, 200),
+        input_schema=slot.runtime.get_input_schema(graph.id, node.id),
         edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],
         edges_out=[_edge(edge) for edge in graph.edges_from(node.id)],
         entry_points=[entry.id for entry in graph.entry_points if entry.node_id == node.id],
