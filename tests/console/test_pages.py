@@ -278,7 +278,12 @@ async def test_incident_has_its_own_page_from_the_first_one(
 
     await is_shown(page)
     await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
-    await expect(page.get_by_role("main").get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    panels = page.locator("section.panel")
+    tickets = panels.filter(has=page.get_by_role("heading", name="Tickets"))
+    await expect(tickets.get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    timeline = panels.filter(has=page.get_by_role("heading", name="Timeline"))
+    for agent in ("a", "b", "c"):
+        await expect(timeline.get_by_text(f"queen → operator: {agent} ").first).to_be_visible()
     await page.get_by_role("button", name="Acknowledge all").click()
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())

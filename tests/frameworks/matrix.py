@@ -23,7 +23,7 @@ import httpx
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
@@ -151,8 +151,8 @@ class _Measuring:
         [first, *_] = healthy[0]
         clean = [*(len(one) == 1 for one in healthy), len(two) == 2]
         clean += [not worker.findings for one in (*healthy, two) for worker in one]
-        ends = [w.vitals.status is SessionStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
-        ends += [worker.vitals.status is SessionStatus.FAILED for worker in failed]
+        ends = [w.vitals.status is WorkerStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
+        ends += [worker.vitals.status is WorkerStatus.FAILED for worker in failed]
         counted = (4, self._pair.tool_calls, 4080)
         right = [all(_counts(worker) == counted for worker in one) for one in (*healthy, two)]
         hidden = [path.stem.endswith("-hidden") for path in (*paths, self._path("two_at_once"))]

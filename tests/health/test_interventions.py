@@ -27,7 +27,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 
@@ -385,7 +385,7 @@ async def test_termination_is_one_change_of_state(
     assert changes[-1] == ("stuck", "terminated")
     assert ("stuck", "healthy") not in changes
     assert ("stuck", "failing") not in changes
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
 
 
 @pytest.mark.parametrize(
@@ -419,14 +419,14 @@ async def test_abandoned_recovery_stays_with_a_person(
     await acting.service.terminate("bee", "enough", by="ann")
     await acting.settle()
     await tickets.observe(acting.worker())
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
     assert [ticket.ticket_id for ticket in tickets.open_tickets()] == [ticket.ticket_id]
 
     # A worker that was told to stop leaves its block in good order, some time later.
     await acting.pass_time(8)
     await acting.tell(last_word, **data)
     await tickets.observe(acting.worker())
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
     assert [ticket.ticket_id for ticket in tickets.open_tickets()] == [ticket.ticket_id]
 
     await tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
@@ -440,7 +440,7 @@ async def test_worker_that_completes_after_a_refused_termination_is_completed(
     acting.hands.reached = False
     await acting.service.terminate("bee", "enough", by="ann")
     await acting.tell(EventType.EXECUTION_COMPLETED)
-    assert acting.worker().vitals.status is SessionStatus.COMPLETED
+    assert acting.worker().vitals.status is WorkerStatus.COMPLETED
     assert acting.state() is HealthState.HEALTHY
 
 

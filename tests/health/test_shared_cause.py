@@ -13,7 +13,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -387,7 +387,7 @@ async def ended_in_incident(desk: TicketDesk) -> None:
     for n in range(2):
         await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
         gone = service.worker(agent=f"bee-{n}")
-        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, desk.now
+        gone.vitals.status, gone.vitals.ended_at = WorkerStatus.FAILED, desk.now
         await desk.tickets.observe(gone)
         await desk.tickets.settle(desk.now)
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of
@@ -108,7 +108,7 @@ async def test_session_goes_on_under_its_name_after_a_restart(tmp_path: Path) ->
 
     vitals = worker.vitals
     assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 4080)
-    assert vitals.status is SessionStatus.COMPLETED
+    assert vitals.status is WorkerStatus.COMPLETED
 
 
 async def test_nudge_reaches_the_model_at_the_next_tool_of_its_session_and_once(

@@ -308,6 +308,20 @@ async def test_typed_text_is_no_key_binding() -> None:
         assert app.screen.query_one("#input").has_class("hidden")
 
 
+async def test_queen_is_asked_about_a_worker_without_a_ticket() -> None:
+    canned = Canned([])
+    async with terminal(canned) as (app, pilot):
+        await until(lambda: app.app_state.fleet.tickets, "the tickets")
+        app.app_state.fleet.set_tickets([])
+        app.push_screen(WorkerScreen(app.app_state, "price_watch", "price_watch-1"))
+        await until(lambda: isinstance(app.screen, WorkerScreen), "the worker")
+        await pilot.press("ctrl+q")
+
+        queen = app.screen
+        assert isinstance(queen, QueenScreen)
+        assert (queen.agent_id, queen.session_id, queen.ticket()) == ("price_watch", "price_watch-1", None)
+
+
 async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
@@ -34,7 +34,7 @@ from queenright.tui.formatting import clip, short_duration, short_number, sparkl
 from queenright.tui.models import ChatEntry, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
-from queenright.tui.session_timeline import SessionTimeline, describe_open
+from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
 from queenright.tui.transcript import build_transcript
 from queenright.tui.worker_filter import WorkerFilter
 from queenright.tui.worker_history import WorkerHistory, count_bad_steps
@@ -213,6 +213,14 @@ def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:
 )
 def test_open_work_has_a_clock(ago: float, text: str) -> None:
     assert describe_open(Step.model_validate(OPEN_STEPS[0]), NOW + ago) == text
+
+
+def test_shadow_finding_says_since_when_it_holds() -> None:
+    finding = Finding.model_validate(
+        row(Finding, kind="grinding", since=NOW - 120, evidence="82 tool calls", shadow=True)
+    )
+
+    assert describe_shadow(finding, NOW) == "shadow, grinding for 2 min: 82 tool calls"
 
 
 @pytest.mark.parametrize(

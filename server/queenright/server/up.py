@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -72,8 +71,7 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
 }
 """Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
 
-_DEMO_INPUT_PRICE, _DEMO_OUTPUT_PRICE = (Decimal(dollars) / 1_000_000 for dollars in DEMO_PRICE)
-_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(_DEMO_INPUT_PRICE, _DEMO_OUTPUT_PRICE)}
+_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(*DEMO_PRICE)}
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
