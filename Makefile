@@ -3,12 +3,12 @@
 .PHONY: help up demo compose compose-check llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
-PROVIDE := .ci/provide.py
+PROVIDE := tools/provide.py
 # What `make up` is to pass on: make up ARGS="--no-demo --port 9000"
 ARGS ?=
 # What `make test` is to pass on: make test PYTEST="tests/health -x"
 PYTEST ?=
-# After how many minutes `make test-slow` begins no further test; what it leaves out is listed as skipped.
+# After how many minutes `make test-slow` begins no further test; it then searches for nothing, and fuzzes nothing.
 MINUTES ?=
 # The tests write thousands of small files to the disk and wait for it: in memory they do not, where there is
 # plenty of it and programs may run there.
@@ -51,15 +51,15 @@ llm: .venv/.llm ## Install litellm, for models other than the built-in rules (qu
 
 test: ## Run the tests; PYTEST="..." is passed on
 test-slow: ## Run the slow tests, search at random for what breaks the properties, fuzz the API; PYTEST="..." too
-test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search --durations=30 \
-	$(if $(MINUTES),--minutes $(MINUTES))
+test-slow: SLOW := --durations=30 \
+	$(if $(MINUTES),-m slow --minutes $(MINUTES),-m "slow or hypothesis" --hypothesis-profile=search)
 test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(if $(SLOW),$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2)
 	@$(if $(SLOW),$(IN_MEMORY) $(PYTHON) $(PROVIDE) builder || echo "The tests of the image are skipped." >&2)
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
-	@$(if $(PYTEST),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.fuzz))
+	@$(if $(PYTEST)$(MINUTES),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.fuzz))
 
 check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .
@@ -69,7 +69,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$(BIN)/python -m tools.console --lint
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
-	$(BIN)/python -m queenright.alerting --check
+	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2

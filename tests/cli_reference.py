@@ -50,7 +50,8 @@ def reference() -> str:
         names = {entry.name for entry in entries}
         lines += [f"### {section}", "", "```sh"]
         for words, command in walk():
-            if words[0] in names and runs(command):
+            # `queenright tickets` is `queenright tickets list`.
+            if words[0] in names and runs(command) and "list" not in getattr(command, "commands", {}):
                 lines += [f"# {first_sentence(command)}", example(command)]
         lines += ["```", ""]
     return "\n".join(lines)

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests import isolation
-from tests.databases import database_url, migrated_once, postgres, real_migrations
+from tests.databases import database_url, postgres
 from tests.slow import is_slow
 
 isolation.isolate()
 
-__all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
+__all__ = ["database_url", "postgres"]
 
 # What is started in the background of a script ignores these, and so would every process of the tests.
 for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -39,6 +39,8 @@ settings.load_profile("gate")
 _TESTS = Path(__file__).parent
 
 _BEGAN = pytest.StashKey[float]()
+
+_NOT_RUN = "not run, as the time is over"
 
 _SHOWN = 4000
 """So many characters of what the guard refused are shown: a sender tries again and again."""
@@ -102,7 +104,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the test if the time is over."""
     minutes = item.config.option.minutes
     if minutes is not None and time.monotonic() - item.config.stash[_BEGAN] > minutes * 60:
-        pytest.skip(f"not run, as the {minutes:g} minutes are over: {_file(item.nodeid)}")
+        pytest.skip(_NOT_RUN)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name in one line what was not run."""
+    reports = [one for one in terminalreporter.stats.get("skipped", []) if _NOT_RUN in str(one.longrepr)]
+    if reports:
+        files = sorted({_file(report.nodeid) for report in reports})
+        terminalreporter.write_line(f"{len(reports)} tests {_NOT_RUN}: {', '.join(files)}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import socket
-import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -25,14 +24,12 @@ import pytest
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from queenright.health.database import Database
 from queenright.health.store import Store
 
 GUARDED = "guarded"
 """A role whose members need a password; it has to be created."""
 
 _READY_SECONDS = 60
-_MIGRATE = Database._migrate
 # Stops the server on request, or when the parent process is gone: then its end of
 # the pipe closes without a line, and nothing else would clean up.
 _RUN = (
@@ -234,40 +231,6 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.remove()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def migrated_once() -> Iterator[None]:
-    """
-    Migrate the first new SQLite file of a process; the later ones get the tables that it then had.
-
-    ``real_migrations`` is for the tests of the migrations themselves.
-    """
-    made: list[str] = []
-
-    def migrate(database: Database, conn: Connection) -> None:
-        raw: Any = conn.connection.driver_connection
-        new = isinstance(raw, sqlite3.Connection)
-        new = new and not raw.execute("SELECT 1 FROM sqlite_master").fetchone()
-        if new and made:
-            conn.rollback()
-            with contextlib.suppress(sqlite3.Error):
-                raw.executescript(made[0])
-                return
-        # Also if the file cannot be written: the product then reports it.
-        _MIGRATE(database, conn)
-        if new:
-            made.append("\n".join(raw.iterdump()))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Database, "_migrate", migrate)
-        yield
-
-
-@pytest.fixture
-def real_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each new SQLite file of this test migrated step by step."""
-    monkeypatch.setattr(Database, "_migrate", _MIGRATE)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -27,7 +27,7 @@ def program(name: str, version: str = "bundled") -> Path:
         path = NEWEST / name
         if not path.is_file():
             pytest.skip(
-                f"the newest {name} is not there: `python3 .ci/provide.py newest` fetches it (Debian)"
+                f"the newest {name} is not there: `python3 tools/provide.py newest` fetches it (Debian)"
             )
         return path
     found = find_program(name)

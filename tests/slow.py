@@ -10,7 +10,7 @@ some of the recorded clients and frameworks instead of all, SQLite instead of Po
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -52,11 +52,31 @@ SLOW: Final = {
 }
 """By file, test, or test with its parameters."""
 
-CLIENTS: Final = frozenset({"gemini-cli"})
-"""The recorded clients that `make test` replays over HTTP."""
 
-FRAMEWORKS: Final = frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"})
-"""The recorded frameworks that `make test` replays over HTTP."""
+class Sample(NamedTuple):
+    """The values of a parameter that `make test` runs a test with; the others take these seconds."""
+
+    parameter: str
+    values: frozenset[str]
+    seconds: int
+
+
+SAMPLES: Final = {
+    "clients/test_matrix.py": Sample("client", frozenset({"gemini-cli"}), 59),
+    "frameworks/test_frameworks.py": Sample(
+        "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
+    ),
+    "judge/test_injections.py::test_obedient_orchestrator_stops_nobody_and_grants_at_most_an_hour": Sample(
+        "kind", frozenset({"approval", "escalation", "tool-result"}), 11
+    ),
+    "judge/test_injections.py::test_rules_withstand_every_injection": Sample(
+        "kind", frozenset({"approval", "name", "severity", "tool-result"}), 12
+    ),
+    "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(  # noqa: E501
+        "arguments", frozenset({"{}"}), 5
+    ),
+}
+"""By file, or test."""
 
 POSTGRES: Final = frozenset(
     {
@@ -71,28 +91,23 @@ POSTGRES: Final = frozenset(
 )
 """The tests of the store itself, which `make test` runs on PostgreSQL too."""
 
-CLIENTS_SECONDS: Final = 59
-FRAMEWORKS_SECONDS: Final = 370
 POSTGRES_SECONDS: Final = 120
 STORY_SECONDS: Final = 70
-
-_CLIENTS: Final = "clients/test_matrix.py"
-_FRAMEWORKS: Final = "frameworks/test_frameworks.py"
 
 
 def is_slow(file: str, item: pytest.Item) -> bool:
     """Return whether a test is left to `make test-slow`."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     name = item.nodeid.removeprefix("tests/")
-    if not SLOW.keys().isdisjoint({file, name.partition("[")[0], name}) or "newest" in parameters.values():
+    test = name.partition("[")[0]
+    if not SLOW.keys().isdisjoint({file, test, name}) or "newest" in parameters.values():
+        return True
+    sample = SAMPLES.get(file) or SAMPLES.get(test)
+    if sample is not None and parameters.get(sample.parameter) not in (None, *sample.values):
         return True
     if "story" in getattr(item, "fixturenames", ()):
         return True
-    if parameters.get("database_url") == "postgresql":
-        return file not in POSTGRES
-    if file == _CLIENTS:
-        return "client" in parameters and parameters["client"] not in CLIENTS
-    return file == _FRAMEWORKS and "name" in parameters and parameters["name"] not in FRAMEWORKS
+    return parameters.get("database_url") == "postgresql" and file not in POSTGRES
 
 
 _SHOWN_SECONDS: Final = 40
@@ -105,8 +120,9 @@ def render_table() -> str:
         file, _, test = name.partition("::")
         what = f"`{file}`" + (", some tests" if test else "")
         files[what] = files.get(what, 0) + seconds
-    files[f"`{_FRAMEWORKS}`, all but {len(FRAMEWORKS)} frameworks"] = FRAMEWORKS_SECONDS
-    files[f"`{_CLIENTS}`, all but {len(CLIENTS)} client"] = CLIENTS_SECONDS
+    for name, sample in SAMPLES.items():
+        what = f"`{name.partition('::')[0]}`, other parameters"
+        files[what] = files.get(what, 0) + sample.seconds
     files["`observed/`, all that a fleet with Prometheus is asked"] = STORY_SECONDS
     files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
     rows = sorted(files.items(), key=lambda row: -row[1])

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queenright.alerting.__main__ import generated, main
 from queenright.alerting.config import render_alertmanager, render_prometheus
 from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
 from queenright.health.interventions.storm import WINDOW_SECONDS
 from tests.programs import VERSIONS, run
+from tools.rules import generated, main
 
 
 def test_committed_files_match_the_templates() -> None:
@@ -21,7 +21,7 @@ def test_a_stale_file_is_named(
 ) -> None:
     stale = tmp_path / "prometheus.yml"
     stale.write_text("old")
-    monkeypatch.setattr("queenright.alerting.__main__.generated", lambda: {stale: "new"})
+    monkeypatch.setattr("tools.rules.generated", lambda: {stale: "new"})
 
     assert main(["--check"]) == 1
     assert str(stale) in capsys.readouterr().err

@@ -372,7 +372,8 @@ async def test_every_page_and_dialog_is_accessible(
             if name in opened:
                 continue
             opened.add(name)
-            await button.click()
+            await button.focus()
+            await page.keyboard.press("Enter")
             await expect(page.get_by_role("dialog")).to_be_visible()
             faults += await faults_of(page, axe, "[role=dialog]")
             await page.keyboard.press("Escape")

@@ -291,7 +291,8 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
     lines = [HEADER, "|" + " --- |" * HEADER.count(" |")]
     for name, cells in expected.items():
         pair = PAIRS[name]
-        lines.append(f"| {pair.title} | {versions_of(pair)} | {cells.session} | {_missing(cells)} |")
+        session = "named" if cells.session == "named" else ""
+        lines.append(f"| {pair.title} | {versions_of(pair)} | {session} | {_missing(cells)} |")
     return "\n".join(lines)
 
 

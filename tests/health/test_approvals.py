@@ -361,7 +361,7 @@ async def test_healthy_worker_gets_no_request(store: Store) -> None:
     fleet = Asking(store)
     await fleet.start()
 
-    with pytest.raises(ActionRefusedError, match="it has no findings any more"):
+    with pytest.raises(ActionRefusedError, match="it no longer has findings"):
         await fleet.ask()
 
 

@@ -262,7 +262,7 @@ def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> No
         limited.fold(names.WORKER_STEPS, "bee", f"node-{number}")
 
     assert folded(registry) == {names.WORKER_STEPS.name: REMEMBERED + 5}
-    assert len(limited._seen) <= REMEMBERED
+    assert len(limited._seen_hashes) <= REMEMBERED
 
 
 def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> None:

@@ -45,8 +45,8 @@ def markdown(found: Score) -> str:
         [
             f"{found.scenarios} scenarios, {calls} calls of the models a ticket.",
             "",
-            "| decision | of | agree | kappa (95 %) | without the disputed |",
-            "| --- | ---: | ---: | --- | --- |",
+            "| decision | of | agree | kappa (95%) |",
+            "| --- | ---: | ---: | --- |",
             *_rows(found),
             "",
             f"{len(found.misses)} come out otherwise than labelled; the command lists them.",
@@ -57,7 +57,7 @@ def markdown(found: Score) -> str:
 def _rows(found: Score) -> Iterator[str]:
     for row in (*found.decided, *found.said):
         agree = f"{row.all.agreed} ({row.all.share:.0%})"
-        yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} | {_kappa(row.settled)} |"
+        yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} |"
 
 
 def _kappa(of: Agreement) -> str:

@@ -97,10 +97,10 @@ class Buildah:
 
 @contextlib.contextmanager
 def buildah_with_base(folder: Path) -> Iterator[Buildah]:
-    """Yield buildah with an image ``BASE``, the Debian of ``.ci/provide.py``; skip where there is none."""
+    """Yield buildah with an image ``BASE``, the Debian of ``tools/provide.py``; skip where there is none."""
     program = ROOT / ".tools" / "bin" / "buildah"
     if not (program.is_file() and (BUILDER / "base.tar").is_file()):
-        pytest.skip("buildah is not there: `python3 .ci/provide.py builder` fetches it (as root, on Debian)")
+        pytest.skip("buildah is missing: `python3 tools/provide.py builder` fetches it (as root, on Debian)")
     if os.geteuid() != 0:
         pytest.skip("building the image without an engine needs root")
     policy = folder / ".config" / "containers" / "policy.json"
@@ -114,6 +114,8 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
     finally:
         buildah.run("rm", "--all")
         buildah.run("rmi", "--all", "--force")
+        # The store mounts this folder on itself and keeps it: nothing could remove the folder.
+        subprocess.run(["umount", "--quiet", folder / "images" / "overlay"], check=False)
 
 
 def pip_secrets(folder: Path) -> Sequence[str]:

@@ -116,7 +116,7 @@ def test_documented_router_accepts_a_function_instead_of_a_prompt() -> None:
 def test_documented_conditions_are_valid() -> None:
     page = section(GRAPHS, "Conditions")
     functions, methods = re.findall(
-        r"It may call (.*?), and on a value (.*?); nothing else", page, re.DOTALL
+        r"It may call (.*?),\s+and on a value (.*?);\s+nothing else", page, re.DOTALL
     )[0]
 
     assert re.findall(r"`(\w+)`", functions) == list(conditions.FUNCTIONS)

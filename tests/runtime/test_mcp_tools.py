@@ -267,7 +267,7 @@ async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
         servers = [stdio_transport(tmp_path, "one"), http_server(port, tmp_path, "two")]
         try:
             names = [tool.name for tool in await list_mcp_tools(servers)]
-            alone = [tool.name for tool in await list_mcp_tools(servers[:1], taken=["add"])]
+            alone = [tool.name for tool in await list_mcp_tools(servers[:1], known_names=["add"])]
         finally:
             await asyncio.gather(*(server.close() for server in servers))
 

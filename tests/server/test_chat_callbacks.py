@@ -187,7 +187,7 @@ async def test_failed_click_is_explained_to_the_person(running: Running, http: h
         assert (answer.status_code, answer.json()["response_type"]) == (200, "ephemeral")
         return str(answer.json()["text"])
 
-    assert await words(click("nobody")) == "This ticket does not exist (any more)."
+    assert await words(click("nobody")) == "This ticket does not exist."
     assert "no ticket to acknowledge" in await words(click())
     assert "no ticket to acknowledge" in await words(click("\0"))
     assert "Unknown action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))

@@ -76,6 +76,17 @@ REDIRECTS = {
     "/notifications": "/console/tickets",
     "/events": "/console/operate/audit",
     "/api": "/docs",
+    "/agents/": "/console/",
+    "/agents/looper/": "/console/agents/looper",
+    "/agents/looper/?session=s": "/console/agents/looper?session=s",
+    "/tickets/": "/console/tickets",
+    "/tickets/t-1/": "/console/tickets/t-1",
+    "/silences": "/console/operate/silences",
+    "/silences/": "/console/operate/silences",
+    "/settings": "/console/operate/settings",
+    "/settings/": "/console/operate/settings",
+    "/audit": "/console/operate/audit",
+    "/talk": "/console/talk",
 }
 
 

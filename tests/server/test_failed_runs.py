@@ -181,6 +181,25 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
     assert ticket.finding_evidence.startswith("4 runs")
 
 
+@pytest.mark.parametrize("gap", [7200.0, 2 * DAY])
+async def test_failure_reported_after_a_terminated_run_is_forgotten_never_counts(
+    settings: Settings, clock: Clock, gap: float
+) -> None:
+    """Neither before nor after a restart: the service stopped the run."""
+    run_start, ended = job(clock, "run", EventType.EXECUTION_FAILED)
+    terminated = replace(run_start, id="terminated", type=EventType.AGENT_TERMINATED, time=clock.now, data={})
+    for number in range(3):
+        async with ServiceRun(settings, clock) as service:
+            if number == 0:
+                await service.ingest([run_start])
+                await service.bus.publish(terminated)
+            clock.now += gap
+            await service.ingest([replace(ended, id=f"late-{number}", time=clock.now)])
+            await service.bus.drain()
+            assert service.monitor.failed_runs("nightly").count == 0
+        clock.now += gap
+
+
 async def test_duplicate_failure_counts_once_across_a_restart(settings: Settings, clock: Clock) -> None:
     """An export that was sent again, of sessions that run side by side, without execution ids."""
     async with ServiceRun(settings, clock) as service:
@@ -266,6 +285,7 @@ ENDS = {
 @example([("fail", 0, 30.0), ("complete", 1, 30.0), ("again", 0, 30.0)], True, 2 * DAY)
 @example([("complete", 1, 1.0), ("fail", 0, 1.0), ("work", 1, 1.0), ("complete", 1, 1.0)], False, 2 * DAY)
 @example([("fail", 0, 1.0), ("work", 0, 1.0), ("fail", 0, 1.0)], False, 2 * DAY)
+@example([("terminate", 0, 30.0), *[("work", 1, 1000.0)] * 4, ("fail", 0, 30.0)], False, 0.0)
 def test_failed_runs_are_the_same_after_a_restart_as_before(
     steps: list[tuple[str, int, float]], with_incarnations: bool, away: float
 ) -> None:

@@ -64,7 +64,7 @@ async def opened(folder: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, migrated_once: None) -> AsyncIterator[Store]:
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
     async with opened(tmp_path) as found:
         yield found
 

@@ -59,7 +59,7 @@ def settings(file: File) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[Running]:
     async with serving(settings) as found:
         yield found
 

@@ -129,6 +129,29 @@ async def test_open_work_has_the_clock_of_its_detector(running: Running, http: h
         assert (clock.kind in before, clock.kind in after) == (False, True)
 
 
+async def test_steps_tell_how_many_repeats_a_loop_lacks(running: Running, http: httpx.AsyncClient) -> None:
+    now = running.service.clock() - 30
+    same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
+    calls = [event(EventType.TOOL_CALL_COMPLETED, now + n, **same, turn=str(n)) for n in (1, 2, 3)]
+    worker = started(now)
+
+    await running.service.ingest([worker, *calls[:2]])
+    before = (await steps(http))["counts"]
+    await running.service.ingest(calls[2:])
+    after = (await steps(http))["counts"]
+
+    assert before[0] == {
+        "detector": "doom_loop",
+        "value": 2,
+        "limit": 3,
+        "text": "equal calls in a row: search",
+    }
+    assert (after[0]["value"], after[0]["limit"]) == (3, 3)
+    found = running.service.monitor.get("coder")
+    assert found is not None
+    assert "doom_loop" in {finding.kind for finding in found.findings}
+
+
 async def test_a_wait_ends_with_the_answer_and_keeps_its_id(
     running: Running, http: httpx.AsyncClient
 ) -> None:

@@ -192,7 +192,7 @@ def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
 
 def page(*items: dict[str, Any], **fields: object) -> Steps:
     known = {"session_id": "bee-1", "incarnation_id": "", "first": None, "last": None, "more": False}
-    return Steps.model_validate(known | {"items": items, "open": [], "clocks": []} | fields)
+    return Steps.model_validate(known | {"items": items, "open": [], "clocks": [], "counts": []} | fields)
 
 
 def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:

@@ -284,7 +284,7 @@ async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
     await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
     run, session = await home.begun("porter")
     owners = app.app_state.run_ownership
-    await until(lambda: ("guide", run) in owners._known, "its words have come")
+    await until(lambda: ("guide", run) in owners._ownership, "its words have come")
     await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
     await home.over("porter", run)
     await home.ask("DELETE", "/api/agents/porter", status=204)

@@ -15,7 +15,7 @@ _BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "150
 
 
 class UnknownVariableError(QueenrightError):
-    """Raised for a query with a variable that neither the dashboard nor the caller defines."""
+    """Raised for a query with an undefined variable."""
 
     def __init__(self, name: str, panel: str) -> None:
         super().__init__(f"Panel {panel!r} uses ${name}, which is not defined; add it to the variables.")

@@ -1,7 +1,7 @@
 """
 The interface of a database for the store: connections, schema and error messages.
 
-``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``migrations/``.
+``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``schema``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, select
 from sqlalchemy.exc import DBAPIError
 
+from queenright.health.schema import VERSION, create_schema
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.instrumentation.errors import QueenrightError
 
@@ -24,7 +25,6 @@ READERS: Final = 4
 """The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_VERSION_TABLE: Final = "alembic_version"
 
 
 class StoreError(QueenrightError):
@@ -120,9 +120,12 @@ class Database(ABC):
         Raises:
             StoreError: The database is another program's database, or has an unknown schema.
         """
-        if self._revision(conn) != SCHEMA_REVISION:
-            self._migrate(conn)
+        revision = self._revision(conn)
         conn.rollback()
+        if revision is None:
+            self._create(conn)
+        elif revision != SCHEMA_REVISION:
+            self._migrate(conn)
 
     def _revision(self, conn: Connection) -> str | None:
         """Return the schema's revision, None for an empty database; refuse one that is not ours."""
@@ -130,8 +133,8 @@ class Database(ABC):
         if not names:
             return None
         revision: str | None = None
-        if _VERSION_TABLE in names:
-            revision = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
+        if VERSION.name in names:
+            revision = conn.execute(select(VERSION.c.version_num)).scalar()
         elif "events" not in names or "event_log_head" not in names:
             raise StoreError(f"{self.name} is another program's database; give {self.another}")
         if revision is None:
@@ -140,13 +143,17 @@ class Database(ABC):
             )
         return revision
 
+    def _create(self, conn: Connection) -> None:
+        create_schema(conn)
+        conn.commit()
+        _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
+
     def _migrate(self, conn: Connection) -> None:
         # Imported here, because this takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
 
-        conn.rollback()
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = conn

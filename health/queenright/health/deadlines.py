@@ -100,15 +100,15 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
     since, limits = silent_since(v), settings.stall
     if is_held(v):
         # The guard ends the visit when judge and interventions have had their time.
-        due = since + ladder_seconds(settings) + limits.idle_seconds
-        return StallClock(Phase.IDLE, since, due, due)
+        due_at = since + ladder_seconds(settings) + limits.idle_seconds
+        return StallClock(Phase.IDLE, since, due_at, due_at)
     if may_be_silent(v) or v.only_heartbeats:
         return None
     phase = v.phase
     tool = v.open_tool if phase is Phase.TOOL else None
     if tool is not None and tool.timeout is not None:
-        due = max(tool.started, since) + tool.timeout
-        return StallClock(phase, since, due, max(due, since + limits.idle_seconds), tool)
+        due_at = max(tool.started, since) + tool.timeout
+        return StallClock(phase, since, due_at, max(due_at, since + limits.idle_seconds), tool)
     limit = {
         Phase.IDLE: limits.idle_seconds,
         Phase.LLM: limits.llm_seconds,
@@ -121,8 +121,8 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
         learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
-    due = since + (limit if learned is None else learned.limit)
-    return StallClock(phase, since, due, due, tool, learned)
+    due_at = since + (limit if learned is None else learned.limit)
+    return StallClock(phase, since, due_at, due_at, tool, learned)
 
 
 def ladder_seconds(settings: HealthSettings) -> float:
@@ -218,10 +218,10 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
     since = checkpoint_from(v)
     if since is None:
         return None
-    due, tool = since + limit, v.open_tool
-    if tool is not None and due > tool.started:
-        due += v.tool_time_limit(tool)
-    return due
+    due_at, tool = since + limit, v.open_tool
+    if tool is not None and due_at > tool.started:
+        due_at += v.tool_time_limit(tool)
+    return due_at
 
 
 def no_tool_call_from(v: VitalSigns) -> float | None:

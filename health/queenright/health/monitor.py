@@ -151,8 +151,12 @@ class FailedRuns:
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
-    """Return the end of a run as a termination, whatever its process reported."""
+    """Return the end of a run as a termination, regardless of what its process reported."""
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
+
+
+def _run_of(event: AgentEvent) -> tuple[str, str, str]:
+    return event.agent_id, event.session_id, event.incarnation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class HealthMonitor:
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
         self._failed_runs: dict[str, FailedRuns] = {}
+        self._terminated_runs: dict[tuple[str, str, str], None] = {}
         self._counts_runs = True
         self._signs: dict[str, Sign] = {}
         self._renamed: dict[WorkerKey, WorkerKey] = {}
@@ -256,6 +261,8 @@ class HealthMonitor:
         if kind not in WORKER_EVENTS:
             if kind is EventType.TICKET_RESOLVED and self._counts_runs:
                 self._settle_failed_runs(event)
+            elif kind is EventType.AGENT_TERMINATED:
+                self.restore_terminated_runs([_run_of(event)])
             return self._apply_action(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
@@ -272,7 +279,7 @@ class HealthMonitor:
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
             self.is_stopping(key, event.incarnation_id or v.incarnation_id)
-            or self._ends_after_failed_termination(v, event)
+            or self._ends_terminated_run(v, event)
         ):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
@@ -280,6 +287,7 @@ class HealthMonitor:
         v.apply(event, at)
         self._note_cost(v, event)
         if kind is _STARTED:
+            self._terminated_runs.pop(_run_of(event), None)
             events += self._join_parents(worker, event, at, now)
         deadline = worker.deadline
         if (
@@ -344,13 +352,14 @@ class HealthMonitor:
         if is_late_work(event, v):
             at = event.time
         was_over, was = v.ended_at, v.status
-        if event.type in _ENDS and self._ends_after_failed_termination(v, event):
+        if event.type in _ENDS and self._ends_terminated_run(v, event):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         self._note_cost(v, event)
         if event.type is _STARTED:
+            self._terminated_runs.pop(_run_of(event), None)
             self._children.join(key, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             self._end_session(worker, at, now)
@@ -359,10 +368,11 @@ class HealthMonitor:
         if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
             v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
-    @staticmethod
-    def _ends_after_failed_termination(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends an incarnation that had continued after its termination."""
-        return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
+    def _ends_terminated_run(self, v: VitalSigns, event: AgentEvent) -> bool:
+        """Return whether an event ends a run that was terminated, even if it continued or is forgotten."""
+        return _run_of(event) in self._terminated_runs or (
+            v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
+        )
 
     def _continues_after_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
@@ -381,16 +391,16 @@ class HealthMonitor:
         """
         Check the workers whose deadline has passed, and return the health events that follow.
 
-        Beyond ``limit`` they are checked the next time: ``next_deadline`` stays in the past.
+        The rest is checked by the next call: ``next_deadline`` remains in the past.
         """
         if now > self._now:
             self._now = now
         events: list[AgentEvent] = []
         heap = self._heap
         while heap and heap[0][0] <= now and limit > 0:
-            due, key = heappop(heap)
+            due_at, key = heappop(heap)
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
+            if worker is not None and worker.deadline == due_at:
                 events += self._check(worker, now, now)
                 limit -= 1
         self._forget_ended(now)
@@ -401,7 +411,7 @@ class HealthMonitor:
         Check the next ``limit`` workers, in case a deadline was missed.
 
         A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
-        event loop runs other work in between.
+        event loop runs other work between parts.
         """
         if now > self._now:
             self._now = now
@@ -433,10 +443,10 @@ class HealthMonitor:
         """Return the earliest time at which ``advance`` has work to do; None if there is none."""
         heap = self._heap
         while heap:
-            due, key = heap[0]
+            due_at, key = heap[0]
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
-                return due
+            if worker is not None and worker.deadline == due_at:
+                return due_at
             heappop(heap)
         return None
 
@@ -558,17 +568,19 @@ class HealthMonitor:
 
     def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
-        found = self.get(agent_id, session_id)
-        if found is None and session_id is not None:
+        worker = self.get(agent_id, session_id)
+        if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
-        if found is None:
+        if worker is None:
             former = (key for key in reversed(self._renamed) if key[0] == agent_id)
-            found = next((one for key in former if (one := self._workers.get(self.current_key(key)))), None)
-        return found
+            worker = next(
+                (renamed for key in former if (renamed := self._workers.get(self.current_key(key)))), None
+            )
+        return worker
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
-        # No name leads back to itself: a name that is in use again is no former one.
+        # Avoid cycles: a name that is in use again is not a former name.
         while key in self._renamed:
             key = self._renamed[key]
         return key
@@ -638,7 +650,7 @@ class HealthMonitor:
         Rename a worker whose telemetry named its agent or session later than its first event.
 
         Its findings are cleared under the old name and found again under the new one. If the new name is
-        known, the two are merged: the one with the last activity stays, and their totals are added.
+        known, the two are merged: the one with the latest activity is kept, and their totals are added.
         """
         old = (event.agent_id, event.session_id)
         new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))
@@ -786,6 +798,12 @@ class HealthMonitor:
         """Set, by agent, how many runs had failed in a row before the events that are replayed."""
         self._failed_runs = dict(failed)
 
+    def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
+        """Add runs that were terminated: agent, session and incarnation. Their ends are no failures."""
+        self._terminated_runs.update(dict.fromkeys(runs))
+        while len(self._terminated_runs) > MAX_ENDED_SESSIONS:
+            del self._terminated_runs[next(iter(self._terminated_runs))]
+
     # -- checking -----------------------------------------------------------------------------------
 
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
@@ -796,8 +814,8 @@ class HealthMonitor:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
             worker.deadline = None
             return self._end_session(worker, at, now)
-        due = worker.deadline
-        events = self._examine(worker, at, now, 0.0 if due is None else now - due)
+        due_at = worker.deadline
+        events = self._examine(worker, at, now, 0.0 if due_at is None else now - due_at)
         worker.deadline = None
         self._schedule(worker, at)
         return events
@@ -827,24 +845,24 @@ class HealthMonitor:
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
         """Set the deadline if it is sooner than the one in the heap, which is recomputed when it comes up."""
-        due = self._next(worker, at)
-        if due is not None and (worker.deadline is None or due < worker.deadline):
-            worker.deadline = due
-            heappush(self._heap, (due, worker.key))
+        due_at = self._next(worker, at)
+        if due_at is not None and (worker.deadline is None or due_at < worker.deadline):
+            worker.deadline = due_at
+            heappush(self._heap, (due_at, worker.key))
 
     def _next(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals
         if v.ended_at is not None:
             return None
         grace = grace_until(v, self.settings)
-        due = grace if worker.findings and grace > at else None
+        due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
-            return due
+            return due_at
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
-            if moment > at and (due is None or moment < due):
-                due = moment
-        return due
+            if moment > at and (due_at is None or moment < due_at):
+                due_at = moment
+        return due_at
 
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
@@ -910,7 +928,7 @@ class HealthMonitor:
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(
-            health_event(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values()
+            health_event(EventType.FINDING_CLEARED, v, now, cleared.to_dict()) for cleared in old.values()
         )
         return events
 

@@ -1,7 +1,7 @@
 """
 The tables of the store in SQLAlchemy Core.
 
-``migrations/`` creates them; a test compares the two.
+A new database is created from them (``schema``); ``migrations/`` updates an older one.
 """
 
 from __future__ import annotations

@@ -206,14 +206,14 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
     files, passed, failed = (
         parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
-    output, known = Output(files, passed, failed, since=at, reports=1), v.output
+    output, previous = Output(files, passed, failed, since=at, reports=1), v.output
     if not any(count is not None for count in output.counts):
         return
-    if known is not None and known.counts == output.counts:
-        v.output = known._replace(reports=known.reports + 1)
+    if previous is not None and previous.counts == output.counts:
+        v.output = previous._replace(reports=previous.reports + 1)
         return
     v.output = output
-    if v.is_new(digest("output", str(output.counts))) and known is not None:
+    if v.is_new(digest("output", str(output.counts))) and previous is not None:
         v.record_progress(at)
 
 

@@ -135,13 +135,13 @@ def apply_floor(
 
 def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
     """Return the extra time in seconds, or None for the usual."""
-    left = _max_extra_minutes(escalation) - _minutes_given(escalation)
-    if left <= 0:
+    seconds = _max_extra_minutes(escalation) - _minutes_given(escalation)
+    if seconds <= 0:
         return None  # it has relief, otherwise it would get none
     proposed = _usual_minutes(escalation) if minutes is None else minutes
-    if minutes is None and proposed <= left:
+    if minutes is None and proposed <= seconds:
         return None
-    return min(proposed, left) * 60
+    return min(proposed, seconds) * 60
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
@@ -153,7 +153,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
     if kind in _SILENT:
         return "terminate", "It hangs; it can continue from its last checkpoint."
     if kind in _LOOPING:
-        return "terminate", "It does not get out of the loop by itself; a restart from a checkpoint may help."
+        return "terminate", "It does not leave the loop on its own; a restart from a checkpoint may help."
     return "hand_off", "A restart would meet the same fault: a person must act."
 
 

@@ -6,7 +6,11 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+SCRIPTED_MODEL: Final = "demo-model"
+DEMO_PRICE: Final = (3.0, 15.0)
+"""Pretended price of the scripted model: US dollars per million input and output tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class ScriptedModel:
     """Plays a script of replies and provider errors."""
 
     script: Iterator[Reply | ProviderError]
-    name: str = "scripted"
+    name: str = SCRIPTED_MODEL
     provider: str = "demo"
     _context: int = field(default=600, init=False)
 

@@ -258,7 +258,7 @@ class QueenrightApp(App[None]):
             self.app_state.outage = ""
             self.app_state.fleet.stale |= LISTS
             # Load earlier events only now that no new one can be missed. After a break the stream itself
-            # delivers what happened meanwhile, in order.
+            # delivers the events since then, in order.
             if not self.app_state.fleet.feed:
                 self._run_in_background(self._load_feed)
         elif notice.kind == "reset":

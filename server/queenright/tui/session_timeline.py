@@ -21,7 +21,7 @@ class SessionTimeline:
 
     Attributes:
         lines: The steps, in the order in which they ended.
-        open: What the worker does now.
+        open: Current activity of the worker.
         last: The place in the log after which later steps are; None: unknown.
     """
 

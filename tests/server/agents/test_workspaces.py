@@ -267,7 +267,7 @@ async def test_code_that_cannot_be_loaded_leaves_the_running_agent(chat: QueenCh
 
     await chat.say("change tools.py and restart it: break it", chat.write(new="f('"), chat.restart(), DONE)
 
-    assert "the running one was left as it is" in chat.results[1]
+    assert "the running one was left unchanged" in chat.results[1]
     assert chat.home.service.agents.get("looper") is slot
     assert not slot.runtime.get_execution(chat.run).done
 

@@ -98,7 +98,7 @@ class LadderInputs:
     last_progress: float | None
     last_checkpoint: float | None
     checkpoint_is_stale: bool
-    """Whether its last checkpoint is so old that the worker is stuck."""
+    """Whether the age of its last checkpoint makes the worker stuck."""
     resumed_at: float
     """When its last wait ended, or its incarnation began."""
 

@@ -1,5 +1,5 @@
 """
-Decisions of recovery as pure functions: whether, when and from where, and how it went.
+Recovery decisions as pure functions: whether, when and from which checkpoint, and the outcome.
 
 Times are seconds since the epoch on the service's clock. Setting the clock back never allows more recoveries.
 """
@@ -120,7 +120,7 @@ def mark_invalid(
 def recovery_obstacle(
     attempt: Recovery, worker: WorkerHealth | None, heirs: Iterable[WorkerHealth] = ()
 ) -> str | None:
-    """Return why the task need not, or must not, be recovered any more, or None."""
+    """Return why the task should no longer be recovered, or None."""
     for heir in heirs:
         if not heir.vitals.ended:
             return f"it continues in session {heir.vitals.session_id!r}"
@@ -134,7 +134,7 @@ def recovery_obstacle(
     if not v.ended and v.outlived_termination:
         return "its worker is still running: it was not terminated"
     if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
-        return "it has made progress by itself"
+        return "it has made progress on its own"
     return None
 
 
@@ -230,7 +230,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
         return WatchResult("succeeded", "it has made progress", v.incarnation_id)
-    # It is healthy, and its work may take long. A known incarnation of its own means that it sent events.
+    # It is healthy, and its work may take long. A new incarnation means that it sent events.
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
         reason = "it waits" if v.waiting is not None else "it is working"
         return WatchResult("succeeded", reason, v.incarnation_id)
@@ -261,7 +261,7 @@ def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
 
 def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     """
-    Return whether this is about one failed run that nobody asked to recover, so nobody is notified.
+    Return whether this is about one failed run whose recovery was not requested: no notification is sent.
 
     If too many fail in a row, the agent's ticket with cause ``runs_failed`` notifies people.
     """

@@ -105,12 +105,12 @@ class RecoveryService:
         self._held = held
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self._asked: set[str] = set()
+        self._requested_ids: set[str] = set()
         """Recoveries that somebody requested since the start: they begin in the quiet time too."""
 
     def connect(self, stop: Stop) -> None:
         """
-        Stop a recovered worker that fails again before it is started once more.
+        Stop a recovered worker that fails again before it is restarted.
 
         Args:
             stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
@@ -248,7 +248,7 @@ class RecoveryService:
             target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
         )
         if result.accepted:
-            self._asked.add(result.recovery_id)
+            self._requested_ids.add(result.recovery_id)
         return result
 
     async def drop_waiting(self, agent_id: str, reason: str) -> None:
@@ -310,12 +310,12 @@ class RecoveryService:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
-        held = self._held() is not None
+        is_held = self._held() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
             for each in self._ledger.live.values()
             if each.state is RecoveryState.WATCHING
-            or (each.state is RecoveryState.WAITING and not held and each.task_id not in self._starting)
+            or (each.state is RecoveryState.WAITING and not is_held and each.task_id not in self._starting)
         ]
         return min((at for at in moments if at is not None), default=None)
 
@@ -327,7 +327,7 @@ class RecoveryService:
             each.not_before
             for each in self._ledger.live.values()
             if each.state is RecoveryState.WAITING
-            and each.recovery_id in self._asked
+            and each.recovery_id in self._requested_ids
             and each.task_id not in self._starting
         ]
         return min(moments, default=None)
@@ -344,8 +344,8 @@ class RecoveryService:
         Raises:
             StoreError: A result could not be recorded; call it again.
         """
-        held = self._held()
-        self._asked &= {each.recovery_id for each in self._ledger.live.values()}
+        is_held = self._held()
+        self._requested_ids &= {each.recovery_id for each in self._ledger.live.values()}
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
                 if recovery.task_id in self._starting:
@@ -354,11 +354,11 @@ class RecoveryService:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
-                elif held is None and self._may_begin(recovery, now, begin):
+                elif is_held is None and self._may_begin(recovery, now, begin):
                     await self._start(recovery, now)
 
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
-        return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
+        return recovery.not_before <= now and (begin or recovery.recovery_id in self._requested_ids)
 
     def handle_clock_jump(self, by_seconds: float) -> None:
         """
@@ -383,7 +383,7 @@ class RecoveryService:
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
-        Check a changed worker: a recovered one that fails again is recovered once more.
+        Check a changed worker: a recovered worker that fails again is recovered again.
 
         Raises:
             StoreError: Recording failed; ``advance`` checks again.

@@ -161,9 +161,9 @@ def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
         return
     failed = sum(bad for _, bad in sighting.recent_calls.values())
     calls = sum(calls for calls, _ in sighting.recent_calls.values())
-    known = min(int(calls), ERROR_WINDOW)
-    bad = round(known * failed / calls) if calls else 0
-    for is_bad in [False] * (known - bad) + [True] * bad:
+    outcomes = min(int(calls), ERROR_WINDOW)
+    bad = round(outcomes * failed / calls) if calls else 0
+    for is_bad in [False] * (outcomes - bad) + [True] * bad:
         v.note_outcome(is_bad, now)
 
 

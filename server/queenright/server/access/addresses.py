@@ -21,9 +21,9 @@ def is_loopback(host: str) -> bool:
 def network_of(address: str) -> str:
     """Return the key of an address for limits: the /64 for IPv6, as one household has that many addresses."""
     try:
-        found = ip_address(address.partition("%")[0])
+        ip = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return f"{IPv6Address(int(found) >> 64 << 64)}/64"
-    return str(found)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is None:
+        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+    return str(ip)

@@ -145,8 +145,8 @@ class Timeline:
         self, moments: Iterable[tuple[int, float]], gaps: Iterable[tuple[int, Gap]], end: float
     ) -> None:
         self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
-        known = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
-        self._moments = deque(_lower_to_later(known, [(seq, gap.start) for seq, gap in self._gaps], end))
+        times = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
+        self._moments = deque(_lower_to_later(times, [(seq, gap.start) for seq, gap in self._gaps], end))
         self._end = end
         self.now = 0.0
         """The time of the last processed row."""
@@ -228,7 +228,7 @@ def rebuild(
     timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
-    stopped = _ends_of_terminated(conn)
+    stopped, terminated_runs = _read_terminated(conn)
     monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
     for agent, sessions in _sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
@@ -246,6 +246,7 @@ def rebuild(
         if max(event.time, timeline.earliest) >= since:
             _apply(monitor, result, as_terminated(event) if seq in stopped else event, at)
             result.events += 1
+    monitor.restore_terminated_runs(terminated_runs)
     for gap in timeline.gaps_before(2**62):
         _apply_gap(monitor, gap)
     result.alive_until = (
@@ -373,18 +374,20 @@ def _events_before(
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
     """Yield the events of an agent's sessions before row ``first`` that still matter, each in order."""
     seqs = _last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
-    events = _read_events(conn, [seq for found in seqs.values() for seq in found])
+    events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
     longer = [
-        session for session, found in seqs.items() if _needs_more_steps([events.get(seq) for seq in found])
+        session
+        for session, session_seqs in seqs.items()
+        if _needs_more_steps([events.get(seq) for seq in session_seqs])
     ]
     if longer:
         steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
-        for session, found in _last_of_each(conn, agent, longer, first, steps).items():
-            more = _read_events(conn, [seq for seq in found if seq not in events])
+        for session, session_seqs in _last_of_each(conn, agent, longer, first, steps).items():
+            more = _read_events(conn, [seq for seq in session_seqs if seq not in events])
             events |= more
             seqs[session] = [*seqs[session], *more]
-    for session, found in seqs.items():
-        yield session, [events[seq] for seq in sorted(found) if seq in events]
+    for session, session_seqs in seqs.items():
+        yield session, [events[seq] for seq in sorted(session_seqs) if seq in events]
 
 
 def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
@@ -393,9 +396,10 @@ def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
-def _ends_of_terminated(conn: Connection) -> set[int]:
+def _read_terminated(conn: Connection) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
-    Return the rows in which terminated runs reported their end, before or after the termination.
+    Return the rows in which terminated runs reported their end, before or after the termination, and these
+    runs: agent, session and incarnation.
 
     In live operation, the monitor treats them as the end of the terminated run.
     """
@@ -404,7 +408,7 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
     of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
     agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
-    rows = set[int]()
+    rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped = set[tuple[str, str]]()
@@ -420,7 +424,8 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
             if kind == EventType.EXECUTION_STARTED.value:
                 stopped.discard(key)
                 ends_by_run.pop(key, None)
-    return rows
+        runs += [(agent, *key) for key in stopped]
+    return rows, runs
 
 
 def _failed_runs(
@@ -476,8 +481,8 @@ def _since_completed(
     sessions, oldest = list(begun_before), min(events, default=first)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
         batch = sessions[start : start + _SESSIONS_PER_QUERY]
-        for found in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
-            events |= _read_events(conn, found)
+        for event_seqs in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
+            events |= _read_events(conn, event_seqs)
     return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
 
 
@@ -497,13 +502,13 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
         if seq in stopped:
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
-        begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
+        start_seq = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
         # Without a start, the search must be bounded; with one, it is short.
-        if begun:
-            ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
+        if start_seq:
+            ended = _last_between(conn, agent, session, [end.value], start_seq, seq) or 0
         else:
             ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
-        if begun >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
+        if start_seq >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
             return int(seq)
     return 0
 
@@ -519,8 +524,8 @@ def _work_between_equal_ends(
             continue
         before, kind = last.get(event.session_id, (0, None))
         if kind is event.type and kind in _RUN_ENDS:
-            found = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
-            work += [] if found is None else [found]
+            last_seq = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
+            work += [] if last_seq is None else [last_seq]
         last[event.session_id] = (seq, event.type)
     return _read_events(conn, work)
 

@@ -73,10 +73,12 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
 def address_of(host: str) -> str:
     """Return the address at which `listen` listens for a host; the host itself if it has none here."""
     try:
-        found = socket.getaddrinfo(host or None, 0, _family(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(
+            host or None, 0, _family(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+        )
     except OSError:
         return host
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -57,7 +57,7 @@ class Refusal:
 
 class Intake:
     """
-    What the telemetry port has received. Not thread-safe.
+    Statistics of the telemetry port. Not thread-safe.
 
     Args:
         registry: The registry for the counters of rejected and unused records.

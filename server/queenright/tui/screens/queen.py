@@ -1,4 +1,4 @@
-"""A chat with the queen about a ticket, beside the worker's timeline."""
+"""A chat with the queen about a ticket, next to the worker's timeline."""
 
 from __future__ import annotations
 

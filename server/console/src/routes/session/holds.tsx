@@ -9,6 +9,12 @@ import { momentOf } from './compare'
 /** How much of its limit a detector holds. */
 export const share = (hold: DetectorValue): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
 
+/** What a detector counts, and how many more make it fire; of a share, only what it is of. */
+export function countText({ text, value, limit }: DetectorValue): string {
+  if (!Number.isInteger(value) || !Number.isInteger(limit)) return text
+  return value < limit ? `${text}; fires at ${count(limit - value)} more` : `${text}; has fired`
+}
+
 /** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
 const LIMIT_AT = 75
 
@@ -29,7 +35,7 @@ export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: str
       <span className="hold-value number">
         {shown(hold.value)} <span className="muted">/ {shown(hold.limit)}</span>
       </span>
-      {hold.text && !isClock && <span className="hold-text muted wrap">{hold.text}</span>}
+      {hold.text && !isClock && <span className="hold-text muted wrap">{countText(hold)}</span>}
     </li>
   )
 }
