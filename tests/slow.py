@@ -25,6 +25,7 @@ SLOW: Final = {
     "console/test_bundle.py::test_build_can_be_repeated": 56,
     "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
     "console/test_memory.py::test_memory_is_flat_while_changes_come_in[18000]": 29,
+    "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
     "console/test_pages.py::test_every_page_and_dialog_is_accessible": 240,
     "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,
