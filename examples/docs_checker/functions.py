@@ -6,10 +6,11 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from markdown import anchors_of, lines_of, links_of
+from pydantic import Field
 
 from queenright.runtime.inputs import InvalidInputError
 
@@ -18,7 +19,9 @@ _SHELLS = {"sh", "bash", "shell", "console", "zsh"}
 _MAKE_TARGET = re.compile(r"^([A-Za-z0-9_.-]+(?:\s+[A-Za-z0-9_.-]+)*)\s*:(?!=)", re.MULTILINE)
 
 
-def list_pages(folder: str) -> dict[str, Any]:
+def list_pages(
+    folder: Annotated[str, Field(description="Path of a folder with Markdown files.", examples=["docs"])],
+) -> dict[str, Any]:
     """Return every Markdown file below ``folder``, without hidden and built folders."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
@@ -43,7 +46,7 @@ def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
             texts[path] = path.read_text(encoding="utf-8", errors="replace")
         return texts[path]
 
-    found = []
+    links = []
     for page in pages:
         path = Path(root) / page
         for line, target in links_of(text_of(path)):
@@ -52,25 +55,25 @@ def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
             file, _, anchor = unquote(target).partition("#")
             wanted = (path.parent / file).resolve() if file else path
             if not wanted.exists():
-                found.append({"page": page, "line": line, "target": target, "fault": "no such file"})
+                links.append({"page": page, "line": line, "target": target, "fault": "no such file"})
             elif anchor and wanted.suffix == ".md" and anchor.lower() not in anchors_of(text_of(wanted)):
-                found.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
-    return {"broken_links": found}
+                links.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
+    return {"broken_links": links}
 
 
 def find_stale_commands(root: str, pages: list[str]) -> dict[str, Any]:
     """Return commands in shell blocks that name a make target or a script that is not there."""
-    found = []
+    commands = []
     for page in pages:
         path = Path(root) / page
         for line in lines_of(path.read_text(encoding="utf-8", errors="replace")):
             if line.language in _SHELLS:
                 fault = _fault(line.text, path.parent, Path(root))
                 if fault:
-                    found.append(
+                    commands.append(
                         {"page": page, "line": line.number, "command": line.text.strip(), "fault": fault}
                     )
-    return {"stale_commands": found}
+    return {"stale_commands": commands}
 
 
 def judge_findings(broken_links: list[Any], stale_commands: list[Any], data_dir: Path) -> str:
@@ -96,9 +99,9 @@ def _fault(command: str, beside: Path, root: Path) -> str:
     if not words:
         return ""
     if words[0] == "make":
-        known = _make_targets(beside, root)
+        targets = _make_targets(beside, root)
         for word in words[1:]:
-            if known is not None and not word.startswith("-") and "=" not in word and word not in known:
+            if targets is not None and not word.startswith("-") and "=" not in word and word not in targets:
                 return f"the Makefile has no target {word!r}"
     script = words[0] if words[0].startswith("./") else ""
     if words[0] in ("python", "python3", "bash", "sh") and len(words) > 1 and not words[1].startswith("-"):

@@ -1,4 +1,4 @@
-"""Markdown, as far as links and commands go: fences, headings, anchors and link targets, by line."""
+"""Parse Markdown for links and commands: fences, headings, anchors and link targets, by line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def lines_of(text: str) -> Iterator[Line]:
     """Go through a page line by line; the fences themselves are left out."""
     fence, language = "", ""
     for number, line in enumerate(text.splitlines(), 1):
-        found = _FENCE.match(line)
+        opening = _FENCE.match(line)
         if fence:
-            if found and found[1].startswith(fence):
+            if opening and opening[1].startswith(fence):
                 fence = ""
             else:
                 yield Line(number, line, language)
-        elif found:
-            fence, language = found[1], found[2].lower()
+        elif opening:
+            fence, language = opening[1], opening[2].lower()
         else:
             yield Line(number, line, None)
 
@@ -48,13 +48,13 @@ def links_of(text: str) -> Iterator[tuple[int, str]]:
 
 def anchors_of(text: str) -> set[str]:
     """Return what can be linked to in a page with ``#``: its headings, by GitHub's rule."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     anchors = set()
     for line in lines_of(text):
         heading = _HEADING.match(line.text) if line.language is None else None
         if heading:
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
             slug = re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain))
-            anchors.add(f"{slug}-{found[slug]}" if slug in found else slug)
-            found[slug] = found.get(slug, 0) + 1
+            anchors.add(f"{slug}-{counts[slug]}" if slug in counts else slug)
+            counts[slug] = counts.get(slug, 0) + 1
     return anchors | set(re.findall(r"<a\s+(?:name|id)=[\"']([^\"']+)", text))

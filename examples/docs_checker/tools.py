@@ -1,4 +1,4 @@
-"""What the model may do: look at a page, and write the report."""
+"""Tools of the model: read a page, and write the report."""
 
 from __future__ import annotations
 

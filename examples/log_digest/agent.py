@@ -1,4 +1,4 @@
-"""The agent: one node with tools of its own and of an MCP server, and rules that stand in for a model."""
+"""The agent: one node with its own tools and those of an MCP server, and rules instead of a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ agent = AgentSpec(
 
 
 class Rules:
-    """Does what the prompt says, by what the tools have answered so far, whatever it is asked."""
+    """Follows the prompt by fixed rules, from the tools' answers so far."""
 
     name = "rules"
 
@@ -65,8 +65,8 @@ class Rules:
             return _reply("", *(("error_groups", {"log": log["log"]}) for log in broken))
         findings = sorted((group for each in groups for group in each), key=lambda group: -group["count"])
         if "write_digest" not in answers:
-            known = [{key: f[key] for key in ("log", "pattern", "count", "first_line")} for f in findings]
-            return _reply("", ("write_digest", {"headline": _headline(findings), "findings": known}))
+            rows = [{key: f[key] for key in ("log", "pattern", "count", "first_line")} for f in findings]
+            return _reply("", ("write_digest", {"headline": _headline(findings), "findings": rows}))
         total = sum(log["errors"] for log in logs[0])
         return _reply("", ("set_output", {"digest": "digest.md", "errors": total}))
 
@@ -79,18 +79,20 @@ def _headline(findings: Sequence[Any]) -> str:
 
 
 def _reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
-    made = (ToolCall(f"call_{name}_{n}", name, json.dumps(given)) for n, (name, given) in enumerate(calls))
-    return ModelReply(text=text, tool_calls=tuple(made))
+    tool_calls = (
+        ToolCall(f"call_{name}_{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(calls)
+    )
+    return ModelReply(text=text, tool_calls=tuple(tool_calls))
 
 
 def _answers(messages: Sequence[Message]) -> dict[str, list[Any]]:
     """Return what each tool has answered, oldest first; what was no JSON as text."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    found: dict[str, list[Any]] = {}
+    answers: dict[str, list[Any]] = {}
     for message in messages:
         if message.role == "tool":
-            found.setdefault(names[message.tool_call_id], []).append(_value(message.content))
-    return found
+            answers.setdefault(names[message.tool_call_id], []).append(_value(message.content))
+    return answers
 
 
 def _value(content: str) -> Any:

@@ -42,12 +42,12 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
         limit: At most so many groups.
     """
     groups: dict[str, dict[str, Any]] = {}
-    for number, said in errors(find(log)):
-        pattern = said
+    for number, message in errors(find(log)):
+        pattern = message
         for varying, stand_in in _VARYING:
             pattern = varying.sub(stand_in, pattern)
         group = groups.setdefault(
-            pattern, {"log": log, "pattern": pattern, "count": 0, "first_line": number, "example": said}
+            pattern, {"log": log, "pattern": pattern, "count": 0, "first_line": number, "example": message}
         )
         group["count"] += 1
     return sorted(groups.values(), key=lambda group: -group["count"])[:limit]
@@ -78,9 +78,9 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def errors(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the errors of a file: line number and message."""
     for number, line in lines(path):
-        found = _ERROR.search(line)
-        if found:
-            yield number, found[2]
+        match = _ERROR.search(line)
+        if match:
+            yield number, match[2]
 
 
 if __name__ == "__main__":

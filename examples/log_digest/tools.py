@@ -1,4 +1,4 @@
-"""What the agent does itself; reading the logs is the MCP server's part."""
+"""The agent's own tools. The MCP server reads the logs."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from queenright.server.access.roles import Role
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.console.conftest import Watched
+from tests.console.keyboard import press_tab_until
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
@@ -33,6 +34,7 @@ PAGES = (
     "/console/tickets",
     "/console/tickets/{ticket}",
     "/console/incidents",
+    "/console/incidents/{incident}",
     "/console/talk",
     "/console/operate/acting",
     "/console/operate/breakers",
@@ -82,15 +84,6 @@ async def test_ticket_is_handled_by_keyboard_alone(
     await expect(page.get_by_role("dialog")).to_have_count(0)
     [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
     assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
-
-
-async def press_tab_until(page: Page, condition: str) -> None:
-    """Move the focus on until a JavaScript condition holds for the element that has it."""
-    for _ in range(120):
-        await page.keyboard.press("Tab")
-        if await page.evaluate(f"(element => {condition})(document.activeElement)"):
-            return
-    pytest.fail(f"Tab does not reach an element of which {condition}")
 
 
 async def test_everything_is_reached_without_a_mouse(running: Running, page: Page) -> None:
@@ -285,10 +278,15 @@ async def test_incident_has_its_own_page_from_the_first_one(
 
     await is_shown(page)
     await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
-    await expect(page.get_by_role("main").get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    panels = page.locator("section.panel")
+    tickets = panels.filter(has=page.get_by_role("heading", name="Tickets"))
+    await expect(tickets.get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    timeline = panels.filter(has=page.get_by_role("heading", name="Timeline"))
+    for agent in ("a", "b", "c"):
+        await expect(timeline.get_by_text(f"queen → operator: {agent} ").first).to_be_visible()
     await page.get_by_role("button", name="Acknowledge all").click()
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await page.goto(f"{running.url}/console/incidents/nothing")
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
@@ -303,7 +301,7 @@ async def test_incident_is_acknowledged_where_it_is_listed(running: Running, pag
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
@@ -341,10 +339,10 @@ async def test_every_page_is_accessible(
         await page.evaluate(axe)
         result = await page.evaluate("axe.run()")
         found += [
-            f"{address}: {one['id']}: {node['html'][:120]}"
-            for one in result["violations"]
-            if one["impact"] in ("serious", "critical")
-            for node in one["nodes"]
+            f"{address}: {violation['id']}: {node['html'][:120]}"
+            for violation in result["violations"]
+            if violation["impact"] in ("serious", "critical")
+            for node in violation["nodes"]
         ]
     assert found == []
 

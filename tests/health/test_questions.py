@@ -76,3 +76,15 @@ def test_answer_to_one_of_two_questions_leaves_the_other_open() -> None:
     script.silence(3600.0)
 
     assert stall_of(script) is None
+
+
+def test_repeated_wait_without_its_question_keeps_it() -> None:
+    """A node of the runtime asks its user, then reports that it waits."""
+    script = WorkerScript().start()
+    script.event(EventType.CLIENT_INPUT_REQUESTED, {"question": "Which branch?"})
+    script.event(EventType.WORKER_WAITING, {"reason": "user_input"})
+    assert script.health.vitals.question == "Which branch?"
+
+    script.event(EventType.WORKER_WAITING, {"reason": None})
+    script.event(EventType.WORKER_WAITING, {"reason": "user_input"})
+    assert script.health.vitals.question == ""

@@ -191,8 +191,8 @@ async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets
     stack.says()
-    other = await stack.look(gone=("workers/other:9464",))
-    result = await stack.look(gone=("workers/host:9464",))
+    other = await stack.look(removed_targets=("workers/other:9464",))
+    result = await stack.look(removed_targets=("workers/host:9464",))
 
     assert [t.ticket_id for t in other.tickets] == [ticket.ticket_id]
     assert [(t.ticket_id, t.status) for t in result.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.inputs import InvalidInputError
+from queenright.runtime.inputs import InvalidInputError, input_schema
 from queenright.runtime.storage.session_store import SessionStatus
 from tests.runtime.conftest import ScriptedModel
 
@@ -190,3 +191,31 @@ async def test_names_that_a_graph_in_the_same_session_uses_are_known(tmp_path: P
     with pytest.raises(InvalidInputError, match="input 'of_other' is unknown"):
         await runtime.trigger("e", {"of_main": 1, "of_other": 2}, graph_id="main")
     await runtime.stop()
+
+
+def test_input_schema_is_of_the_annotations_of_the_function() -> None:
+    def paint(  # type: ignore[no-untyped-def]
+        folder: Annotated[str, Field(description="Where the frames are.")],
+        speed: Literal["fast", "slow"],
+        hive: Hive,
+        untyped,
+        times: int = 3,
+        dry: bool = False,
+    ) -> None: ...
+
+    found = input_schema(NodeSpec(id="n", node_type="function", function="paint"), paint)
+
+    fields = found["properties"]
+    assert found["required"] == ["folder", "speed", "hive", "untyped"]
+    assert fields["folder"] == {"type": "string", "description": "Where the frames are."}
+    assert fields["speed"] == {"type": "string", "enum": ["fast", "slow"]}
+    assert fields["hive"]["type"] == "object"
+    assert fields["untyped"] == {}
+    assert fields["times"] == {"type": "integer", "default": 3}
+    assert fields["dry"] == {"type": "boolean", "default": False}
+
+
+def test_input_schema_of_a_node_with_a_model_names_its_keys() -> None:
+    found = input_schema(NodeSpec(id="n", input_keys=("topic",)), None)
+
+    assert found == {"type": "object", "properties": {"topic": {}}, "required": ["topic"]}

@@ -76,13 +76,24 @@ REDIRECTS = {
     "/notifications": "/console/tickets",
     "/events": "/console/operate/audit",
     "/api": "/docs",
+    "/agents/": "/console/",
+    "/agents/looper/": "/console/agents/looper",
+    "/agents/looper/?session=s": "/console/agents/looper?session=s",
+    "/tickets/": "/console/tickets",
+    "/tickets/t-1/": "/console/tickets/t-1",
+    "/silences": "/console/operate/silences",
+    "/silences/": "/console/operate/silences",
+    "/settings": "/console/operate/settings",
+    "/settings/": "/console/operate/settings",
+    "/audit": "/console/operate/audit",
+    "/talk": "/console/talk",
 }
 
 
 async def test_address_leads_to_its_page_of_the_console(idle_http: httpx.AsyncClient) -> None:
     answers = {address: await idle_http.get(address) for address in REDIRECTS}
 
-    assert {one.status_code for one in answers.values()} == {307}
+    assert {answer.status_code for answer in answers.values()} == {307}
     assert {address: one.headers["location"] for address, one in answers.items()} == REDIRECTS
 
 

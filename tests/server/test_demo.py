@@ -12,18 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from queenright import api
 from queenright.demo.agent import TakeNudges, Task, run_task
 from queenright.demo.fleet import Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
-from queenright.server.up import Running
+from queenright.server.service import Service
+from queenright.server.up import Running, UpOptions, up
+from queenright.server.views.attention import attention
+from tests.server.conftest import demo_settings
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2] / "docs"
@@ -161,9 +166,9 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
-    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "all have ended")
+    await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
 
-    assert {worker.vitals.status for worker in running.service.workers()} == {SessionStatus.CANCELLED}
+    assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
@@ -201,3 +206,43 @@ def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
 
     assert first == Reply((Call("search", {"word": "bees"}),), input_tokens=11, output_tokens=3)
     assert second == Reply(answer="Bees dance.", final=True, input_tokens=11, output_tokens=3)
+
+
+async def test_demo_agent_asks_its_user_at_once_and_ends_with_the_answer(tmp_path: Path) -> None:
+    options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    settings = demo_settings(tmp_path / "storage")
+    for is_answered in (False, True):
+        async with up(settings, options, say=lambda _: None, find=lambda _: None) as running:
+            service = running.service
+
+            def questions(service: Service = service) -> list[api.AttentionItem]:
+                return [item for item in attention(service).items if item.can_answer]
+
+            await until(questions, "the demo agent asks")
+            [question] = questions()
+            assert (question.agent_id, question.kind) == ("publisher", "question")
+            assert "Which one shall I publish?" in question.title
+            if not is_answered:
+                continue  # the next start asks again
+            body = {"content": "The notes", "session_id": question.session_id, "node_id": question.node_id}
+            async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+                assert (await http.post("/api/agents/publisher/inject", json=body)).is_success
+
+            await until(lambda: not questions(), "the answer ends the question")
+            worker = service.monitor.get("publisher")
+            assert worker is not None
+            assert worker.vitals.cost_usd
+            assert [worker.key[0] for worker in service.workers()].count("publisher") == 1
+
+
+async def test_scripted_model_of_the_demo_has_a_price(tmp_path: Path) -> None:
+    options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    async with up(
+        demo_settings(tmp_path / "storage"), options, say=lambda _: None, find=lambda _: None
+    ) as running:
+        workers = running.service.workers
+
+        await until(
+            lambda: any(one.vitals.cost_usd for one in workers() if one.vitals.agent_id == "librarian"),
+            "a demo agent has spent something",
+        )

@@ -486,6 +486,7 @@ def _steps(after: str | None) -> Row:
         "more": False,
         "open": OPEN_STEPS,
         "clocks": [],
+        "counts": [],
     }
 
 

@@ -183,8 +183,8 @@ def _authorization(file: Path, *, indent: int) -> str:
 
 
 def _within(url: str, service_url: str) -> bool:
-    one, other = urlsplit(url), urlsplit(service_url)
-    return (one.scheme, one.netloc) == (other.scheme, other.netloc)
+    url_parts, service_parts = urlsplit(url), urlsplit(service_url)
+    return (url_parts.scheme, url_parts.netloc) == (service_parts.scheme, service_parts.netloc)
 
 
 def _alertmanagers(urls: str | Sequence[str] | None) -> str:

@@ -21,7 +21,8 @@ REPEAT_END_SECONDS: Final = 900.0
 """
 Seconds after a peer accepted an end in which it is sent again if the peer, or this process, has restarted.
 Alertmanager keeps its notification log over a restart but not its alerts, so it sends a resolve only if it
-gets the ended alert again. A needless repeat may cause a notification if others of the group ended meanwhile.
+gets the ended alert again. A needless repeat may cause a notification if others of the
+group ended in the meantime.
 """
 
 RESEND_SECONDS: Final = 60.0
@@ -158,7 +159,7 @@ def _end(
         result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
-    due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
+    next_due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
     for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
             before.labels["severity"] != newest.labels["severity"]
@@ -166,10 +167,10 @@ def _end(
         ):
             # Different severities are different groups: the old alert's end must arrive while this alert
             # still inhibits it, otherwise Alertmanager sends a resolve.
-            due = max(due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
+            next_due = max(next_due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
     # The upper bound covers a clock that was set back after a late delivery.
-    if now < due <= now + settings.late_resolve_seconds:
-        result.next_due = min(result.next_due, due)
+    if now < next_due <= now + settings.late_resolve_seconds:
+        result.next_due = min(result.next_due, next_due)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
     alert = _ended_alert(newest, ended, now)

@@ -337,7 +337,7 @@ def _is_more_severe(ticket: EscalationTicket, current: Notification) -> bool:
 
 
 def _joins_storm(ticket: EscalationTicket, current: Notification, now: float) -> bool:
-    """Return whether an alert that nobody has received yet becomes part of an incident."""
+    """Return whether an alert that has not been delivered yet becomes part of an incident."""
     # A ticket that joined an earlier one shares its alert.
     notified_at = None if ticket.incident_id else ticket.notified_at
     is_new = notified_at is not None and 0 <= now - notified_at < _COLLECTED_SECONDS
@@ -510,13 +510,13 @@ def read_last_id(conn: Connection) -> int:
 
 
 def read_changed(
-    conn: Connection, known: Mapping[int, Notification], since: float, *, above: int
+    conn: Connection, known_rows: Mapping[int, Notification], since: float, *, above: int
 ) -> list[Notification]:
     """
     Return active notifications that are new or differ from the known ones, oldest first.
 
     Args:
-        known: Known notifications by id.
+        known_rows: Known notifications by id.
     """
     state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
     # Two queries, because SQLite would scan all active rows for one with OR.
@@ -527,8 +527,8 @@ def read_changed(
         for row in conn.execute(union_all(new, changed))
         if row.active
         and (
-            (seen := known.get(row.id)) is None
-            or (seen.updated_at, seen.ends_at) != (row.updated_at, row.ends_at)
+            (known_row := known_rows.get(row.id)) is None
+            or (known_row.updated_at, known_row.ends_at) != (row.updated_at, row.ends_at)
         )
     ]
     return [
@@ -631,7 +631,9 @@ def _notification(row: object) -> Notification:
     return Notification(**values)
 
 
-def record_receipts(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
+def record_receipts(
+    conn: Connection, receipts: Sequence[Receipt], completed_ids: Collection[int], now: float
+) -> None:
     """
     Store receipts, close finished notifications and delete old ones.
 
@@ -640,7 +642,7 @@ def record_receipts(conn: Connection, receipts: Sequence[Receipt], done: Collect
     """
     for some in _batches(receipts):
         _record(conn, some)
-    _close(conn, done, now)
+    _close(conn, completed_ids, now)
 
 
 def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
@@ -650,8 +652,8 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
             table.outbox_id.in_({receipt.notification_id for receipt in receipts})
         )
     )
-    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
-    accepted = {key for key, delivered_at in known.items() if delivered_at is not None}
+    row_times = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
+    accepted = {key for key, delivered_at in row_times.items() if delivered_at is not None}
     rows: dict[tuple[int, str, str], dict[str, Any]] = {}
     for receipt in receipts:
         key = (receipt.notification_id, receipt.peer, receipt.status)
@@ -666,12 +668,12 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         if receipt.error is None:
             accepted.add(key)
     changed = [
-        {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in known
+        {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in row_times
     ]
     new = [
         {"outbox_id": key[0], "peer": key[1], "status": key[2], **row}
         for key, row in rows.items()
-        if key not in known
+        if key not in row_times
     ]
     if changed:
         conn.execute(_UPDATE_DELIVERY, changed)
@@ -679,11 +681,11 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         conn.execute(_INSERT_DELIVERY, new)
 
 
-def _close(conn: Connection, done: Collection[int], now: float) -> None:
+def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for closed in (*(OUTBOX.c.id.in_(some) for some in _batches(done)), given_up):
+    for closed in (*(OUTBOX.c.id.in_(some) for some in _batches(completed_ids)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))

@@ -62,11 +62,11 @@ def record_deliveries(
         alerts: Ticket id, alert key and status of each alert.
     """
     distinct = dict.fromkeys(alerts)
-    known = _known(conn, {ticket_id for ticket_id, _, _ in distinct})
+    known_ids = _known(conn, {ticket_id for ticket_id, _, _ in distinct})
     where = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
     rows = conn.execute(select(_LEDGER).where(*where)).all()
     before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
-    delivered = [alert for alert in distinct if alert[0] in known]
+    delivered = [alert for alert in distinct if alert[0] in known_ids]
     again = [before[alert] for alert in delivered if alert in before]
     for some in _parts(again):
         conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(some)).values(notified_at=now))
@@ -104,10 +104,12 @@ def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
 
 
 def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
-    known: set[str] = set()
+    known_ids: set[str] = set()
     for some in _parts(tickets):
-        known |= set(conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(some))).scalars())
-    return known
+        known_ids |= set(
+            conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(some))).scalars()
+        )
+    return known_ids
 
 
 def _parts(values: Collection[Any]) -> Iterator[list[Any]]:

@@ -50,7 +50,7 @@ _PAUSE_PER_ROW_SECONDS: Final = 0.0002
 """Seconds of pause between two rounds, per notification, to limit the load with many alerts."""
 
 _FULL_READ_SECONDS: Final = 30.0
-"""Seconds between full reads; in between, only new and changed notifications are read."""
+"""Seconds between full reads; other reads return only new and changed notifications."""
 _READ_OVERLAP_SECONDS: Final = 5.0
 """Overlap in seconds between reads of changes, because their timestamps precede their commit."""
 
@@ -86,7 +86,7 @@ class Outbox:
         ]
         self._pending_without_peer: dict[int, float] = {}
         self._active = 0
-        self._known: dict[int, Notification] = {}
+        self._notifications: dict[int, Notification] = {}
         self._last_id = 0
         """Highest id at the last read; rows with a higher id are new."""
         self._read_at: float | None = None
@@ -155,9 +155,9 @@ class Outbox:
         Raises:
             StoreError: The store cannot be read or written. Sent notifications are sent again later.
         """
-        due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._deliveries_or_none)))
+        next_due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._deliveries_or_none)))
         await asyncio.gather(*(line.finish_restart_check() for line in self._peer_deliveries))
-        return due
+        return next_due
 
     @property
     def _deliveries_or_none(self) -> Sequence[PeerDelivery | None]:
@@ -168,17 +168,17 @@ class Outbox:
         delays: Iterator[float] = iter(())
         while True:
             try:
-                due = await self._deliver(line, self._clock())
+                next_due = await self._deliver(line, self._clock())
             except StoreError as error:
                 self._read_at = None
                 _log.error("Cannot read or write the outbox; retrying: %s", error)
-                due = self._clock() + _STORE_RETRY_SECONDS
+                next_due = self._clock() + _STORE_RETRY_SECONDS
             except Exception:
                 self._read_at = None
                 _log.exception("Delivery failed unexpectedly; retrying")
-                due = self._clock() + _STORE_RETRY_SECONDS
-            await asyncio.sleep(len(self._known) * _PAUSE_PER_ROW_SECONDS)
-            pause = min(max(due - self._clock(), 0.005), next(delays, _POLL_SECONDS))
+                next_due = self._clock() + _STORE_RETRY_SECONDS
+            await asyncio.sleep(len(self._notifications) * _PAUSE_PER_ROW_SECONDS)
+            pause = min(max(next_due - self._clock(), 0.005), next(delays, _POLL_SECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await wake.wait()
@@ -193,20 +193,20 @@ class Outbox:
         if line.is_backing_off(now):
             line.update_pending(notifications, now)
             return line.next_attempt_at
-        result, due = await line.deliver(notifications, now)
+        result, next_due = await line.deliver(notifications, now)
         # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
         firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
-        done = [
+        completed_ids = [
             n.id
             for n in notifications
             if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
             or all(delivery.has_confirmed_end(n, now) for delivery in self._peer_deliveries)
         ]
-        if result.receipts or result.failures or done:
+        if result.receipts or result.failures or completed_ids:
             events = self._events(line, result, now)
 
             def write(conn: Any) -> None:
-                record_receipts(conn, result.receipts, done, now)
+                record_receipts(conn, result.receipts, completed_ids, now)
                 append_events(conn, events)
 
             try:
@@ -215,11 +215,11 @@ class Outbox:
                 # Memory is ahead of the store now, so read everything again.
                 self._read_at = None
                 raise
-            self._apply(result.receipts, done)
+            self._apply(result.receipts, completed_ids)
             # Already durable; the event log ignores duplicates.
             if events:
                 await self._publish(*events)
-        return due
+        return next_due
 
     async def _read(self, now: float) -> list[Notification]:
         """Return the active notifications: those in memory, updated with changes from the store."""
@@ -228,33 +228,33 @@ class Outbox:
             changed, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
-            before, self._known = self._known, {}
+            before, self._notifications = self._notifications, {}
             self._all_read_at = now
         else:
-            known, since, above = dict(self._known), at - _READ_OVERLAP_SECONDS, self._last_id
-            changed = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
-            before = self._known
+            known_rows, since, above = dict(self._notifications), at - _READ_OVERLAP_SECONDS, self._last_id
+            changed = await self._store.read(lambda conn: read_changed(conn, known_rows, since, above=above))
+            before = self._notifications
             self._last_id = max((self._last_id, *(notification.id for notification in changed)))
         for notification in changed:
             # Another peer may have accepted it during this read.
             if at is not None and (earlier := before.get(notification.id)) is not None:
                 notification.fired.update(earlier.fired)
                 notification.resolved.update(earlier.resolved)
-            self._known[notification.id] = notification
+            self._notifications[notification.id] = notification
         # None after a failed write in the meantime, which requires a full read.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)
-        return list(self._known.values())
+        return list(self._notifications.values())
 
-    def _apply(self, receipts: Sequence[Receipt], done: Sequence[int]) -> None:
+    def _apply(self, receipts: Sequence[Receipt], completed_ids: Sequence[int]) -> None:
         """Apply what was written to the notifications in memory."""
         for receipt in receipts:
-            notification = self._known.get(receipt.notification_id)
+            notification = self._notifications.get(receipt.notification_id)
             if notification is not None and receipt.error is None:
                 accepted = notification.fired if receipt.status == "firing" else notification.resolved
                 accepted.setdefault(receipt.peer, receipt.at)
-        for key in done:
-            self._known.pop(key, None)
+        for key in completed_ids:
+            self._notifications.pop(key, None)
 
     async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
         """Without a configured peer, close ended notifications and keep firing ones."""

@@ -2,7 +2,7 @@
 Silences as reported by each Alertmanager peer. `silence_watch` creates them; the API limits their length.
 
 Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
-A peer that does not answer is unknown; its last answer stays valid meanwhile.
+A peer that does not answer is unknown; its last answer stays valid.
 """
 
 from __future__ import annotations

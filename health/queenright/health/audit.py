@@ -74,7 +74,7 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
     """Verify the signature of each termination; None is an unreadable one."""
-    count, faults, found = 0, [], 0
+    count, faults, signature_count = 0, [], 0
     for seq, event in terminations:
         count += 1
         if event is None:
@@ -83,11 +83,11 @@ def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys
             data = event.data
             reason = keys.fault(data.get("key_id"), data.get("signature"), signed_content(event))
         if reason:
-            found += 1
-            if found <= _NAMED:
+            signature_count += 1
+            if signature_count <= _NAMED:
                 who = event.agent_id if event is not None else "?"
                 faults.append(SignatureFault(seq=seq, agent_id=who, reason=reason))
-    return Signatures(terminations=count, faults=tuple(faults), fault_count=found)
+    return Signatures(terminations=count, faults=tuple(faults), fault_count=signature_count)
 
 
 def _signatures_in(conn: Connection, keys: PublicKeys) -> Signatures:

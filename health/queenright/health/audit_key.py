@@ -42,12 +42,12 @@ class AuditKey:
 
     __slots__ = ("_private", "key_id", "made", "public")
 
-    def __init__(self, private: Ed25519PrivateKey, *, made: bool = False) -> None:
+    def __init__(self, private: Ed25519PrivateKey, *, is_new: bool = False) -> None:
         self._private = private
         self.public = _raw(private.public_key())
         """The public key, 32 bytes."""
         self.key_id = key_id_of(self.public)
-        self.made = made
+        self.made = is_new
         """Whether it was created just now."""
 
     @classmethod
@@ -60,8 +60,8 @@ class AuditKey:
         """
         path = folder / PRIVATE_NAME
         try:
-            made = not path.exists() and _create(folder)
-            key = cls(_private(path), made=made)
+            is_new = not path.exists() and _create(folder)
+            key = cls(_private(path), is_new=is_new)
             _publish(folder / PUBLIC_NAME, key.public)
         except OSError as error:
             raise AuditKeyError(
@@ -214,7 +214,7 @@ def _publish(path: Path, public: bytes) -> None:
 
 @contextlib.contextmanager
 def _write_durably(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Yield a durable temporary file beside ``path``, and sync the folder afterwards."""
+    """Yield a durable temporary file next to ``path``, and sync the folder afterwards."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(

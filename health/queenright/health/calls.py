@@ -1,4 +1,4 @@
-"""The recent tool calls of one worker, kept as fingerprints: what repeats are found in."""
+"""The recent tool calls of one worker as fingerprints, and the repeats among them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MAX_COUNT: Final = 65_535
 
 
 class Seen(Enum):
-    """Whether a call with the same result was seen before."""
+    """Whether the worker made the same call with the same result before."""
 
     NEVER = "never"
     BEFORE = "before"
     AFTER_CHANGE = "tried again"
-    """Before, and something has been changed since."""
+    """Before, and the worker has changed something since."""
     BESIDE = "beside"
     """Seen in the same turn: parallel equal calls count once."""
 
 
 def digest(*parts: str) -> bytes:
-    """Return eight bytes that stand for ``parts`` in this process."""
+    """Return an eight-byte hash of ``parts``, valid in this process only."""
     return hash(parts).to_bytes(_SIZE, "little", signed=True)
 
 
 def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
-    # The first byte tells whether the result is known, and a failure: one array less for every worker.
+    # The first byte encodes whether the result is known and whether the call failed, to save an array.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
     if not result:
@@ -54,7 +54,7 @@ class Repeat(NamedTuple):
     ``period``: length of the cycle; 1 for a single call, also with others in
     between. ``cycles``: number of completed cycles. A ``blind`` repeat compares
     arguments only, because the result is not recorded; so does the repeat of an
-    edit, whose result changes by itself. A ``failed`` repeat failed each time.
+    edit, whose result changes on its own. In a ``failed`` repeat, every call failed.
     """
 
     tool: str
@@ -72,11 +72,10 @@ class Repeat(NamedTuple):
 
 
 class RecentCalls:
-    """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
+    """The last calls of a worker, oldest first; equal calls of one turn ran in parallel and count once."""
 
     __slots__ = (
         "_alike",
-        "_asked",
         "_chains",
         "_first",
         "_live",
@@ -88,6 +87,7 @@ class RecentCalls:
         "_tools",
         "_turn",
         "_turn_size",
+        "_unanswered",
         "_unchanged",
         "_window",
     )
@@ -103,7 +103,7 @@ class RecentCalls:
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
         self._repeats: list[Repeat] | None = None
-        self._asked = b""  # the newest calls without their results
+        self._unanswered = b""  # the newest calls without their results
         self._since_change = self._since_perhaps = self._since_shown = window + MAX_CYCLE_LENGTH
         self._turn: object = None
         self._turn_size = 0
@@ -162,7 +162,7 @@ class RecentCalls:
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
-        may_be_new = bool(result) and not failed  # an edit writes the same, whatever is shown
+        may_be_new = bool(result) and not failed  # an edit writes the same regardless of its result
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
             # A call in between showed the effect of the last one, so this call continues the work.
             again = False
@@ -185,10 +185,10 @@ class RecentCalls:
         self._tools = (*self._tools[1 - MAX_CYCLE_LENGTH :], tool)
         self._since_change += 1
         self._since_perhaps += 1
-        asked = digest(tool, args)
-        is_shown = last < 0 and may_be_new and asked in self._asked
+        call = digest(tool, args)
+        is_shown = last < 0 and may_be_new and call in self._unanswered
         self._since_shown = 0 if is_shown else self._since_shown + 1
-        self._asked = (self._asked + asked)[-MAX_CYCLE_LENGTH * _SIZE :]
+        self._unanswered = (self._unanswered + call)[-MAX_CYCLE_LENGTH * _SIZE :]
         self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
         if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]
@@ -197,7 +197,7 @@ class RecentCalls:
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None, *, failed: bool) -> bool:
-        """Return whether this call is there, with this result."""
+        """Return whether this call with this result is among the recent ones."""
         return self._find(_pair_of(tool, args, result, failed=failed), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
@@ -229,12 +229,12 @@ class RecentCalls:
 
     def _find_repeats(self) -> list[Repeat]:
         pairs = memoryview(self._pairs).cast("Q").tolist()
-        found: dict[int, Repeat] = {}
+        repeats: dict[int, Repeat] = {}
         size = len(pairs)
         for index in range(size - 1, size - 1 - self._live, -1):
-            if self._alike[index] > 1 and pairs[index] not in found:
-                found[pairs[index]] = self._repeat(pairs, index)
-        return list(found.values())
+            if self._alike[index] > 1 and pairs[index] not in repeats:
+                repeats[pairs[index]] = self._repeat(pairs, index)
+        return list(repeats.values())
 
     def _repeat(self, pairs: list[int], index: int) -> Repeat:
         pair, run = pairs[index], 0
@@ -262,10 +262,10 @@ class RecentCalls:
 
     def _find(self, pair: bytes, start: int) -> int:
         """Return the newest entry at or after ``start`` that is ``pair``, or -1."""
-        found = self._pairs.rfind(pair, start * _SIZE)
-        while found >= 0 and found % _SIZE:
-            found = self._pairs.rfind(pair, start * _SIZE, found + _SIZE - 1)
-        return found // _SIZE if found >= 0 else -1
+        index = self._pairs.rfind(pair, start * _SIZE)
+        while index >= 0 and index % _SIZE:
+            index = self._pairs.rfind(pair, start * _SIZE, index + _SIZE - 1)
+        return index // _SIZE if index >= 0 else -1
 
 
 def _cycle(pairs: list[int], index: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
 from queenright.health.vital_state import duration_key
-from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
+from queenright.health.vitals import OpenTool, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
@@ -82,12 +82,12 @@ def may_be_silent(v: VitalSigns) -> bool:
     A wait for a rate limit has a known end: silence counts from then on.
     """
     waits = v.waiting is not None and v.limited_until is None
-    return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
+    return waits or v.ended_at is not None or v.status is WorkerStatus.UNKNOWN
 
 
 def is_held(v: VitalSigns) -> bool:
     """Return whether a worker that runs is held by its guard."""
-    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not SessionStatus.UNKNOWN
+    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not WorkerStatus.UNKNOWN
 
 
 def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
@@ -100,15 +100,15 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
     since, limits = silent_since(v), settings.stall
     if is_held(v):
         # The guard ends the visit when judge and interventions have had their time.
-        due = since + ladder_seconds(settings) + limits.idle_seconds
-        return StallClock(Phase.IDLE, since, due, due)
+        due_at = since + ladder_seconds(settings) + limits.idle_seconds
+        return StallClock(Phase.IDLE, since, due_at, due_at)
     if may_be_silent(v) or v.only_heartbeats:
         return None
     phase = v.phase
     tool = v.open_tool if phase is Phase.TOOL else None
     if tool is not None and tool.timeout is not None:
-        due = max(tool.started, since) + tool.timeout
-        return StallClock(phase, since, due, max(due, since + limits.idle_seconds), tool)
+        due_at = max(tool.started, since) + tool.timeout
+        return StallClock(phase, since, due_at, max(due_at, since + limits.idle_seconds), tool)
     limit = {
         Phase.IDLE: limits.idle_seconds,
         Phase.LLM: limits.llm_seconds,
@@ -121,8 +121,8 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
         learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
-    due = since + (limit if learned is None else learned.limit)
-    return StallClock(phase, since, due, due, tool, learned)
+    due_at = since + (limit if learned is None else learned.limit)
+    return StallClock(phase, since, due_at, due_at, tool, learned)
 
 
 def ladder_seconds(settings: HealthSettings) -> float:
@@ -218,10 +218,10 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
     since = checkpoint_from(v)
     if since is None:
         return None
-    due, tool = since + limit, v.open_tool
-    if tool is not None and due > tool.started:
-        due += v.tool_time_limit(tool)
-    return due
+    due_at, tool = since + limit, v.open_tool
+    if tool is not None and due_at > tool.started:
+        due_at += v.tool_time_limit(tool)
+    return due_at
 
 
 def no_tool_call_from(v: VitalSigns) -> float | None:

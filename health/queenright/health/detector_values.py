@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import detector_clocks
+from queenright.health.detectors import failed_calls_limit, hasty_polls
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
+from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import VitalSigns
 
 
 class DetectorValue(NamedTuple):
-    """What a detector counts at a moment."""
+    """The count of a detector at one point in time."""
 
     kind: FindingKind
     value: float
@@ -24,21 +27,45 @@ class DetectorValue(NamedTuple):
 
 def detector_values(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[DetectorValue]:
     """Yield what the detectors count that have counted anything; of clocks, the seconds."""
+    yield from detector_counts(v, settings)
+    if v.ended_at is not None:
+        return
+    for clock in detector_clocks(v, settings):
+        if now > clock.since:
+            yield DetectorValue(clock.kind, now - clock.since, clock.due - clock.since, "seconds")
+
+
+def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorValue]:
+    """Yield what the detectors count that events move; time alone changes none of it."""
     if v.ended_at is not None:
         return
     loops, bands, kinds = settings.loops, settings.bands, FindingKind
     if v.calls is not None:
         for repeat in v.calls.repeats():
             yield _repeat(repeat, settings)
+    refused = max((one.count_recent(v.tool_calls_total, loops.window) for one in v.refusals), default=0)
+    known = max(loops.known_results, math.ceil(loops.known_results_share * v.results_since_gain))
     counts = (
         (kinds.ERROR_STREAK, v.streak, loops.error_streak, f"failures of {v.streak_tool}: {v.streak_error}"),
-        (kinds.ERROR_STREAK, v.failed_calls, bands.warning, "turns in a row in which tool calls failed"),
+        (
+            kinds.ERROR_STREAK,
+            v.failed_calls,
+            failed_calls_limit(v, settings),
+            "turns in a row in which tool calls failed",
+        ),
+        (kinds.ERROR_STREAK, refused, loops.refused_changes, "edits or commands refused in the same way"),
         (kinds.RETRY_STORM, v.steps_since_last_accept, bands.warning, "bad steps since the last ACCEPT"),
         (kinds.ZERO_PROGRESS, v.stale_calls, loops.stale_calls, "calls in a row that returned nothing new"),
+        (kinds.ZERO_PROGRESS, v.stale_results_since_gain, known, "known results since the last change"),
         (kinds.ZERO_PROGRESS, v.fruitless, loops.fruitless_calls, "new searches or reads that found nothing"),
-        (kinds.ZERO_PROGRESS, v.polls, loops.polls, "polls with the same result"),
+        (kinds.ZERO_PROGRESS, hasty_polls(v, settings), loops.polls, "polls with the same result"),
         (kinds.NO_TOOL_CALLS, v.idle_turns, loops.idle_turns, "answers in a row without a tool call"),
-        (kinds.PROVIDER_FAILURE, v.llm_errors, loops.provider_failures, "failed model calls in a row"),
+        (
+            kinds.CONTEXT_EXHAUSTED if v.llm_error == CONTEXT_FULL else kinds.PROVIDER_FAILURE,
+            v.llm_errors,
+            loops.provider_failures,
+            "failed model calls in a row",
+        ),
         (kinds.TOKEN_SPIKE, v.token_spike, loops.token_spike_factor, "times the usual input tokens"),
     )
     for kind, value, limit, text in counts:
@@ -47,9 +74,6 @@ def detector_values(v: VitalSigns, settings: HealthSettings, now: float) -> Iter
     if v.error_share:
         text = f"share of the last {v.outcomes} calls and steps that failed"
         yield DetectorValue(kinds.ERROR_RATE, v.error_share, settings.health_check.error_rate, text)
-    for clock in detector_clocks(v, settings):
-        if now > clock.since:
-            yield DetectorValue(clock.kind, now - clock.since, clock.due - clock.since, "seconds")
 
 
 def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
@@ -61,7 +85,11 @@ def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
         candidates = [
             (repeat.run, loops.consecutive, "equal calls in a row"),
             (repeat.in_window, loops.repeats, f"equal calls among {loops.window}"),
-            (repeat.at_all, loops.repeats_at_all, f"equal calls among {loops.window}, whatever changed"),
+            (
+                repeat.at_all,
+                loops.repeats_at_all,
+                f"equal calls among {loops.window}, regardless of changes in between",
+            ),
         ]
         if repeat.period > 1:
             candidates.append((repeat.cycles, loops.cycles, f"rounds of {repeat.period} calls"))

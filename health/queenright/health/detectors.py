@@ -31,7 +31,7 @@ from queenright.health.stall_detectors import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
+from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus
 from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vital_work import failure_class
 from queenright.health.vitals import VitalSigns
@@ -62,38 +62,38 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     and failed runs, which are about earlier incarnations. A session that has ended has only these findings,
     and, shown only, that it ended in a failed LLM call.
     """
-    found = _found(v, settings, now, settings.are_on)
-    if found and now < grace_until(v, settings):
+    findings = _found(v, settings, now, settings.are_on)
+    if findings and now < grace_until(v, settings):
         return [
             finding._replace(ticket=False)
             if finding.ticket and finding.kind not in KINDS_AFTER_END
             else finding
-            for finding in found
+            for finding in findings
         ]
-    return found
+    return findings
 
 
 def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     """Return the findings of detectors in shadow mode; none of them is for a ticket."""
     if not settings.has_shadows:
         return []
-    found = _found(v, settings, now, settings.in_shadow)
+    findings = _found(v, settings, now, settings.in_shadow)
     is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
     if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
-        found += [] if trial is None else [trial]
-    return [finding._replace(ticket=False, shadow=True) for finding in found]
+        findings += [] if trial is None else [trial]
+    return [finding._replace(ticket=False, shadow=True) for finding in findings]
 
 
 def _found(
-    v: VitalSigns, settings: HealthSettings, now: float, asked: frozenset[FindingKind]
+    v: VitalSigns, settings: HealthSettings, now: float, kinds: frozenset[FindingKind]
 ) -> list[Finding]:
-    found = []
-    for detector in _detectors_of(asked, v.ended_at is not None):
+    findings = []
+    for detector in _detectors_of(kinds, v.ended_at is not None):
         finding = detector(v, settings, now)
         if finding is not None:
-            found.append(finding)
-    return found
+            findings.append(finding)
+    return findings
 
 
 @lru_cache(256)
@@ -223,7 +223,7 @@ def _for_ended_run(kind: FindingKind) -> Detector:
     """Return the detector of ``kind`` for runs that are over: shown and counted, with nothing to act on."""
 
     def detector(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-        finding = detect_end_in_llm_error(v) if v.status is SessionStatus.FAILED else None
+        finding = detect_end_in_llm_error(v) if v.status is WorkerStatus.FAILED else None
         return finding if finding is not None and finding.kind is kind else None
 
     return detector
@@ -370,14 +370,19 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
 
 def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
     """Return the severity of consecutive failed calls, by their number or duration."""
-    if v.failing_since is None or v.failed_calls < settings.bands.warning:
+    if v.failing_since is None or v.failed_calls < failed_calls_limit(v, settings):
         return None
-    if v.failed_calls >= settings.bands.critical:
-        return Severity.CRITICAL
+    return Severity.CRITICAL if v.failed_calls >= settings.bands.critical else Severity.HIGH
+
+
+def failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return how many failed calls in a row, of any tools, are a finding: fewer if they lasted long."""
+    if v.failing_since is None:
+        return settings.bands.high
     # Measured from event to event, so that time alone changes nothing; a wait does not count.
     lasted = v.last_activity - max(v.failing_since, v.clock_base)
-    long = lasted >= settings.health_check.no_tool_call_seconds
-    return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
+    is_long = lasted >= settings.health_check.no_tool_call_seconds
+    return settings.bands.warning if is_long else settings.bands.high
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -409,31 +414,31 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     includes calls repeated after a change, or counts most results since the last progress.
     """
     loops = settings.loops
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if v.stale_calls >= loops.stale_calls:
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
-        found.append(_zero_progress_finding(severity, evidence, v.stale_since))
-    is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
+        findings.append(_zero_progress_finding(severity, evidence, v.stale_since))
+    is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
         )
-        found.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
+        findings.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
         evidence = f"{v.fruitless} new searches or reads found nothing"
-        found.append(_zero_progress_finding(severity, evidence, v.fruitless_since))
+        findings.append(_zero_progress_finding(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.active_for - v.polls_from
         evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
-        found.append(_zero_progress_finding(severity, evidence, v.polls_since))
-    if found:
-        return found[0] if len(found) == 1 else max(found, key=lambda finding: finding.severity.rank)
+        findings.append(_zero_progress_finding(severity, evidence, v.polls_since))
+    if findings:
+        return findings[0] if len(findings) == 1 else max(findings, key=lambda finding: finding.severity.rank)
     if (
         v.recorded_results < loops.minimum_results
         or v.stale_results < loops.known_results_share * v.recorded_results
@@ -450,16 +455,24 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
 
 def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
     """Return whether most results since the last change are repeats and failures, in a row or not."""
-    loops, known = settings.loops, v.stale_results_since_gain
-    return known >= loops.known_results and known >= loops.known_results_share * v.results_since_gain
+    loops, stale_results = settings.loops, v.stale_results_since_gain
+    return (
+        stale_results >= loops.known_results
+        and stale_results >= loops.known_results_share * v.results_since_gain
+    )
 
 
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     if not v.polls:
         return False
-    waited, loops = v.active_for - v.polls_from, settings.loops
-    is_hasty = v.polls >= loops.polls and waited < v.polls * loops.poll_seconds
-    return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
+    waited = v.active_for - v.polls_from
+    return hasty_polls(v, settings) >= settings.loops.polls or waited >= settings.health_check.polling_seconds
+
+
+def hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return the polls with the same answer that are quicker than polls should be, or are not of a state."""
+    is_hasty = v.active_for - v.polls_from < v.polls * settings.loops.poll_seconds
+    return max(v.polls, v.rereads) if is_hasty else v.rereads
 
 
 def _zero_progress_finding(severity: Severity, evidence: str, since: float) -> Finding:

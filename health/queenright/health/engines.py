@@ -22,7 +22,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
 
     Args:
         url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
-        read_only: Neither lock nor create nor migrate; for reading a running service's database.
+        read_only: Do not lock, create or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:

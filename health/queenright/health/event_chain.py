@@ -63,9 +63,9 @@ def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
         return None
 
 
-def archive_link(archived: bytes, previous: bytes, own: bytes) -> bytes:
+def archive_link(archived: bytes, previous: bytes, link: bytes) -> bytes:
     """Return ``archive_hash`` of a row, from that of the row before, ``previous_hash`` and ``hash``."""
-    return hashlib.sha256(archived + previous + own).digest()
+    return hashlib.sha256(archived + previous + link).digest()
 
 
 def archive_base_check(base_seq: int, base_hash: bytes | None) -> bytes | None:

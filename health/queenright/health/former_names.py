@@ -44,7 +44,7 @@ def find_current_name(conn: Connection, agent_id: str, session_id: str | None = 
     while True:
         # A rename from before the last one was of another worker that had the name.
         renames = _renames(conn, *(current or (agent_id, session_id)), after=seq)
-        later = next((one for one in renames if "former_agent_id" not in one[1]), None)
+        later = next((rename for rename in renames if "former_agent_id" not in rename[1]), None)
         if later is None:
             return None if current == (agent_id, session_id) else current
         seq, current = later[0], _key(later[1], "")
@@ -54,7 +54,7 @@ def all_names(conn: Connection, agent_id: str, session_id: str) -> list[WorkerKe
     """Return the agent and session of a worker, then its former ones."""
     names = [(agent_id, session_id)]
     for key in names:
-        names += [one for one in _former(conn, *key) if one not in names]
+        names += [name for name in _former(conn, *key) if name not in names]
         if len(names) > _MOST:
             break
     return names

@@ -12,7 +12,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
 STORM: Final = "storm"
-"""The cause of an incident of which only the storm is known."""
+"""The cause of an incident without a known shared cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Incident:
     cause: str
     """``provider:anthropic``, ``mcp:github``, ``tool:search`` or ``storm``."""
     severity: Severity
-    """The worst severity of its open tickets, or of all once none is open."""
+    """The worst severity of its open tickets; of all its tickets once they are closed."""
     opened_at: float
     closed_at: float | None
     """When its last ticket closed, or an ended session stopped counting; None while it is open."""
@@ -55,17 +55,17 @@ def incidents_of(tickets: Iterable[EscalationTicket], *, now: float, window: flo
     is another incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
-    for ticket in sorted(tickets, key=lambda one: (one.first_seen, one.ticket_id)):
+    for ticket in sorted(tickets, key=lambda ticket: (ticket.first_seen, ticket.ticket_id)):
         if ticket.storm_id:
             by_group[ticket.storm_id].append(ticket)
     incidents = [
-        _incident(one, ends, now)
+        _incident(part, ends, now)
         for group in by_group.values()
         for ends in [_ends(group, window)]
-        for one in _split(group, ends)
-        if len({_worker(ticket) for ticket in one}) > 1
+        for part in _split(group, ends)
+        if len({_worker(ticket) for ticket in part}) > 1
     ]
-    return sorted(incidents, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
+    return sorted(incidents, key=lambda incident: (incident.opened_at, incident.incident_id), reverse=True)
 
 
 def _worker(ticket: EscalationTicket) -> tuple[str, str]:
@@ -92,7 +92,9 @@ def _split(
 
 def _ends(tickets: Sequence[EscalationTicket], window: float) -> dict[str, float | None]:
     """Return when each ticket of one cause stops keeping its incident open; None if that is not known."""
-    successes = sorted(one.condition_cleared_at for one in tickets if one.condition_cleared_at is not None)
+    successes = sorted(
+        ticket.condition_cleared_at for ticket in tickets if ticket.condition_cleared_at is not None
+    )
     ends: dict[str, float | None] = {}
     for ticket in tickets:
         end = ticket.updated_at if ticket.closed_at is None else ticket.closed_at
@@ -104,18 +106,20 @@ def _ends(tickets: Sequence[EscalationTicket], window: float) -> dict[str, float
 
 
 def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | None], now: float) -> Incident:
-    still_open = [one for one in tickets if one.is_open]
-    end = max(ends[one.ticket_id] or 0.0 for one in tickets)
+    still_open = [ticket for ticket in tickets if ticket.is_open]
+    end = max(ends[ticket.ticket_id] or 0.0 for ticket in tickets)
     return Incident(
         incident_id=tickets[0].ticket_id,
         cause=tickets[0].storm_id if tickets[0].shares_cause else STORM,
-        severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
+        severity=max(
+            (ticket.severity for ticket in still_open or tickets), key=lambda severity: severity.rank
+        ),
         opened_at=tickets[0].first_seen,
         closed_at=None if still_open or end > now else end,
         ends_at=None if still_open else end,
-        workers=len({_worker(one) for one in tickets}),
+        workers=len({_worker(ticket) for ticket in tickets}),
         open_tickets=len(still_open),
-        ticket_ids=tuple(one.ticket_id for one in tickets),
+        ticket_ids=tuple(ticket.ticket_id for ticket in tickets),
     )
 
 
@@ -155,7 +159,7 @@ class IncidentWatch:
         self._changed.update(group for group, end in self._ends.items() if end <= now)
         if not self._changed:
             return {}
-        found = self._latest((one for one in tickets if one.storm_id in self._changed), now)
+        found = self._latest((ticket for ticket in tickets if ticket.storm_id in self._changed), now)
         closed = {}
         for group in self._changed:
             self._ends.pop(group, None)
@@ -178,7 +182,7 @@ class IncidentWatch:
             self._open.pop(group, None)
 
     def _latest(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
-        kept = list(tickets)
-        groups = {one.ticket_id: one.storm_id for one in kept}
-        found = reversed(incidents_of(kept, now=now, window=self.window))
-        return {groups[one.incident_id]: one for one in found}
+        all_tickets = list(tickets)
+        groups = {ticket.ticket_id: ticket.storm_id for ticket in all_tickets}
+        latest = reversed(incidents_of(all_tickets, now=now, window=self.window))
+        return {groups[incident.incident_id]: incident for incident in latest}

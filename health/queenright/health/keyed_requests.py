@@ -1,5 +1,5 @@
 """
-Requests with an idempotency key: each is claimed by its key before it is done, and answered after.
+Requests with an idempotency key: claimed before they run, answered from the stored response afterwards.
 
 A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
 out. Every function takes a connection inside a transaction.

@@ -15,7 +15,7 @@ from queenright.health.settings import LearnedClockSettings
 _MAX_KEYS: Final = 16
 """Maximum tools and models per agent; further ones are not learned."""
 _MIN_SECONDS: Final = 1.0
-"""Seconds: what never takes longer needs no clock of its own."""
+"""Seconds. Shorter durations get no learned limit."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
 SAMPLES: Final = 30
@@ -67,7 +67,7 @@ class LearnedClocks:
         index = min(bisect_left(_BOUNDS, max(seconds, _MIN_SECONDS)), len(_BOUNDS) - 1)
         if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
-                counts[other] = (count + 1) // 2  # what is rare stays known
+                counts[other] = (count + 1) // 2  # keep rare values
         counts[index] += 1
 
     def usual(self, what: str) -> Usual | None:
@@ -83,19 +83,19 @@ class LearnedClocks:
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
-        known = self.usual(what)
-        if known is None:
+        usual = self.usual(what)
+        if usual is None:
             return None
-        learned = _MARGIN * known.p99
+        learned = _MARGIN * usual.p99
         bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
-        return Learned(bounded, configured, known.usual, known.times)
+        return Learned(bounded, configured, usual.usual, usual.times)
 
 
 def _quantile(counts: bytearray, wanted: float) -> float:
     """Return the bound that so many of what was counted do not exceed."""
-    seen = 0
+    total = 0
     for bound, count in zip(_BOUNDS, counts, strict=True):
-        seen += count
-        if seen >= wanted:
+        total += count
+        if total >= wanted:
             return bound
     return _BOUNDS[-1]

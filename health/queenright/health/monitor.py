@@ -35,7 +35,7 @@ from queenright.health.spending import DailySpending
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -82,7 +82,7 @@ _STARTED: Final = EventType.EXECUTION_STARTED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
-_TERMINATED: Final = SessionStatus.TERMINATED
+_TERMINATED: Final = WorkerStatus.TERMINATED
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -151,7 +151,7 @@ class FailedRuns:
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
-    """Return the end of a run as a termination, whatever its process reported."""
+    """Return the end of a run as a termination, regardless of what its process reported."""
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
@@ -391,16 +391,16 @@ class HealthMonitor:
         """
         Check the workers whose deadline has passed, and return the health events that follow.
 
-        Beyond ``limit`` they are checked the next time: ``next_deadline`` stays in the past.
+        The rest is checked by the next call: ``next_deadline`` remains in the past.
         """
         if now > self._now:
             self._now = now
         events: list[AgentEvent] = []
         heap = self._heap
         while heap and heap[0][0] <= now and limit > 0:
-            due, key = heappop(heap)
+            due_at, key = heappop(heap)
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
+            if worker is not None and worker.deadline == due_at:
                 events += self._check(worker, now, now)
                 limit -= 1
         self._forget_ended(now)
@@ -411,7 +411,7 @@ class HealthMonitor:
         Check the next ``limit`` workers, in case a deadline was missed.
 
         A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
-        event loop runs other work in between.
+        event loop runs other work between parts.
         """
         if now > self._now:
             self._now = now
@@ -443,10 +443,10 @@ class HealthMonitor:
         """Return the earliest time at which ``advance`` has work to do; None if there is none."""
         heap = self._heap
         while heap:
-            due, key = heap[0]
+            due_at, key = heap[0]
             worker = self._workers.get(key)
-            if worker is not None and worker.deadline == due:
-                return due
+            if worker is not None and worker.deadline == due_at:
+                return due_at
             heappop(heap)
         return None
 
@@ -568,17 +568,19 @@ class HealthMonitor:
 
     def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
-        found = self.get(agent_id, session_id)
-        if found is None and session_id is not None:
+        worker = self.get(agent_id, session_id)
+        if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
-        if found is None:
+        if worker is None:
             former = (key for key in reversed(self._renamed) if key[0] == agent_id)
-            found = next((one for key in former if (one := self._workers.get(self.current_key(key)))), None)
-        return found
+            worker = next(
+                (renamed for key in former if (renamed := self._workers.get(self.current_key(key)))), None
+            )
+        return worker
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
-        # No name leads back to itself: a name that is in use again is no former one.
+        # Avoid cycles: a name that is in use again is not a former name.
         while key in self._renamed:
             key = self._renamed[key]
         return key
@@ -648,7 +650,7 @@ class HealthMonitor:
         Rename a worker whose telemetry named its agent or session later than its first event.
 
         Its findings are cleared under the old name and found again under the new one. If the new name is
-        known, the two are merged: the one with the last activity stays, and their totals are added.
+        known, the two are merged: the one with the latest activity is kept, and their totals are added.
         """
         old = (event.agent_id, event.session_id)
         new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))
@@ -749,7 +751,7 @@ class HealthMonitor:
         The session that exceeds the limit stands for them until a run completes, so that people are notified
         once.
         """
-        if v.status not in (SessionStatus.FAILED, SessionStatus.COMPLETED):
+        if v.status not in (WorkerStatus.FAILED, WorkerStatus.COMPLETED):
             return []
         is_repeated = v.counted_end == (v.incarnation_count, v.status)
         v.counted_end = (v.incarnation_count, v.status)
@@ -758,7 +760,7 @@ class HealthMonitor:
         failed = self._failed_runs.pop(v.agent_id, FailedRuns())
         worker = self._workers.get((v.agent_id, failed.session_id))
         count = 0
-        if v.status is SessionStatus.FAILED:
+        if v.status is WorkerStatus.FAILED:
             count, since = failed.count + 1, failed.since if failed.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
@@ -809,11 +811,11 @@ class HealthMonitor:
         self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
-            worker.vitals.end(SessionStatus.UNKNOWN, over)
+            worker.vitals.end(WorkerStatus.UNKNOWN, over)
             worker.deadline = None
             return self._end_session(worker, at, now)
-        due = worker.deadline
-        events = self._examine(worker, at, now, 0.0 if due is None else now - due)
+        due_at = worker.deadline
+        events = self._examine(worker, at, now, 0.0 if due_at is None else now - due_at)
         worker.deadline = None
         self._schedule(worker, at)
         return events
@@ -843,24 +845,24 @@ class HealthMonitor:
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
         """Set the deadline if it is sooner than the one in the heap, which is recomputed when it comes up."""
-        due = self._next(worker, at)
-        if due is not None and (worker.deadline is None or due < worker.deadline):
-            worker.deadline = due
-            heappush(self._heap, (due, worker.key))
+        due_at = self._next(worker, at)
+        if due_at is not None and (worker.deadline is None or due_at < worker.deadline):
+            worker.deadline = due_at
+            heappush(self._heap, (due_at, worker.key))
 
     def _next(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals
         if v.ended_at is not None:
             return None
         grace = grace_until(v, self.settings)
-        due = grace if worker.findings and grace > at else None
+        due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
-            return due
+            return due_at
         # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
-            if moment > at and (due is None or moment < due):
-                due = moment
-        return due
+            if moment > at and (due_at is None or moment < due_at):
+                due_at = moment
+        return due_at
 
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
@@ -926,7 +928,7 @@ class HealthMonitor:
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(
-            health_event(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values()
+            health_event(EventType.FINDING_CLEARED, v, now, cleared.to_dict()) for cleared in old.values()
         )
         return events
 

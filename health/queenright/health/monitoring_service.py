@@ -169,7 +169,7 @@ class HealthMonitoringService:
         """
         Return the health of every session of every worker, by agent and session.
 
-        The event loop runs other work in between, so the results are not of one moment.
+        The event loop runs other work between them, so the results are not of one moment.
 
         Args:
             limit: The maximum number; None for all.
@@ -204,8 +204,8 @@ class HealthMonitoringService:
             keys = (
                 key
                 for key in keys
-                if (known := self._monitor.get(*key)) is not None
-                and (known.fleet_state or known.state) is state
+                if (registered := self._monitor.get(*key)) is not None
+                and (registered.fleet_state or registered.state) is state
             )
         page = _first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
@@ -487,8 +487,8 @@ class HealthMonitoringService:
     ) -> list[BreakerStatus]:
         """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
         reported = (breaker for breaker in self._process_breakers() if breaker.name > after)
-        own = self._breakers.registry.page(limit, after=after, only_open=only_open)
-        return sorted((*own, *reported), key=lambda breaker: breaker.name)[:limit]
+        registered = self._breakers.registry.page(limit, after=after, only_open=only_open)
+        return sorted((*registered, *reported), key=lambda breaker: breaker.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """

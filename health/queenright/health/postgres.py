@@ -78,7 +78,7 @@ class PostgresDatabase(Database):
 
     Args:
         address: With the driver ``psycopg``; libpq supplies the rest: ``PGPASSWORD``, ``.pgpass``.
-        read_only: Neither lock nor migrate; for reading a running service's database.
+        read_only: Do not lock or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for the lock of another program or service.
 
     Raises:

@@ -83,30 +83,32 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
         return None
     wait = parse_seconds(data.get("retry_after"))
     if wait is None:
-        wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
+        wait = next(
+            (seconds for field in _FIELDS if (seconds := _first_wait(field, text, at)) is not None), None
+        )
     return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None
 
 
 def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
-    for found in field.finditer(text):
-        wait = _wait(found.groupdict(), at)
+    for match in field.finditer(text):
+        wait = _wait(match.groupdict(), at)
         if wait is not None:
             return wait
     return None
 
 
-def _wait(found: Mapping[str, str | None], at: float) -> float | None:
+def _wait(match: Mapping[str, str | None], at: float) -> float | None:
     """Return the seconds of a match; None if unknown."""
-    if parts := found.get("parts"):
+    if parts := match.get("parts"):
         return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
-    if bare := found.get("bare"):
+    if bare := match.get("bare"):
         number = float(bare)
         return number - at if number > _EARLIEST_EPOCH else number
-    if ms := found.get("ms"):
+    if ms := match.get("ms"):
         return float(ms) / 1_000
-    if epoch := found.get("epoch"):
+    if epoch := match.get("epoch"):
         return (float(epoch) / 1_000 if len(epoch) > 10 else float(epoch)) - at
-    if date := found.get("date"):
+    if date := match.get("date"):
         try:
             moment = (
                 parsedate_to_datetime(date)
@@ -116,7 +118,7 @@ def _wait(found: Mapping[str, str | None], at: float) -> float | None:
         except ValueError:
             return None
         return moment.timestamp() - at
-    return _until_clock_time(found, at)
+    return _until_clock_time(match, at)
 
 
 def _seconds_of(unit: str) -> float:
@@ -124,33 +126,33 @@ def _seconds_of(unit: str) -> float:
     return _UNIT_SECONDS.get("ms" if unit.startswith(("ms", "mil")) else unit[0], 1.0)
 
 
-def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | None:
+def _until_clock_time(match: Mapping[str, str | None], at: float) -> float | None:
     """Return the seconds until the next such day and time of day; the beginning of a day without one."""
-    half = (found.get("half") or "").lower()
-    hour = int(found.get("hour") or found.get("hour24") or 0)
-    minute = int(found.get("minute") or found.get("minute24") or 0)
-    has_day = any(found.get(key) for key in ("weekday", "month", "tomorrow"))
-    has_clock = bool(half or found.get("hour24"))
+    half = (match.get("half") or "").lower()
+    hour = int(match.get("hour") or match.get("hour24") or 0)
+    minute = int(match.get("minute") or match.get("minute24") or 0)
+    has_day = any(match.get(key) for key in ("weekday", "month", "tomorrow"))
+    has_clock = bool(half or match.get("hour24"))
     if not (has_day or has_clock) or minute > 59 or not (1 <= hour <= 12 if half else hour <= 23):
         return None
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
     try:
-        zone = load_timezone(name) if (name := found.get("zone") or found.get("utc")) else None
+        zone = load_timezone(name) if (name := match.get("zone") or match.get("utc")) else None
     except (KeyError, ValueError, OSError):
         zone = None
     try:
         now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
         then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        if weekday := found.get("weekday"):
+        if weekday := match.get("weekday"):
             then += timedelta(days=(_WEEKDAYS.index(weekday.lower()[:3]) - now.weekday()) % 7)
-        elif month := found.get("month"):
-            then = then.replace(month=_MONTHS.index(month.lower()) + 1, day=int(found.get("day") or 0))
+        elif month := match.get("month"):
+            then = then.replace(month=_MONTHS.index(month.lower()) + 1, day=int(match.get("day") or 0))
             then = then if then > now else then.replace(year=now.year + 1)
-        elif found.get("tomorrow"):
+        elif match.get("tomorrow"):
             then += timedelta(days=1)
         if then <= now:
-            then += timedelta(days=7 if found.get("weekday") else 1)
+            then += timedelta(days=7 if match.get("weekday") else 1)
         return then.timestamp() - at
     except (ValueError, OSError, OverflowError):
         return None

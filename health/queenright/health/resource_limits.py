@@ -56,12 +56,12 @@ def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Re
     if not isinstance(resource, str) or used is None or not limit:
         return resources
     name = clean_name(resource, _NAME_LIMIT)
-    known = next((each for each in resources if each.name == name), None)
+    previous = next((each for each in resources if each.name == name), None)
     new = Resource(name, used, limit, at)
-    if known is not None:
-        if _level(known) is _level(new):
-            new = new._replace(since=known.since)
-        return tuple(new if each is known else each for each in resources)
+    if previous is not None:
+        if _level(previous) is _level(new):
+            new = new._replace(since=previous.since)
+        return tuple(new if each is previous else each for each in resources)
     return (*resources, new) if name and len(resources) < MAX_RESOURCES else resources
 
 

@@ -6,7 +6,7 @@ Rows of the audit trail are moved to the archive in the same transaction, and st
 
 Each row's hash is checked before it is deleted: a changed row stays, and everything after it, until a person
 has looked. The age of an event is that of its own time. A younger one keeps all rows after it; one from the
-future has no known age, and goes with its neighbours.
+future has no known age, and is deleted with its neighbours.
 """
 
 from __future__ import annotations
@@ -168,24 +168,26 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     query = select(*_HASHED, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
     rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
     digest, archive = head.base_hash or BEGINNING, head.archive_hash or BEGINNING
-    gone, kept, refused = head.base_length, [], ""
+    base_length, kept_rows, refused = head.base_length, [], ""
     for row in rows:
-        if row.seq != gone + 1 or link(digest, row[:_WIDTH]) != row.hash:
-            refused = f"row {gone + 1} of the event log is not what was written"
+        if row.seq != base_length + 1 or link(digest, row[:_WIDTH]) != row.hash:
+            refused = f"row {base_length + 1} of the event log is not what was written"
             break
         if row.type in _AUDITED:
             archive = archive_link(archive, digest, row.hash)
-            kept.append({**row._mapping, "previous_hash": digest, "archive_hash": archive})
-        digest, gone = row.hash, row.seq
-    count = gone - head.base_length
+            kept_rows.append({**row._mapping, "previous_hash": digest, "archive_hash": archive})
+        digest, base_length = row.hash, row.seq
+    count = base_length - head.base_length
     if not count:
         return Pruned(refused=refused)
-    if kept:
-        conn.execute(insert(AUDIT_ARCHIVE), kept)
-    conn.execute(update(EVENT_LOG_HEAD).values(base_length=gone, base_hash=digest, archive_hash=archive))
+    if kept_rows:
+        conn.execute(insert(AUDIT_ARCHIVE), kept_rows)
+    conn.execute(
+        update(EVENT_LOG_HEAD).values(base_length=base_length, base_hash=digest, archive_hash=archive)
+    )
     # After the head: the triggers allow deleting only rows that the head records as gone.
-    conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, gone)))
-    return Pruned(rows=count, archived=len(kept), refused=refused)
+    conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
+    return Pruned(rows=count, archived=len(kept_rows), refused=refused)
 
 
 def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Pruned:
@@ -197,21 +199,21 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
     rows = _old_enough(conn.execute(query.order_by(AUDIT_ARCHIVE.c.seq).limit(room)).all(), old, now)
-    digest, gone, count, refused = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
+    digest, base_seq, count, refused = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
     for row in rows:
         if not is_whole(row) or row.archive_hash != archive_link(digest, row.previous_hash, row.hash):
             refused = f"row {row.seq} of the audit archive is not what was written"
             break
-        digest, gone, count = row.archive_hash, row.seq, count + 1
+        digest, base_seq, count = row.archive_hash, row.seq, count + 1
     if count:
-        check = archive_base_check(gone, digest)
+        check = archive_base_check(base_seq, digest)
         conn.execute(
             update(EVENT_LOG_HEAD).values(
-                archive_base_seq=gone, archive_base_hash=digest, archive_base_check=check
+                archive_base_seq=base_seq, archive_base_hash=digest, archive_base_check=check
             )
         )
         conn.execute(
-            delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, gone))
+            delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, base_seq))
         )
     return Pruned(rows=count, refused=refused)
 

@@ -51,8 +51,8 @@ def read_session(
         for row in conn.execute(query, {**parameters, "agent": agent, "session": session})
     ]
     rows.sort(key=lambda row: row.seq)
-    kept = rows[-limit:] if newest else rows[:limit]
-    return [(row.seq, event) for row in kept if (event := event_of(row)) is not None]
+    selected = rows[-limit:] if newest else rows[:limit]
+    return [(row.seq, event) for row in selected if (event := event_of(row)) is not None]
 
 
 @lru_cache(maxsize=32)
@@ -82,5 +82,5 @@ def latest_session(conn: Connection, agent_id: str) -> str | None:
     """Return the session of an agent that started last, None if no start is in the log."""
     query = select(EVENTS.c.session_id).where(EVENTS.c.agent_id == agent_id)
     query = query.where(EVENTS.c.type == EventType.EXECUTION_STARTED.value)
-    found: str | None = conn.execute(query.order_by(EVENTS.c.seq.desc()).limit(1)).scalar()
-    return found
+    session_id: str | None = conn.execute(query.order_by(EVENTS.c.seq.desc()).limit(1)).scalar()
+    return session_id

@@ -55,11 +55,11 @@ class Fired:
 
 def make_monotonic(events: Iterable[AgentEvent]) -> list[TimedEvent]:
     """Return logged events with times that never go back."""
-    found, clock = [], 0.0
+    timed_events, clock = [], 0.0
     for event in events:
         clock = max(clock, event.time)
-        found.append(TimedEvent(clock, event))
-    return found
+        timed_events.append(TimedEvent(clock, event))
+    return timed_events
 
 
 def replay(
@@ -79,17 +79,17 @@ def replay(
     clock = events[0].at
     v = VitalSigns("agent", "run", clock, settings.loops, settings)
     shortest = shortest_limit(settings)
-    due, has_findings = clock + shortest, False
+    next_due, has_findings = clock + shortest, False
     for index, (at, event) in enumerate(events):
-        if due <= at:
+        if next_due <= at:
             for moment in _moments_between(v, settings, clock, at):
                 findings = _all_findings(v, settings, moment)
                 has_findings = bool(findings)
                 yield Moment(index - 1, moment, findings, v)
-            due = _next_moment(v, settings, at, shortest)
+            next_due = _next_moment(v, settings, at, shortest)
         clock = at
         v.apply(event, at)
-        is_examined = has_findings or due <= at or suspicious(v, settings)
+        is_examined = has_findings or next_due <= at or suspicious(v, settings)
         findings = _all_findings(v, settings, at) if is_examined or v.ended_at is not None else []
         has_findings = bool(findings)
         yield Moment(index, at, findings, v)
@@ -113,10 +113,10 @@ def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
             for row in active.pop(key):
                 row.cleared_at = moment.at
         for key, finding in now.items():
-            known = active.setdefault(key, [])
-            if not known or finding.severity.rank > known[-1].finding.severity.rank:
-                known.append(Fired(finding=finding, at=moment.at, step=moment.step))
-                rows.append(known[-1])
+            fired = active.setdefault(key, [])
+            if not fired or finding.severity.rank > fired[-1].finding.severity.rank:
+                fired.append(Fired(finding=finding, at=moment.at, step=moment.step))
+                rows.append(fired[-1])
     return rows
 
 
@@ -128,8 +128,8 @@ def state_at(moment: Moment, settings: HealthSettings) -> HealthState:
 
 def _moments_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
     """Return the times at which time alone changes the findings, and then ``until``; or nothing."""
-    found = {at for at in moments(v, settings, _UNKNOWN_SIGN) if after < at <= until}
-    return sorted(found | {until}) if found else []
+    times = {at for at in moments(v, settings, _UNKNOWN_SIGN) if after < at <= until}
+    return sorted(times | {until}) if times else []
 
 
 def _next_moment(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:

@@ -196,7 +196,7 @@ class LoopSettings(_Block):
     """
     Counts from which repetition is a finding. tests/detection/README.md has the reason for each.
 
-    What a setting is compared with for one reason moves with it; what has no reason to differ is a constant.
+    Settings that share a reason share a value. A value that no user would change is a constant.
     """
 
     blind_repeats: ClassVar = 10
@@ -215,7 +215,7 @@ class LoopSettings(_Block):
     consecutive: Count = 3
     """Equal calls with equal results in a row."""
     repeats: Count = 4
-    """Equal calls with equal results in the window, without a change in between."""
+    """Equal calls with equal results in the window, with no change between them."""
     error_streak: Count = 5
     """Turns in a row in which one tool failed with one class of error."""
     provider_failures: Count = 3
@@ -243,7 +243,7 @@ class LoopSettings(_Block):
 
     @property
     def repeats_at_all(self) -> int:
-        """Repeats whatever changed in between: failures are medium, others shown only."""
+        """Repeats regardless of changes between them: failures are medium, others are only shown."""
         return 2 * self.repeats
 
     @property
@@ -253,7 +253,7 @@ class LoopSettings(_Block):
 
     @property
     def fruitless_calls(self) -> int:
-        """New searches without a result or any news in between: shown; twice as many are medium."""
+        """Searches without a result or other news between them: shown; twice as many are medium."""
         return self.stale_calls + 1
 
     @property
@@ -279,7 +279,7 @@ class JudgeScheduleSettings(_Block):
 
 
 class ReEscalationSettings(_Block):
-    """Reminders of tickets that nobody acknowledges."""
+    """Reminders of unacknowledged tickets."""
 
     after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
     """Minutes since the last notification of the ticket."""
@@ -324,7 +324,7 @@ class EscalationSettings(_Block):
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
     """URL that each escalation is posted to, as JSON; required with ``orchestrator: webhook``."""
     webhook_secret_file: Path | None = None
-    """File with the key that signs these requests, readable by nobody else; None: they are not signed."""
+    """File with the key that signs these requests, readable only by its owner; None: they are not signed."""
 
     @model_validator(mode="after")
     def _require_url(self) -> EscalationSettings:
@@ -398,7 +398,7 @@ class BreakerSettings(_Block):
     failure_threshold: Count = 3
     """Failures in a row that open it."""
     recovery_timeout_seconds: Seconds = 60
-    """Seconds that it stays open before it is half open."""
+    """Seconds that a breaker stays open before it half-opens."""
     half_open_requests: Count = 1
     """Trial calls at once while it is half open."""
 
@@ -417,7 +417,7 @@ class RecoverySettings(_Block):
     max_attempts_per_task: Count = 3
     """Attempts at one task, ever; then a person must review it."""
     max_attempts_per_hour: Count = 5
-    """Attempts per agent in any hour, whatever its tasks."""
+    """Attempts per agent in any hour, over all its tasks."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
     """Seconds to wait after each failed attempt; the last value repeats."""
     automatic: bool = True
@@ -425,7 +425,7 @@ class RecoverySettings(_Block):
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
     """URL that starts workers that run elsewhere; None: these are not recovered."""
     webhook_secret_file: Path | None = None
-    """File with the key that signs these requests, readable by nobody else; None: they are not signed."""
+    """File with the key that signs these requests, readable only by its owner; None: they are not signed."""
 
 
 Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
@@ -521,10 +521,10 @@ class BreakerChannel(_Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _derive_channels(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("severity") == "critical" and "channels" not in given:
-            return {**given, "channels": _ALL_CHANNELS}
-        return given
+    def _derive_channels(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("severity") == "critical" and "channels" not in value:
+            return {**value, "channels": _ALL_CHANNELS}
+        return value
 
     @model_validator(mode="after")
     def _validate_channels(self) -> BreakerChannel:

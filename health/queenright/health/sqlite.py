@@ -36,7 +36,7 @@ class SqliteDatabase(Database):
     A database in a file.
 
     Args:
-        read_only: Neither lock nor create nor migrate; for reading a running service's database.
+        read_only: Do not lock, create or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:
@@ -172,7 +172,7 @@ class SqliteDatabase(Database):
         )
         event.listen(engine, "connect", _on_connect if writes else _on_connect_reader)
         # The driver would begin a transaction at the first write only: no snapshot, and a write that
-        # may fail half-way because another program got in between.
+        # may fail half-way because another program took the lock.
         event.listen(engine, "begin", _begin_immediate if writes else _begin)
         return self._keep(engine)
 

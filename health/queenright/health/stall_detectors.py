@@ -89,21 +89,21 @@ def _describe_learned(clock: StallClock) -> str:
     )
 
 
-def _is_unsure(v: VitalSigns, due: float) -> bool:
+def _is_unsure(v: VitalSigns, due_at: float) -> bool:
     """Return whether a worker may have ended during an outage, before the finding was due."""
-    return may_have_ended(v) and v.away is not None and due > v.away[1]
+    return may_have_ended(v) and v.away is not None and due_at > v.away[1]
 
 
 def _since_away(v: VitalSigns) -> str:
     """Return a note about a worker that has sent nothing since the service was away, or ""."""
     if v.away is None or not may_have_ended(v):
         return ""
-    left, back = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
-    return f"; no events since Queenright was away from {left} to {back} UTC: it may have ended"
+    away_from, back_at = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
+    return f"; no events since Queenright was away from {away_from} to {back_at} UTC: it may have ended"
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a call past its declared timeout, while the worker does other things."""
+    """Find a call past its declared timeout while the worker is active otherwise."""
     tool = overdue_tool(v)
     if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
         return None
@@ -122,10 +122,10 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
 
     A late heartbeat is shown until one is on time, so that the finding does not flap.
     """
-    due = heartbeat_due(v, settings)
-    if due is None:
+    due_at = heartbeat_due(v, settings)
+    if due_at is None:
         return None
-    if now < due:
+    if now < due_at:
         if not v.heartbeat_late:
             return None
         return Finding(
@@ -150,10 +150,10 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
     if since is None:
         return None
     degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
-    due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
-    if degraded is None or due is None or now < degraded:
+    due_at = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
+    if degraded is None or due_at is None or now < degraded:
         return None
-    stale = now >= due and not _is_unsure(v, due)
+    stale = now >= due_at and not _is_unsure(v, due_at)
     return Finding(
         kind=FindingKind.CHECKPOINT_STALE,
         severity=Severity.MEDIUM if stale else Severity.LOW,
@@ -164,7 +164,7 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find an active worker with tools that neither calls one nor makes progress."""
+    """Find an active worker with tools that calls no tool and makes no progress."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
@@ -194,9 +194,9 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     now = known_until(v, settings, now)
     if now < since + limit:
         return None
-    due = max(since, v.progress_from or since) + limit
-    nowhere = now >= due
-    is_certain = nowhere and not _is_unsure(v, due)
+    due_at = max(since, v.progress_from or since) + limit
+    nowhere = now >= due_at
+    is_certain = nowhere and not _is_unsure(v, due_at)
     words = ", and no progress" if nowhere else ""
     return Finding(
         kind=FindingKind.NO_TOKENS,

@@ -77,8 +77,8 @@ class StepLogReader:
         status = os.fstat(file)
         head = os.pread(file, _HEAD, 0)
         if self._file is not None:
-            inode, known = self._file
-            if inode != status.st_ino or status.st_size < self.offset or not head.startswith(known):
+            inode, known_inode = self._file
+            if inode != status.st_ino or status.st_size < self.offset or not head.startswith(known_inode):
                 self.offset = 0
                 self._overlong = False
         self._file = (status.st_ino, head)

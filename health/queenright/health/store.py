@@ -332,16 +332,16 @@ class Store:
     # -- the writer's side --------------------------------------------------------------------------
 
     def _write(self) -> None:
-        held: Any = None
+        lock: Any = None
         while True:
-            job = held if held is not None else self._jobs.get()
-            held = None
+            job = lock if lock is not None else self._jobs.get()
+            lock = None
             if job is _STOP:
                 return
             if isinstance(job, _Transact):
                 outcomes = [self._run(job)]
             else:
-                group, held = self._gather(job)
+                group, lock = self._gather(job)
                 outcomes = self._append_group(group)
             committed, self._committed = self._committed, []
             # The loop may be closed: then nothing awaits the outcome.

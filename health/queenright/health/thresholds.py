@@ -76,14 +76,14 @@ def with_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> H
     Raises:
         InvalidThresholdError: There is no such threshold, or its value is not allowed.
     """
-    known = {name: (block, field, info) for name, block, field, info in _fields()}
+    fields = {name: (block, field, info) for name, block, field, info in _fields()}
     changed: dict[str, dict[str, float]] = {}
     for name, value in changes.items():
-        if name not in known:
-            near = get_close_matches(name, known, 1)
+        if name not in fields:
+            near = get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]}?" if near else "; the response without settings lists all"
             raise InvalidThresholdError(redact(name, 100), f"no such threshold{hint}")
-        block, field, info = known[name]
+        block, field, info = fields[name]
         if info.annotation is int and value != int(value):
             raise InvalidThresholdError(name, f"it must be a whole number {_range(info)}, got {value:g}")
         changed.setdefault(block, {})[field] = value
@@ -139,14 +139,14 @@ def _docstrings(block: str) -> Mapping[str, str]:
     assert isinstance(model, type)
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     name = ""
     for statement in definition.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             name = statement.target.id
         elif name and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            found[name] = inspect.cleandoc(str(statement.value.value))
+            docstrings[name] = inspect.cleandoc(str(statement.value.value))
             name = ""
         else:
             name = ""
-    return found
+    return docstrings

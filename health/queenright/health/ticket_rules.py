@@ -90,13 +90,13 @@ def finding_fields(
         ticket: The ticket; None for a new one.
         findings: Findings that justify a ticket, worst first.
     """
-    own = findings if ticket is None else own_findings(ticket, findings)
-    if not own:
+    own_findings_ = findings if ticket is None else own_findings(ticket, findings)
+    if not own_findings_:
         return {}
     return {
-        "finding_kind": own[0].kind,
-        "finding_evidence": redact(own[0].evidence),
-        "finding_since": own[0].since,
+        "finding_kind": own_findings_[0].kind,
+        "finding_evidence": redact(own_findings_[0].evidence),
+        "finding_since": own_findings_[0].since,
         "worker_excerpt": redact(health.vitals.evidence, EVIDENCE_LIMIT),
     }
 
@@ -111,9 +111,9 @@ def floor(findings: Sequence[Finding]) -> Severity:
     return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
 
 
-def higher(one: Severity, other: Severity) -> Severity:
+def higher(first: Severity, second: Severity) -> Severity:
     """Return the worse of two severities."""
-    return one if one.rank >= other.rank else other
+    return first if first.rank >= second.rank else second
 
 
 def match_ticket(
@@ -127,18 +127,18 @@ def match_ticket(
     dismissed, the worst is counted on its dismissed ticket.
     """
     for ticket in live:
-        if ticket.is_open and (own := own_findings(ticket, findings)):
-            return ticket, own[0], higher(drafted, floor(own))
+        if ticket.is_open and (matches := own_findings(ticket, findings)):
+            return ticket, matches[0], higher(drafted, floor(matches))
     dismissed = {ticket.fingerprint: ticket for ticket in live}
     covered: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
         severity = higher(drafted, finding.severity)
-        known = dismissed.get(_fingerprint(facts, finding.kind))
-        if known is None:
+        dismissed_ticket = dismissed.get(_fingerprint(facts, finding.kind))
+        if dismissed_ticket is None:
             return None, finding, severity
-        if lifecycle.report(known, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
-            return known, finding, severity
-        covered = covered or (known, finding, severity)
+        if lifecycle.report(dismissed_ticket, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
+            return dismissed_ticket, finding, severity
+        covered = covered or (dismissed_ticket, finding, severity)
     assert covered is not None, "a report has at least one finding"
     return covered
 
@@ -183,12 +183,12 @@ def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) 
 
 def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
     """Return whether the judge's text of an open ticket still holds, and nothing worse does."""
-    own = own_findings(ticket, findings)
-    if not own:
+    matches = own_findings(ticket, findings)
+    if not matches:
         return not has_separate_trouble(ticket, findings)
     kind = ticket.words_kind or ticket.finding_kind or ticket.kind
     severity = ticket.words_severity or ticket.severity
-    return kind in kinds_of(own) and floor(own).rank <= severity.rank
+    return kind in kinds_of(matches) and floor(matches).rank <= severity.rank
 
 
 def updated_text(ticket: EscalationTicket, finding: Finding, texts: Mapping[str, Any]) -> dict[str, Any]:

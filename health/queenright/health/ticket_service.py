@@ -43,7 +43,7 @@ from queenright.health.tickets import (
     TicketStatusError,
     mismatches,
 )
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -58,8 +58,8 @@ _LONG_TEXT_LIMIT: Final = 4_000
 _REPORTED_LATE_SECONDS: Final = 86_400.0
 """An incident that closed while the service was down is reported at the start, if that is not longer ago."""
 _END_REASONS: Final = {
-    SessionStatus.COMPLETED: lifecycle.RUN_COMPLETED,
-    SessionStatus.UNKNOWN: "the worker sent nothing more",
+    WorkerStatus.COMPLETED: lifecycle.RUN_COMPLETED,
+    WorkerStatus.UNKNOWN: "the worker sent nothing more",
 }
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
@@ -197,8 +197,8 @@ class TicketService:
                 read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
             )
         )
-        closed = [one for one in recent if not one.live]
-        for ticket in (*tickets, *sorted(closed, key=lambda one: one.closed_at or 0.0)):
+        closed = [ticket for ticket in recent if not ticket.live]
+        for ticket in (*tickets, *sorted(closed, key=lambda ticket: ticket.closed_at or 0.0)):
             self._remember(ticket)
         reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
         self._incidents.restore(self.recent_tickets(), reported_ids, since)
@@ -275,9 +275,9 @@ class TicketService:
             if self._scheduled.get(ticket_id) == at and self._due(self._live[ticket_id]) == at:
                 break
             self._take_first_deadline()
-        found = [self._due(self._live[ticket_id]) for ticket_id in self._reached]
-        found += [at for at, _ in self._deadlines[:1]]
-        return min((at for at in found if at is not None), default=None)
+        deadlines = [self._due(self._live[ticket_id]) for ticket_id in self._reached]
+        deadlines += [at for at, _ in self._deadlines[:1]]
+        return min((at for at in deadlines if at is not None), default=None)
 
     # -- reports of the judge and the monitor -------------------------------------------------------
 
@@ -332,7 +332,7 @@ class TicketService:
         now = self._clock()
 
         def work(conn: Connection, changes: _Changes) -> list[Raised | None]:
-            raised = [None if one is None else one(conn, changes) for one in works]
+            raised = [None if change is None else change(conn, changes) for change in works]
             for ticket_id, cause in children.items():
                 ticket = table.find_ticket(conn, ticket_id)
                 if ticket is None or not ticket.is_open or ticket.storm_id:
@@ -352,17 +352,17 @@ class TicketService:
             if not ticket.is_open or ticket.storm_id:
                 continue
             health = self._find_worker(ticket.agent_id, ticket.session_id)
-            found = () if health is None else health.findings
-            finding = next((one for one in found if one.kind is ticket.kind), None)
+            findings = () if health is None else health.findings
+            finding = next((finding for finding in findings if finding.kind is ticket.kind), None)
             # What could be shared is known without a look at the fleet.
             if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
                 continue
-            findings = rules.reasons(health)
+            reasons = rules.reasons(health)
             child = ticket.model_copy(update={"storm_id": cause})
             if (
-                finding in findings
+                finding in reasons
                 and self._group(health, finding) == cause
-                and not rules.has_separate_trouble(child, findings)
+                and not rules.has_separate_trouble(child, reasons)
             ):
                 children[ticket.ticket_id] = cause
         return children
@@ -492,15 +492,15 @@ class TicketService:
         """
         while self._deadlines and self._deadlines[0][0] <= now:
             self._take_first_deadline()
-        due = [
+        due_ids = [
             ticket_id
             for ticket_id in self._reached
             if (at := self._due(self._live[ticket_id])) is not None and at <= now and ticket_id not in exclude
         ]
-        due.sort(key=lambda ticket_id: (self._live[ticket_id].first_seen, ticket_id))
+        due_ids.sort(key=lambda ticket_id: (self._live[ticket_id].first_seen, ticket_id))
         closed: list[EscalationTicket] = []
-        for first in range(0, len(due), _SETTLED_AT_ONCE):
-            closed += await self._settle(due[first : first + _SETTLED_AT_ONCE], now)
+        for first in range(0, len(due_ids), _SETTLED_AT_ONCE):
+            closed += await self._settle(due_ids[first : first + _SETTLED_AT_ONCE], now)
         await self._report_closed_incidents(now)
         return closed
 
@@ -509,13 +509,13 @@ class TicketService:
             return
 
         def work(conn: Connection, changes: _Changes) -> None:
-            for one in closed.values():
+            for incident in closed.values():
                 data = {
-                    "incident_id": one.incident_id,
-                    "cause": one.cause,
-                    "workers": one.workers,
-                    "opened_at": one.opened_at,
-                    "closed_at": one.closed_at,
+                    "incident_id": incident.incident_id,
+                    "cause": incident.cause,
+                    "workers": incident.workers,
+                    "opened_at": incident.opened_at,
+                    "closed_at": incident.closed_at,
                 }
                 event = AgentEvent(id=self._ids(), type=EventType.INCIDENT_CLOSED, time=now, data=data)
                 changes.events.append(event)
@@ -523,12 +523,12 @@ class TicketService:
         await self._commit(work)
         self._incidents.remove(closed)
 
-    async def _settle(self, due: Collection[str], now: float) -> list[EscalationTicket]:
+    async def _settle(self, ticket_ids: Collection[str], now: float) -> list[EscalationTicket]:
         """Settle these tickets in one transaction; return those that closed."""
 
         def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
             closed = []
-            for ticket_id in due:
+            for ticket_id in ticket_ids:
                 ticket = table.find_ticket(conn, ticket_id)
                 if ticket is None or not ticket.live:
                     continue
@@ -668,10 +668,10 @@ class TicketService:
 
         def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
             changed = []
-            for one in works:
+            for change in works:
                 # Skip a ticket that was decided on in the meantime.
                 with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
-                    changed.append(one(conn, changes))
+                    changed.append(change(conn, changes))
             return changed
 
         return await self._commit(work)
@@ -1029,9 +1029,9 @@ class TicketService:
         others = table.live_tickets(conn, agent_id=before.agent_id)
         reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
         rest = (lifecycle.remind(other, now=now, is_request=is_request) for other in reminded)
-        for one in (ticket, *rest):
-            table.update_ticket(conn, one)
-            changes.tickets.append(one)
+        for changed in (ticket, *rest):
+            table.update_ticket(conn, changed)
+            changes.tickets.append(changed)
         data = {
             "ticket_id": ticket.ticket_id,
             "reminder": ticket.reminders,
@@ -1064,10 +1064,10 @@ class TicketService:
 
     def _remember(self, ticket: EscalationTicket) -> None:
         self._schedule(ticket)
-        known = self._live.pop(ticket.ticket_id, None)
-        if known is None or not ticket.is_open or known.storm_id != ticket.storm_id:
+        previous = self._live.pop(ticket.ticket_id, None)
+        if previous is None or not ticket.is_open or previous.storm_id != ticket.storm_id:
             self._incidents.add(ticket)
-        before = known or ticket
+        before = previous or ticket
         key = (before.agent_id, before.session_id)
         if (ids := self._by_worker.get(key)) is not None:
             ids.discard(ticket.ticket_id)

@@ -172,7 +172,7 @@ def display_name(value: object) -> str:
     return _display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
 
 
-class SessionStatus(StrEnum):
+class WorkerStatus(StrEnum):
     """Status of a session; unrecognized values become ``unknown``."""
 
     ACTIVE = "active"
@@ -184,7 +184,7 @@ class SessionStatus(StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> SessionStatus:
+    def _missing_(cls, value: object) -> WorkerStatus:
         return cls.UNKNOWN
 
 
@@ -239,11 +239,13 @@ def after_refusal(
         limit: How many of one class are a finding.
     """
     current = [refusal for refusal in refusals if refusal.count_recent(call, window)]
-    known = next((refusal for refusal in current if refusal.error == error), Refusal(error, 0, at, call, 0))
-    recent = _in_window(known.recent, call - known.last_call, window) | 1
-    times = known.times + 1 if known.count_recent(call, window) >= limit else recent.bit_count()
-    new = Refusal(error, times, known.since, call, recent)
-    return (new, *(refusal for refusal in current if refusal is not known))[:_MAX_REFUSALS]
+    previous = next(
+        (refusal for refusal in current if refusal.error == error), Refusal(error, 0, at, call, 0)
+    )
+    recent = _in_window(previous.recent, call - previous.last_call, window) | 1
+    times = previous.times + 1 if previous.count_recent(call, window) >= limit else recent.bit_count()
+    new = Refusal(error, times, previous.since, call, recent)
+    return (new, *(refusal for refusal in current if refusal is not previous))[:_MAX_REFUSALS]
 
 
 def _in_window(calls: int, later: int, window: int) -> int:
@@ -373,8 +375,8 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     server, transport, scope = (_clean(data.get(key)) for key in ("server", "transport", "scope"))
     where = ", ".join(text for text in (transport, scope) if text)
     unknown = McpServer(server, "" if server else where)
-    known = next((each for each in servers if each[:2] == unknown[:2]), unknown)
-    connected_at, losses = known.connected_at, set(known.losses)
+    previous = next((each for each in servers if each[:2] == unknown[:2]), unknown)
+    connected_at, losses = previous.connected_at, set(previous.losses)
     if status == "connected":
         # For servers that cannot be distinguished: an attempt that began before another one failed was not
         # made by the same server.
@@ -383,9 +385,9 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     else:
         losses.add(McpLoss(at, status, _clean(data.get("error_type")), where))
     recent = sorted(loss for loss in losses if loss.at > connected_at)
-    new = known._replace(losses=tuple(recent[-_MAX_LOSSES:]), connected_at=connected_at)
-    if known in servers:
-        return tuple(new if each is known else each for each in servers)
+    new = previous._replace(losses=tuple(recent[-_MAX_LOSSES:]), connected_at=connected_at)
+    if previous in servers:
+        return tuple(new if each is previous else each for each in servers)
     return (*servers, new) if len(servers) < MAX_MCP_SERVERS else servers
 
 

@@ -21,8 +21,8 @@ from queenright.health.vital_facts import (
     OpenTool,
     Output,
     Refusals,
-    SessionStatus,
     SpentToday,
+    WorkerStatus,
     tail,
 )
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -127,7 +127,7 @@ class VitalState:
         "_outcomes",
         "_previous_incarnation",
         "_refused_turn",
-        "_seen",
+        "_seen_digests",
         "_side_by_side",
         "_stale_turn",
         "_streak_turn",
@@ -267,7 +267,7 @@ class VitalState:
         self._failed_incarnation = 0
         self._previous_incarnation = ""
         self.only_heartbeats = True
-        self._seen: bytearray | None = None
+        self._seen_digests: bytearray | None = None
         self._inputs: array[int] | None = None
         self._verdicts = ""
         self._new_result = False
@@ -296,7 +296,7 @@ class VitalState:
         """Who it works for: a user, a team; empty if unknown."""
         self.repository = ""
         """The repository or folder in which it works; empty if unknown."""
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.started_at = at
         self.incarnation_started = at
         self.ended_at: float | None = None
@@ -403,7 +403,7 @@ class VitalState:
         self.failed_runs = 0
         """Consecutive failed runs of the agent, if this session represents them; else 0."""
         self.runs_failed_since = at
-        self.counted_end: tuple[int, SessionStatus] | None = None
+        self.counted_end: tuple[int, WorkerStatus] | None = None
         """Incarnation and status of the last counted end of a run; an end may be reported twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
@@ -558,8 +558,8 @@ class VitalState:
     @property
     def error_share(self) -> float:
         """Share of the last calls and steps that failed; 0 if there were none."""
-        known = self._outcomes.bit_length() - 1
-        return (self._outcomes.bit_count() - 1) / known if known else 0.0
+        count = self._outcomes.bit_length() - 1
+        return (self._outcomes.bit_count() - 1) / count if count else 0.0
 
     @property
     def outcomes(self) -> int:
@@ -622,13 +622,13 @@ class VitalState:
     def is_late(self, at: float) -> bool:
         """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
         return (
-            self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
+            self.ended_at is not None and at <= self.ended_at and self.status is not WorkerStatus.TERMINATED
         )
 
     def record_activity(self, at: float) -> bool:
         """Record activity. Return False if the worker has ended and this is a late report."""
         if self.ended_at is not None:
-            is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
+            is_stopped = self.status is WorkerStatus.TERMINATED and not self.has_new_start
             if at <= self.ended_at or is_stopped:
                 return False
             self.reopen(at)
@@ -746,9 +746,9 @@ class VitalState:
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
         self.incarnation_count += 1
-        if self.status is not SessionStatus.UNKNOWN:
+        if self.status is not WorkerStatus.UNKNOWN:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.ended_at = None
         self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
@@ -779,7 +779,7 @@ class VitalState:
         self.incarnation_count += 1
         if is_lost:
             self._failed_incarnation = self.incarnation_count
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True
         self.clock_base = max(self.clock_base, at)
@@ -812,8 +812,10 @@ class VitalState:
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
 
     def begin_wait(self, reason: WaitingReason, at: float, *, question: str = "", held_by: str = "") -> None:
-        """Record that the worker waits; a repeated report does not restart the wait."""
-        self.question, self.held_by = question, held_by
+        """Record that the worker waits; a repeated report does not restart the wait or drop its question."""
+        if question or self.waiting is not reason:
+            self.question = question
+        self.held_by = held_by
         self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
         if self.waiting is not reason:
             self.waiting = reason
@@ -843,9 +845,9 @@ class VitalState:
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
 
-    def end(self, status: SessionStatus, at: float) -> None:
+    def end(self, status: WorkerStatus, at: float) -> None:
         """Record the end of the session; a later report does not change a termination."""
-        if self.status is SessionStatus.TERMINATED:
+        if self.status is WorkerStatus.TERMINATED:
             return
         self.status = status
         self.outlived_termination = self.withdrawal_due = False
@@ -856,37 +858,37 @@ class VitalState:
 
     def is_new(self, what: bytes) -> bool:
         """Return whether this was not seen lately, and remember it."""
-        seen = self._seen
-        if seen is None:
-            self._seen = bytearray(what)
+        results = self._seen_digests
+        if results is None:
+            self._seen_digests = bytearray(what)
             return True
         if self.knows(what):
             return False
-        seen += what
-        if len(seen) > 8 * _SEEN:
-            del seen[:8]
+        results += what
+        if len(results) > 8 * _SEEN:
+            del results[:8]
         return True
 
     def knows(self, what: bytes) -> bool:
         """Return whether this was seen lately."""
-        seen = self._seen
-        if seen is None:
+        results = self._seen_digests
+        if results is None:
             return False
-        found = seen.find(what)
-        while found >= 0 and found % 8:
-            found = seen.find(what, found + 1)
-        return found >= 0
+        index = results.find(what)
+        while index >= 0 and index % 8:
+            index = results.find(what, index + 1)
+        return index >= 0
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
         if not failed and self._outcomes == _ALL_WELL:
             return  # nothing has failed, and still nothing
-        known = (self._outcomes << 1) | failed
-        if known >= 2 * _ALL_WELL:
+        outcomes = (self._outcomes << 1) | failed
+        if outcomes >= 2 * _ALL_WELL:
             # The leading bit tells how many there are; the oldest falls out behind it.
-            known = (known & (_ALL_WELL - 1)) | _ALL_WELL
-        self._outcomes = known
-        failures, of = known.bit_count() - 1, known.bit_length() - 1
+            outcomes = (outcomes & (_ALL_WELL - 1)) | _ALL_WELL
+        self._outcomes = outcomes
+        failures, of = outcomes.bit_count() - 1, outcomes.bit_length() - 1
         if failures == 0:
             self.error_rate_high = False
             return

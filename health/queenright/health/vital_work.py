@@ -492,8 +492,8 @@ def _provider_error(data: Mapping[str, Any]) -> str:
     reported = display_name(data.get("error_type"))
     if reported.isdecimal():
         return reported  # the status of the answer
-    found = failure_class(reported, str(data.get("error") or ""))
-    return found if found != UNCLASSIFIED else reported or "error"
+    error_class = failure_class(reported, str(data.get("error") or ""))
+    return error_class if error_class != UNCLASSIFIED else reported or "error"
 
 
 @lru_cache(256)
@@ -591,7 +591,7 @@ def _record_call(
     A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """
     failed = bool(error)
-    seen: Seen | None = None
+    call: Seen | None = None
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v._loops.window)
@@ -616,24 +616,24 @@ def _record_call(
         is_check = effect in (_RUNS, _CHECKS)
         # Without arguments, an unknown tool may tell what has become of the work.
         is_look = not failed and (effect in READING or (effect is None and not tells_all))
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
+        call = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
         # A check by a shell may build or generate something.
         may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
             effect is None and not is_note(tool)
         )
-        if may_change and seen is Seen.NEVER and not failed:
+        if may_change and call is Seen.NEVER and not failed:
             v.calls.record_possible_change()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
     # A check that is made again after a change is work through a list once more.
-    is_miss = may_miss and (seen is Seen.NEVER or (effect == _CHECKS and seen is Seen.AFTER_CHANGE))
-    if result is not None and seen is not Seen.BESIDE:
+    is_miss = may_miss and (call is Seen.NEVER or (effect == _CHECKS and call is Seen.AFTER_CHANGE))
+    if result is not None and call is not Seen.BESIDE:
         of_result = digest("result", result)
         is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
-        is_new_miss = is_miss and seen is Seen.NEVER
-        _record_result_news(v, of_result, seen, effect, failed, turn, at, is_miss=is_new_miss)
-    if not failed and seen in (None, Seen.NEVER):
+        is_new_miss = is_miss and call is Seen.NEVER
+        _record_result_news(v, of_result, call, effect, failed, turn, at, is_miss=is_new_miss)
+    if not failed and call in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = v.stale_tries = 0
@@ -654,7 +654,7 @@ def _record_call(
             )
             v._refused_turn = turn
     elif effect in CHANGING:
-        _record_change(v, seen, at)
+        _record_change(v, call, at)
     return _Failure.MISS if is_miss else _Failure.TROUBLE
 
 
@@ -683,13 +683,13 @@ def _is_poll(
     return not failed and pause >= least and calls.is_last(tool, args, result)
 
 
-def _record_change(v: VitalState, seen: Seen | None, at: float) -> None:
+def _record_change(v: VitalState, call: Seen | None, at: float) -> None:
     """Record a successful change: other calls may now return something else."""
     v.refusals = ()
     v.fruitless = 0
-    if seen is not Seen.BEFORE:
+    if call is not Seen.BEFORE:
         v.record_gain(at)
-    if v.calls is not None and seen is Seen.NEVER:
+    if v.calls is not None and call is Seen.NEVER:
         v.calls.record_change()
 
 
@@ -706,7 +706,7 @@ def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) ->
 def _record_result_news(
     v: VitalState,
     result: bytes,
-    seen: Seen | None,
+    call: Seen | None,
     effect: str | None,
     failed: bool,
     turn: object,
@@ -737,12 +737,12 @@ def _record_result_news(
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
                 v.end_standstill()
-    elif seen is Seen.AFTER_CHANGE:
+    elif call is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_tries += 1
         v.stale_results += 1.0
         v.stale_results_since_gain += 0.5
-    elif seen is Seen.BEFORE or failed:
+    elif call is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.recorded_results -= 1  # parallel to another known result
             v.results_since_gain -= 1
@@ -757,7 +757,7 @@ def _record_result_news(
         v.stale_results += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
-        elif seen is Seen.NEVER:
+        elif call is Seen.NEVER:
             v.stale_calls = v.stale_tries = 0
 
 

@@ -92,7 +92,7 @@ class ControlChannel:
         self._clock = clock
         self._jitter = jitter
         self._wait = wait
-        self._seen: dict[str, None] = {}
+        self._handled_ids: dict[str, None] = {}
         self._checkpoint_id: str | None = None
         self._process: int | None = None
         self._closed = threading.Event()
@@ -111,7 +111,7 @@ class ControlChannel:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting: deque[Instruction] = deque()
-        self._taken: list[Termination] = []
+        self._unread_terminations: list[Termination] = []
 
     def start(self) -> None:
         """Start polling. Further calls do nothing."""
@@ -132,7 +132,9 @@ class ControlChannel:
                 self._answers.send_outcome(instruction.instruction_id, "done")
         with self._lock:
             # Terminations are answered when the run ends.
-            self._taken += [instruction for instruction in fresh if isinstance(instruction, Termination)]
+            self._unread_terminations += [
+                instruction for instruction in fresh if isinstance(instruction, Termination)
+            ]
         return fresh
 
     def close(self, checkpoint_id: str = "") -> None:
@@ -147,8 +149,8 @@ class ControlChannel:
                 return
             self._checkpoint_id = checkpoint_id or None
             self._closed.set()
-            unanswered = [*self._waiting, *self._taken]
-            self._waiting, self._taken = deque(), []
+            unanswered = [*self._waiting, *self._unread_terminations]
+            self._waiting, self._unread_terminations = deque(), []
         for instruction in unanswered:
             self._answer_after_end(instruction)
 
@@ -205,11 +207,11 @@ class ControlChannel:
         return bool(new)
 
     def _is_new(self, instruction_id: str) -> bool:
-        if instruction_id in self._seen:
+        if instruction_id in self._handled_ids:
             return False
-        if len(self._seen) >= _SEEN:
-            del self._seen[next(iter(self._seen))]
-        self._seen[instruction_id] = None
+        if len(self._handled_ids) >= _SEEN:
+            del self._handled_ids[next(iter(self._handled_ids))]
+        self._handled_ids[instruction_id] = None
         return True
 
     # -- delivering -----------------------------------------------------------------------------

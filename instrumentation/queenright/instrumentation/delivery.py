@@ -141,10 +141,10 @@ class Delivery:
         """Send queued items now; return whether all were delivered within ``timeout`` seconds."""
         if self._thread is None:
             return not self._records.items and not self._spans.items
-        done = threading.Event()
-        self._waiting.append(done)
+        flushed = threading.Event()
+        self._waiting.append(flushed)
         self._wake.set()
-        return done.wait(timeout) and not self._records.items and not self._spans.items
+        return flushed.wait(timeout) and not self._records.items and not self._spans.items
 
     def close(self, timeout: float = 2.0) -> None:
         """
@@ -201,8 +201,8 @@ class Delivery:
                 self._sender = self._connect()
             is_success = self._drain(self._records, records) and self._drain(self._spans, spans)
         self._failures = 0 if is_success else self._failures + 1
-        for done in waiting:
-            done.set()
+        for flushed in waiting:
+            flushed.set()
 
     def _drain(self, queue: _Queue[Any], number: int) -> bool:
         while number > 0 and self._sender is not None:

@@ -170,9 +170,9 @@ class _Tool(NamedTuple):
 @lru_cache(4096)
 def _tool(name: str) -> _Tool:
     # "mcp__github__create_issue", "functions.read_file": the tool's own name is the last part.
-    own = _SEPARATORS.split(name)[-1]
-    plain = _PLAIN.sub("_", own.lower()).strip("_")
-    words = [word.lower() for word in _WORDS.findall(own)]
+    verb = _SEPARATORS.split(name)[-1]
+    plain = _PLAIN.sub("_", verb.lower()).strip("_")
+    words = [word.lower() for word in _WORDS.findall(verb)]
     if plain in _ASKS:
         return _Tool(None, asks_user=True)
     if plain in _SUBMITS or "_".join(words) in _SUBMITS:
@@ -224,7 +224,7 @@ def names_question_tool(text: str) -> bool:
 
 
 def question_of(tool: str, arguments: object) -> str:
-    """Return the question of a call to a person, else the tool's name; "" if the call asks nobody."""
+    """Return the question of a call to a person, else the tool's name; "" if the call asks no one."""
     if not asks_user(tool):
         return ""
     arguments = _parse_arguments(arguments)

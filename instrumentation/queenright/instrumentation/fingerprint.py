@@ -254,7 +254,7 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     if is_failure or tells_failure:
         canonical = _ATTEMPT.sub("#", canonical)
     if tells_failure:
-        masked = _NUMBER_OF_FAILURE.sub(lambda found: found["code"] or "#", canonical)
+        masked = _NUMBER_OF_FAILURE.sub(lambda match: match["code"] or "#", canonical)
         if masked != canonical:
             # For other arguments, the numbers may tell another failure.
             canonical = masked + _canonical(arguments, of_arguments=True)

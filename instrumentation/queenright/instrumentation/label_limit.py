@@ -34,7 +34,7 @@ class Limited:
             self._by_registry[registry] = counter
         # Start at 0: Prometheus sees no increase if the first sample is 1.
         self._counts = {metric: counter.labels(metric.name) for metric in metrics}
-        self._seen: set[int] = set()
+        self._seen_hashes: set[int] = set()
 
     def fold(self, metric: MetricName, *value: str) -> str:
         """
@@ -46,9 +46,9 @@ class Limited:
         """
         # Hashes, so that a stream of long new names cannot fill the memory.
         key = hash((metric.name, value))
-        if key not in self._seen:
-            if len(self._seen) >= REMEMBERED:
-                self._seen.clear()
-            self._seen.add(key)
+        if key not in self._seen_hashes:
+            if len(self._seen_hashes) >= REMEMBERED:
+                self._seen_hashes.clear()
+            self._seen_hashes.add(key)
             self._counts[metric].inc()
         return names.OTHER

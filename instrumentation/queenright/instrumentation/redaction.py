@@ -508,17 +508,17 @@ def _has_verb(match: re.Match[str]) -> bool:
 
 def _is_prose(match: re.Match[str]) -> bool:
     """Return whether a clause is about a password without stating it."""
-    known = _PREDICATES if match["password"] else _ORDINARY_WORDS
+    ordinary_words = _PREDICATES if match["password"] else _ORDINARY_WORDS
     words = (word.lower() for _, word in _clause(match))
     for word, following in itertools.pairwise(itertools.chain(words, ("",))):
         if word in _PASSIVE_VERBS and following in _OPEN_WORDS:
             return True
-        if word not in known:
+        if word not in ordinary_words:
             return False
         # "The password is again X" states one; after "is wrong again" any word may follow.
-        if word in _OPEN_WORDS and not (word == "again" and known is _PREDICATES):
+        if word in _OPEN_WORDS and not (word == "again" and ordinary_words is _PREDICATES):
             return True
-        known = _ORDINARY_WORDS
+        ordinary_words = _ORDINARY_WORDS
     return True
 
 
@@ -556,8 +556,8 @@ def _is_quoted_secret(match: re.Match[str]) -> bool:
 
 def _is_given(match: re.Match[str], text: str) -> bool:
     """Return whether the text after a secret's name is the secret itself."""
-    known = _PREDICATES if match["password"] and match["quoted"] else _ORDINARY_WORDS
-    if all(word.lower() in known for word in text.split()):
+    ordinary_words = _PREDICATES if match["password"] and match["quoted"] else _ORDINARY_WORDS
+    if all(word.lower() in ordinary_words for word in text.split()):
         return False
     is_named = match["password"] is not None or match["key"] is not None
     if not is_named and re.fullmatch(r"[\d.,_]+[%kKM]?", text):

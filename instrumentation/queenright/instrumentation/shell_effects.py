@@ -354,7 +354,7 @@ def sleep_seconds(command: str) -> float:
     """Return the seconds that a command sleeps, if stated; a loop counts once."""
     if "sleep" not in command:
         return 0.0
-    lengths = (_sleep_seconds(found.split()) for found in _SLEEPS.findall(command))
+    lengths = (_sleep_seconds(match.split()) for match in _SLEEPS.findall(command))
     return sum(length for length in lengths if length < math.inf)
 
 

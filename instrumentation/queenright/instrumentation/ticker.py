@@ -65,16 +65,16 @@ class Ticker:
                 member.close()
 
     def _run(self) -> None:
-        due = 0.0
+        next_tick = 0.0
         while True:
-            self._wake.wait(max(0.01, due - time.monotonic()))
+            self._wake.wait(max(0.01, next_tick - time.monotonic()))
             self._wake.clear()
             with self._lock:
                 members = list(self._members)
                 if not members:
                     self._thread = None
                     return
-            due = time.monotonic() + _tick(members)
+            next_tick = time.monotonic() + _tick(members)
             del members
 
 

@@ -147,11 +147,11 @@ def fault_message(error: Mapping[str, Any]) -> str:
         message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     elif kind in {"string_too_long", "string_too_short", "too_long", "too_short"} and context:
         message = _wrong_length(kind, context, error.get("input"))
-    elif isinstance(given := error.get("input"), float) and given != given and kind in _NUMBER_TYPES:
+    elif isinstance(value := error.get("input"), float) and value != value and kind in _NUMBER_TYPES:
         message = "it must be a number"
     elif kind == "string_pattern_mismatch" and context.get("pattern") == r"\S":
         message = "it must not be empty"
-    elif kind in _LIST_TYPES and isinstance(given, (str, int, float)):
+    elif kind in _LIST_TYPES and isinstance(value, (str, int, float)):
         message = "it must be a list, such as [a, b]"
     elif kind in _MESSAGES:
         try:
@@ -187,8 +187,8 @@ def _wrong_length(kind: str, context: Mapping[str, Any], value: object) -> str:
     unit = "character" if kind.startswith("string") else "item"
     actual = context.get("actual_length", len(value) if isinstance(value, str) else None)
     count = format_count(bound, unit)
-    given = "" if actual is None else f", not {actual:,}"
-    return f"it must have at {'most' if longest else 'least'} {count}{given}"
+    actual_text = "" if actual is None else f", not {actual:,}"
+    return f"it must have at {'most' if longest else 'least'} {count}{actual_text}"
 
 
 def _value_of(error: Mapping[str, Any]) -> str:

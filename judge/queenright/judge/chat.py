@@ -325,7 +325,7 @@ class OperatorChat:
 
         task = asyncio.create_task(answer_in_order(), name=f"chat:{question.id}")
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._finish(question, done))
+        task.add_done_callback(lambda finished: self._finish(question, finished))
         return task
 
     def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
@@ -398,9 +398,9 @@ class OperatorChat:
         others = await self._tickets.history(20, agent_id=agent_id)
         if turn.ticket is not None:
             others += [
-                one
-                for one in self._tickets.open_tickets()
-                if one.agent_id != agent_id and one.kind == turn.ticket.kind
+                other
+                for other in self._tickets.open_tickets()
+                if other.agent_id != agent_id and other.kind == turn.ticket.kind
             ]
         health = self._monitor.get(agent_id, worker.session_id)
         summary = None if health is None else summarise(health, question.at)

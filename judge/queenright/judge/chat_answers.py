@@ -82,13 +82,15 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     return f"Now{at}: {sentence(state)} {still}".rstrip()
 
 
-def _describe_interventions(ticket: Mapping[str, Any], done: Sequence[Mapping[str, Any]] | None) -> str:
-    if done is None:
+def _describe_interventions(
+    ticket: Mapping[str, Any], interventions: Sequence[Mapping[str, Any]] | None
+) -> str:
+    if interventions is None:
         return ""
     lines = [
         f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
         f"{str(action['outcome']).replace('_', ' ')}"
-        for action in done[:_MAX_INTERVENTIONS]
+        for action in interventions[:_MAX_INTERVENTIONS]
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""

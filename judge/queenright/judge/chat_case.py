@@ -40,8 +40,8 @@ def case_of(
         others: Other tickets, about the same agent or of the same kind.
     """
     fields = worker.model_dump(mode="json", exclude=_OMITTED)
-    on_worker = [one for one in interventions if one.session_id == worker.session_id]
-    related = [one for one in others if one.ticket_id != fields.get("ticket_id")]
+    on_worker = [each for each in interventions if each.session_id == worker.session_id]
+    related = [i for i in others if i.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
         "done_to_the_worker": [

@@ -36,7 +36,7 @@ class ChatInterruptedError(QueenrightError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a chat is about: a ticket, or without one a session of a worker."""
+    """The subject of a chat: a ticket, or a session of a worker without a ticket."""
 
     ticket_id: str = ""
     agent_id: str = ""

@@ -72,7 +72,7 @@ class ChatTurn:
     question: Question
     used_tools: set[str] = field(default_factory=set)
     diffs: list[str] = field(default_factory=list)
-    """Changes of files, which the answer shows whatever the model says."""
+    """Changes of files. The answer always lists them."""
 
     @property
     def ticket(self) -> EscalationTicket | None:

@@ -1,4 +1,4 @@
-"""The record of one check of the judge: one event, whatever the outcome."""
+"""The record of one check of the judge: one event, for every outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REASONS = 5
 
 @dataclass(slots=True)
 class CheckRecord:
-    """What a check covered and cost; filled during the check."""
+    """Coverage and cost of a check; filled during the check."""
 
     began_at: float
     workers: int = 0

@@ -50,7 +50,7 @@ class Desk:
         return None if health is None else summarise(health, self.clock())
 
     def open_case(self) -> Case:
-        """Return a case of its own for a graph: graphs work on different workers at the same time."""
+        """Return a separate case for a graph: graphs work on different workers at the same time."""
         return Case(self)
 
 
@@ -67,11 +67,11 @@ class Case:
 
     @property
     def health(self) -> WorkerHealth | None:
-        """The worker's health now; None if the worker is not known any more."""
+        """The worker's health now; None if the worker is no longer known."""
         return self._desk.monitor.get(*self._lookup.key)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the worker's health summary, or None if the worker is not known any more."""
+        """Return the worker's health summary, or None if the worker is no longer known."""
         return self._desk.summary(self._lookup.key)
 
     def tool(self) -> Tool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
 from queenright.health.interventions.intervention import OPTIONS, Decision
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording
 
@@ -26,10 +26,10 @@ MAX_EXTRA_MINUTES: Final = 60
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
 _OVER: Final = frozenset(
     {
-        SessionStatus.COMPLETED.value,
-        SessionStatus.FAILED.value,
-        SessionStatus.CANCELLED.value,
-        SessionStatus.TERMINATED.value,
+        WorkerStatus.COMPLETED.value,
+        WorkerStatus.FAILED.value,
+        WorkerStatus.CANCELLED.value,
+        WorkerStatus.TERMINATED.value,
     }
 )
 
@@ -135,13 +135,13 @@ def apply_floor(
 
 def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
     """Return the extra time in seconds, or None for the usual."""
-    left = _max_extra_minutes(escalation) - _minutes_given(escalation)
-    if left <= 0:
+    seconds = _max_extra_minutes(escalation) - _minutes_given(escalation)
+    if seconds <= 0:
         return None  # it has relief, otherwise it would get none
     proposed = _usual_minutes(escalation) if minutes is None else minutes
-    if minutes is None and proposed <= left:
+    if minutes is None and proposed <= seconds:
         return None
-    return min(proposed, left) * 60
+    return min(proposed, seconds) * 60
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
@@ -153,7 +153,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
     if kind in _SILENT:
         return "terminate", "It hangs; it can continue from its last checkpoint."
     if kind in _LOOPING:
-        return "terminate", "It does not get out of the loop by itself; a restart from a checkpoint may help."
+        return "terminate", "It does not leave the loop on its own; a restart from a checkpoint may help."
     return "hand_off", "A restart would meet the same fault: a person must act."
 
 

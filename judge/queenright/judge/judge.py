@@ -176,9 +176,11 @@ class HealthJudge:
             self._answers.keep({health.key for health in healths if self.wants(health)})
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
-        due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
+        due_workers = [
+            health for health in healths if self.wants(health) and self._answers.is_due(health, now)
+        ]
         # New problems first: thousands of others may only need to be counted on their tickets.
-        outcomes = await self._judge_all(due, woken, run, record)
+        outcomes = await self._judge_all(due_workers, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
             self._metrics.count_check("ticket" if counted else "healthy", self._clock())
@@ -187,10 +189,14 @@ class HealthJudge:
         return outcomes
 
     async def _judge_all(
-        self, due: Sequence[WorkerHealth], woken: Mapping[WorkerKey, str], run: RunNode, record: CheckRecord
+        self,
+        workers: Sequence[WorkerHealth],
+        woken: Mapping[WorkerKey, str],
+        run: RunNode,
+        record: CheckRecord,
     ) -> dict[WorkerKey, CheckOutcome]:
         """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
-        worst = sorted(due, key=lambda health: -_severity(health))
+        worst = sorted(workers, key=lambda health: -_severity(health))
         # A ticket whose trouble has changed is updated at once, without a model call.
         renewed = [health.key for health in worst if self._coverage.is_outdated(health)]
         outcomes = await self._write_in_batches(renewed, "its trouble has changed")
@@ -211,10 +217,10 @@ class HealthJudge:
             self._waiting = {}
         return outcomes
 
-    async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
+    async def _judge_crowd(self, workers: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
         """Write rules' tickets of many workers in few transactions where they bind or the rules judge."""
         judging = self._model.answering
-        keys = [h.key for h in due if judging == RULES or ticket_policy.binding(_reason(h).severity)]
+        keys = [h.key for h in workers if judging == RULES or ticket_policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
@@ -387,7 +393,7 @@ class HealthJudge:
         return ("healthy", verdict) if is_healthy else ("unknown", f"the model {reply}")
 
     async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
-        """Write the rules' ticket where they bind and there is none; return whether it was written."""
+        """Write the rules' ticket if they bind and there is none yet; return whether it was written."""
         finding = reason_for_ticket(health)
         if (
             finding is None

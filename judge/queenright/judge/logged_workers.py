@@ -13,8 +13,7 @@ from typing import Final
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
-from queenright.health.vitals import SessionStatus as WorkerStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.nodes.cursor import NodeCursor
@@ -164,10 +163,10 @@ class _FollowedSession:
             yield self._event(EventType.EXECUTION_RESUMED, run.updated_at)
         reason, at = "", run.updated_at
         nodes = [_user_wait(self._session, node) for node in run.pending]
-        known = [node for node in nodes if node is not None]
-        if known and len(known) == len(nodes):
-            at = max(at for _, at in known)
-            reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in known) else ""
+        active_nodes = [node for node in nodes if node is not None]
+        if active_nodes and len(active_nodes) == len(nodes):
+            at = max(at for _, at in active_nodes)
+            reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in active_nodes) else ""
         if reason != (vitals.waiting or ""):
             yield self._event(EventType.WORKER_WAITING, at, reason=reason or None)
 

@@ -251,8 +251,8 @@ def rejection_of(messages: Sequence[Message]) -> str | None:
             rejections[message.tool_call_id] = message.content
             continue
         ours = [call for call in message.tool_calls if call.name in _DECIDING or call.name == SUMMARY]
-        known = [rejections[call.id] for call in ours if call.id in rejections]
-        return known[0] if known and len(ours) == len(message.tool_calls) else None
+        reasons = [rejections[call.id] for call in ours if call.id in rejections]
+        return reasons[0] if reasons and len(ours) == len(message.tool_calls) else None
     return None
 
 

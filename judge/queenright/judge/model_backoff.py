@@ -9,7 +9,7 @@ from typing import Final
 from queenright.judge.metrics import FallbackReason
 
 WINDOW: Final = 3600.0
-"""Seconds for which failures count, whatever succeeded in between."""
+"""Seconds for which failures count, regardless of successes between them."""
 
 _SPREAD_FACTOR: Final = 2
 _MAX_CALLS: Final = 1_000
@@ -69,7 +69,7 @@ class ModelBackoff:
         return was_tripped
 
     def note_undecided(self) -> None:
-        """Note a reply that only asks for more data: it is neither a success nor a failure yet."""
+        """Note a reply that only requests more data. It does not count as success or failure yet."""
         self._is_undecided = True
 
     def reject_reply(self, reason: FallbackReason) -> bool:

@@ -2,7 +2,7 @@
 The monitoring tools: a worker's health, a ticket about it, a notification of the operator.
 
 Judge and queen add their own rules; ``register_worker_monitoring_tools`` adds the plain tools to any graph.
-The ticket service validates tickets and decisions, whoever calls.
+The ticket service validates tickets and decisions of every caller.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class LiveWorkers:
         """See ``Workers``."""
         if agent_id:
             return self._monitor.get(agent_id, session_id or None)
-        known = [h for h in self._monitor.workers() if session_id in ("", h.vitals.session_id)]
-        return max(known, key=lambda h: (not h.vitals.ended, h.vitals.last_event), default=None)
+        workers = [h for h in self._monitor.workers() if session_id in ("", h.vitals.session_id)]
+        return max(workers, key=lambda h: (not h.vitals.ended, h.vitals.last_event), default=None)
 
 
 class Lookup:

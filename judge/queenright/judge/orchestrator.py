@@ -315,8 +315,8 @@ class Orchestrator:
     async def _watch(self, escalation: Escalation) -> None:
         """Retry after growing pauses; give up at the deadline."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE_SECONDS
-        while (left := escalation.deadline - self._clock()) > 0:
-            await self._desk.sleep(min(pause, left))
+        while (seconds := escalation.deadline - self._clock()) > 0:
+            await self._desk.sleep(min(pause, seconds))
             if key not in self._open:
                 return
             if key not in self._queued and self._clock() < escalation.deadline:

@@ -147,8 +147,8 @@ def _validate_text(name: str, file: Path, values: Mapping[str, object]) -> str:
         raise InvalidPromptError(name, file, f"it has a $ without a placeholder; {_DOLLAR_HINT}")
     unknown = [f"${word}" for word in template.get_identifiers() if word not in values]
     if unknown:
-        known = ", ".join(f"${word}" for word in values)
+        placeholders = ", ".join(f"${word}" for word in values)
         raise InvalidPromptError(
-            name, file, f"unknown placeholder {', '.join(unknown)}; known: {known}; {_DOLLAR_HINT}"
+            name, file, f"unknown placeholder {', '.join(unknown)}; known: {placeholders}; {_DOLLAR_HINT}"
         )
     return text

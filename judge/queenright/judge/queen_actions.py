@@ -143,7 +143,7 @@ class WorkerActions:
         message = redact(_printable(message), MAX_NUDGE_LENGTH).strip()
         if not message:
             raise ToolError("message: must not be blank")
-        done = await _attempt(
+        intervention = await _attempt(
             self._interventions.nudge(
                 ticket.agent_id,
                 message,
@@ -158,7 +158,7 @@ class WorkerActions:
             Outcome.QUEUED: "nudged: the message waits for the worker to fetch it",
             Outcome.DRY_RUN: "dry run: the nudge is logged and was not sent",
         }
-        return _result(done, words, "the nudge was not delivered")
+        return _result(intervention, words, "the nudge was not delivered")
 
     async def request_termination(
         self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
@@ -181,14 +181,14 @@ class WorkerActions:
                 self._worker(ticket), ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by
             )
         )
-        left = duration(approval.expires_at - approval.created_at)
+        time_left = duration(approval.expires_at - approval.created_at)
         return (
-            f"asked: an operator may approve it within {left} (approval {approval.approval_id}). "
+            f"asked: an operator may approve it within {time_left} (approval {approval.approval_id}). "
             "It is not stopped. The operator reads how to approve it in the notification of the ticket."
         )
 
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
-        done = await _attempt(
+        intervention = await _attempt(
             self._interventions.terminate(
                 ticket.agent_id,
                 reason,
@@ -202,13 +202,13 @@ class WorkerActions:
             Outcome.DONE: "the worker has stopped",
             Outcome.DRY_RUN: "dry run: the termination is logged, and the worker keeps running",
         }
-        return _result(done, words, "the worker may still be running")
+        return _result(intervention, words, "the worker may still be running")
 
     def _worker(self, ticket: EscalationTicket) -> WorkerHealth:
         """Return the worker that a ticket is about, if it is still the same incarnation."""
         worker = self._monitor.get(ticket.agent_id, ticket.session_id)
         if worker is None:
-            raise ToolError("the worker of this ticket is not known any more")
+            raise ToolError("the worker of this ticket is no longer known")
         if worker.vitals.incarnation_id != ticket.incarnation_id:
             raise ToolError("the worker has restarted since the ticket was last seen; look at it again")
         return worker
@@ -223,10 +223,10 @@ async def _attempt(work: Awaitable[T]) -> T:
         raise ToolError(str(error)) from error
 
 
-def _result(done: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
-    if done.outcome in words:
-        return words[done.outcome]
-    raise ToolError(f"{done.outcome.value}: {done.detail or otherwise}")
+def _result(intervention: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
+    if intervention.outcome in words:
+        return words[intervention.outcome]
+    raise ToolError(f"{intervention.outcome.value}: {intervention.detail or otherwise}")
 
 
 def _printable(text: str) -> str:

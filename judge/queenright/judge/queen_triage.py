@@ -157,7 +157,7 @@ class Queen:
         """Start the bypass time of a new ticket, if it waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
-            return  # it got worse while an operator has it, or was triaged meanwhile
+            return  # it got worse after an operator took it, or was triaged in the meantime
         self._queued.add(ticket_id)
         arrived = self._arrived.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
@@ -399,14 +399,14 @@ class Queen:
         self._wakes_at = math.inf
 
     async def _check_due(self) -> None:
-        now, due = self._clock(), list[str]()
+        now, due_ids = self._clock(), list[str]()
         while self._checks and self._checks[0][0] <= now:
             at, ticket_id = heappop(self._checks)
             deadline = self._deadlines.get(ticket_id)
             if deadline is not None and deadline.at == at:
-                due.append(ticket_id)
-        for first in range(0, len(due), _BATCH):
-            await self._check(due[first : first + _BATCH])
+                due_ids.append(ticket_id)
+        for first in range(0, len(due_ids), _BATCH):
+            await self._check(due_ids[first : first + _BATCH])
             await asyncio.sleep(0)
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
@@ -437,8 +437,8 @@ class Queen:
             self._deadlines.pop(ticket_id, None)
             return
         now, pause = self._clock(), min(2 * deadline.pause, self._timeout / _TRIES)
-        left = deadline.bypass_at - now
-        at = now + (min(pause, left) if left > 0 else pause)
+        time_left = deadline.bypass_at - now
+        at = now + (min(pause, time_left) if time_left > 0 else pause)
         self._check_at(ticket_id, _Deadline(at, deadline.bypass_at, pause))
         if ticket_id not in self._queued:
             self._queued.add(ticket_id)

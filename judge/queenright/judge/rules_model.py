@@ -68,7 +68,7 @@ def _judge(turn: Sequence[Message]) -> ModelReply:
 def _queen(turn: Sequence[Message]) -> ModelReply:
     ticket = _data("ticket", turn)
     for tool, answer in _answers(turn).items():
-        if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere meanwhile
+        if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere in the meantime
             return _call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
     decision = ticket_policy.triage(ticket, _worker(turn))
     if decision.decision == "dismiss":
@@ -83,7 +83,7 @@ def _queen(turn: Sequence[Message]) -> ModelReply:
 def _orchestrator(turn: Sequence[Message]) -> ModelReply:
     escalation = _data("escalation", turn)
     answers = _answers(turn)
-    if DECIDE in answers:  # rejected: decided elsewhere meanwhile
+    if DECIDE in answers:  # rejected: decided elsewhere in the meantime
         return _call(turn, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
     answer = escalation_policy.answer(escalation, _worker(turn))
     return _call(
@@ -105,7 +105,7 @@ def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
 
 
 def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
-    """Return the worker's health, or None if the worker is not known any more."""
+    """Return the worker's health, or None if the worker is no longer known."""
     summary = _data("worker", turn)
     return summary if "agent_id" in summary else None
 

@@ -63,11 +63,11 @@ class JudgeSettings(BaseModel):
     prometheus_url: Annotated[StackUrl | None, Field(repr=False)] = None
     """Prometheus that models may query, with an optional login; None: they cannot query metrics."""
     prometheus_token_file: Path | None = None
-    """File with a bearer token for it, readable by nobody else; None: no token."""
+    """File with a bearer token for it, readable only by its owner; None: no token."""
     tempo_url: Annotated[StackUrl | None, Field(repr=False)] = None
     """Tempo whose traces models may read, with an optional login; None: they read those of the event log."""
     tempo_token_file: Path | None = None
-    """File with a bearer token for it, readable by nobody else; None: no token."""
+    """File with a bearer token for it, readable only by its owner; None: no token."""
 
     @field_serializer("prometheus_url", "tempo_url", when_used="json")
     def _without_credentials(self, url: SecretStr | None) -> str | None:

@@ -108,7 +108,7 @@ class StackJudge:
 
     Args:
         selector: Label matchers, ``{cluster="x"}``, that select the workers.
-        gone: Targets that an operator has removed: their tickets close if they have no metrics.
+        removed_targets: Targets that an operator has removed: their tickets close if they have no metrics.
         on_change: Called in the transaction of each change to notify about: the outbox.
         once: There is no later check that could notify the operator.
         models: Models to use instead of those in ``judge``: (the judge's, the queen's).
@@ -123,7 +123,7 @@ class StackJudge:
         judge: JudgeSettings,
         storage: Path,
         selector: str = "",
-        gone: Collection[str] = (),
+        removed_targets: Collection[str] = (),
         registry: CollectorRegistry | None = None,
         tracer: Tracer | None = None,
         on_change: OnChange | None = None,
@@ -138,7 +138,7 @@ class StackJudge:
         self._judge = judge
         self._storage = storage
         self._selector = selector
-        self._gone = frozenset(gone)
+        self._removed_targets = frozenset(removed_targets)
         self._samples = Samples()
         self._stale = StaleTickets(storage / "unseen.json")
         self._registry = registry or CollectorRegistry()
@@ -254,14 +254,14 @@ class StackJudge:
         absent, missing = [], {}
         for ticket in live:
             sighting = by_key.get((ticket.agent_id, ticket.session_id))
-            if sighting is None and ticket.session_id not in self._gone:
+            if sighting is None and ticket.session_id not in self._removed_targets:
                 absent.append(ticket)
                 continue
             if sighting is None or self._reasons(sighting, now):
                 continue
             if sighting.doubtful:
                 missing[ticket.ticket_id] = DOUBTFUL
-            elif sighting.down and ticket.session_id not in self._gone:
+            elif sighting.down and ticket.session_id not in self._removed_targets:
                 missing[ticket.ticket_id] = DOWN_LATELY
         targets = {ticket.session_id for ticket in absent}
         answer = await query_targets(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
@@ -361,7 +361,7 @@ class StackJudge:
                     model=RULES,
                 )
             except TicketError as error:
-                _log.info("ticket %s was decided meanwhile: %s", ticket.ticket_id, error)
+                _log.info("ticket %s was decided in the meantime: %s", ticket.ticket_id, error)
 
 
 def is_undecided(ticket: EscalationTicket) -> bool:
@@ -371,7 +371,7 @@ def is_undecided(ticket: EscalationTicket) -> bool:
 
 def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
     """End the start grace of workers with a ticket: they only seem new after a gap in Prometheus."""
-    known = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
+    ticket_keys = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
     for sighting in sightings:
-        if sighting.key in known:
+        if sighting.key in ticket_keys:
             sighting.in_grace = False

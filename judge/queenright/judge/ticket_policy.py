@@ -26,7 +26,7 @@ RECOVERED: Final = "recovered before triage"
 
 _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
-# None of these is fixed by retrying: a person is needed, whatever the counts.
+# Retrying fixes none of these: they need a person, regardless of the counts.
 _UNRECOVERABLE: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
@@ -135,7 +135,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
-        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may recover by itself",
+        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may recover on its own",
     )
 
 

@@ -27,7 +27,14 @@ from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.heartbeats import HeartbeatSender
-from queenright.runtime.inputs import check_input, check_json, check_names, missing_input, used_names
+from queenright.runtime.inputs import (
+    check_input,
+    check_json,
+    check_names,
+    input_schema,
+    missing_input,
+    used_names,
+)
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.node_guard import GuardFactory
@@ -388,7 +395,7 @@ class AgentRuntime:
         session_id: str | None = None,
     ) -> str:
         """
-        Fire an entry point manually, whatever its trigger type, and return the run's id at once.
+        Fire an entry point of any trigger type manually, and return the run's id at once.
 
         Raises:
             GraphError: The graph or the entry point does not exist, or the runtime is not started.
@@ -434,6 +441,12 @@ class AgentRuntime:
             input_data = {**memory, **input_data} if node.input_keys else input_data
         check_input(node, function, input_data)
         check_names(graph.spec, node, function, names, self._used_names(graph))
+
+    def get_input_schema(self, graph_id: str, node_id: str) -> dict[str, Any]:
+        """Return the JSON schema of the input that a run needs to start at a node."""
+        graph = self._find(graph_id).graph
+        node = graph.spec.node(node_id)
+        return input_schema(node, graph.functions[node.function] if node.function else None)
 
     def _used_names(self, graph: LoadedGraph) -> set[str]:
         """Return the memory keys that this graph and the graphs sharing its sessions use."""

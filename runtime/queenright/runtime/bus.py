@@ -172,7 +172,7 @@ class EventBus:
         **filters: Unpack[Filters],
     ) -> Expectation:
         """
-        Start to look for an event at once and await it later, so that none in between is missed.
+        Start to look for an event at once and await it later, so that no event is missed.
 
         ``with bus.expect(EventType.EXECUTION_COMPLETED) as done: ...`` and then ``await done.within(5)``.
 
@@ -253,7 +253,7 @@ class EventBus:
         """
         Wait until every subscriber has handled the events queued so far.
 
-        Events that handlers publish meanwhile are not waited for.
+        Does not wait for events that handlers publish in the meantime.
 
         Raises:
             RuntimeError: Called by a handler, which would wait for itself.

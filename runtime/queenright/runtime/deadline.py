@@ -39,13 +39,13 @@ async def within(
             pending.cancel()
         if unfinished:
             await asyncio.wait(unfinished, timeout=grace)
-        # Retrieve a late exception: nobody else will, and asyncio would log it.
+        # Retrieve a late exception, or asyncio would log it as never retrieved.
         task.add_done_callback(_retrieve_exception)
 
 
 async def run_isolated(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
     """
-    Return the result of ``work``, or the exception it raised, whatever its type.
+    Return the result of ``work``, or the exception it raised, of any type.
 
     It runs in its own task, so that it cannot cancel the caller; if it cancels itself, the exception is a
     ``CancelledError``. Cancelling the caller cancels the work, and is raised once the work has ended.

@@ -45,8 +45,8 @@ class EventFilter:
 
 def where_of(filters: Filters) -> Where:
     """Return the conditions of filters, by field of ``AgentEvent``."""
-    given = ((f"{name.removeprefix('filter_')}_id", value) for name, value in filters.items())
-    return tuple((field, value) for field, value in given if isinstance(value, str))
+    fields = ((f"{name.removeprefix('filter_')}_id", value) for name, value in filters.items())
+    return tuple((field, value) for field, value in fields if isinstance(value, str))
 
 
 def matches(event: AgentEvent, where: Where) -> bool:

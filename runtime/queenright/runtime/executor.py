@@ -235,8 +235,8 @@ class GraphExecutor:
     async def remove_run(self, execution_id: str) -> None:
         """Remove the entries of an earlier run, and everything after them, from the graph's conversations."""
         for _, conversation in await self._conversations():
-            own = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
-            first = min(own, default=None)
+            visit_seqs = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
+            first = min(visit_seqs, default=None)
             if first is not None:
                 await conversation.rewind(first - 1)
 
@@ -278,8 +278,8 @@ class GraphExecutor:
                 if not self._running:
                     return self.last_result
                 self._notify_waiting()
-                done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in self._running if task in done]:
+                finished, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self._running if task in finished]:
                     # A cancelled run still records and reports the node that ended.
                     recording = asyncio.create_task(
                         self._record_result(self._running.pop(task), _result(task))

@@ -81,7 +81,7 @@ class Expectation:
         self._remove(self)
         if not self._event.done():
             self._event.set_exception(error)
-            # Retrieve it, so that asyncio does not log it if nobody waits.
+            # Retrieve it, or asyncio would log it as never retrieved.
             self._event.exception()
 
     def offer(self, event: AgentEvent) -> None:

@@ -59,8 +59,8 @@ class HeartbeatSender:
         if self.interval is None or not reporter.origin.agent_id:
             return
         # A whole interval, so that a new member is never due before the task wakes up.
-        due = self._monotonic() + self.interval
-        self._members[execution.id] = _Member(execution, reporter, due)
+        due_at = self._monotonic() + self.interval
+        self._members[execution.id] = _Member(execution, reporter, due_at)
         self._start_task(self.interval)
 
     def remove(self, execution: Execution) -> None:

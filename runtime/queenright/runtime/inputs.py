@@ -77,6 +77,34 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
         _check_types(node, function, values)
 
 
+def input_schema(node: NodeSpec, function: Callable[..., Any] | None) -> dict[str, Any]:
+    """
+    Return the JSON schema of the input that a run needs to start at a node, from its function's annotations.
+
+    A property without a type takes any JSON value.
+
+    Args:
+        function: The node's function; None for a node with a model.
+    """
+    parameters = _parameters(function) if function is not None else {}
+    hints = _hints(function) if function is not None else {}
+    properties = {}
+    for name in _accepted_names(node, function) or ():
+        properties[name] = _schema_of(hints[name]) if name in hints else {}
+        default = parameters[name].default if name in parameters else None
+        if isinstance(default, str | int | float) and name not in node.input_keys:
+            properties[name]["default"] = default
+    return {"type": "object", "properties": properties, "required": list(_required_names(node, function))}
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of an annotated type; an empty one if it does not describe a JSON value."""
+    try:
+        return TypeAdapter(hint).json_schema()
+    except (PydanticUserError, TypeError):
+        return {}
+
+
 def _required_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
     if node.input_keys or function is None:
         return node.input_keys
@@ -230,7 +258,7 @@ def _as_annotated(hint: Any, value: Any) -> Any:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(function, include_extras=True)
     except Exception:  # such as a name that is imported for type checkers only
         return {}
 

@@ -34,7 +34,7 @@ def check_output_sizes(outputs: Mapping[str, Any]) -> None:
 
 class SharedMemory:
     """
-    JSON values by key. Reading and writing copy values, so that nobody changes them in place.
+    JSON values by key. Values are copied on read and write, so that they cannot be changed in place.
 
     Raises:
         MemoryAccessError: A value is not JSON.

@@ -57,23 +57,23 @@ def advance(
     succeeded = result.outcome == "done"
     route = str(result.outputs.get(ROUTE, ""))
     try:
-        taken = select_edges(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
+        edges = select_edges(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
     except ConditionError as error:
         return Advance(failure=_failed_result(error))
-    if failure := _visit_limit_failure(graph, run, taken):
+    if failure := _visit_limit_failure(graph, run, edges):
         return Advance(failure=failure)
-    if not succeeded and not taken:
+    if not succeeded and not edges:
         if result.outcome in _FINAL_OUTCOMES:
             _remove_pending(run, pending)
             add_nodes(run, [(spec.id, pending.input)], running=running, thread=thread)
         return Advance(failure=result)
     _remove_pending(run, pending)
     run.path = [*run.path, spec.id][-PATH_LENGTH:]
-    if not taken:
+    if not edges:
         run.outputs.update(outputs or ({"text": result.text} if result.text else {}))
-    next_nodes = [(edge.target, _edge_input(graph, edge, outputs, result, memory)) for edge in taken]
+    next_nodes = [(edge.target, _edge_input(graph, edge, outputs, result, memory)) for edge in edges]
     add_nodes(run, next_nodes, running=running, thread=thread)
-    return Advance(taken)
+    return Advance(edges)
 
 
 def add_nodes(
@@ -107,9 +107,9 @@ def _remove_pending(run: ExecutionState, pending: PendingNode) -> None:
 
 
 def _visit_limit_failure(
-    graph: GraphSpec, run: ExecutionState, taken: Sequence[EdgeSpec]
+    graph: GraphSpec, run: ExecutionState, edges: Sequence[EdgeSpec]
 ) -> NodeResult | None:
-    for edge in taken:
+    for edge in edges:
         limit = graph.node(edge.target).max_node_visits
         if limit and run.visits.get(edge.target, 0) >= limit:
             return NodeResult(
@@ -158,13 +158,13 @@ def select_edges(
     Raises:
         ConditionError: An expression cannot be evaluated.
     """
-    taken: list[EdgeSpec] = []
+    edges: list[EdgeSpec] = []
     for edge in graph.edges_from(node_id):
-        if taken and edge.priority < taken[0].priority:
+        if edges and edge.priority < edges[0].priority:
             break
         if _is_taken(edge, succeeded, route, memory):
-            taken.append(edge)
-    return tuple(taken)
+            edges.append(edge)
+    return tuple(edges)
 
 
 def _is_taken(edge: EdgeSpec, succeeded: bool, route: str, memory: Mapping[str, Any]) -> bool:

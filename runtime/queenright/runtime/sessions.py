@@ -124,7 +124,7 @@ class SessionResolver:
         """
         Return a session as seen by ``graph``: the named one, or the primary graph's newest.
 
-        None if there is none to share; the run then gets a session of its own.
+        None if there is none to share; the run then gets its own session.
         """
         if session_id is None:
             main = self._newest()

@@ -1,7 +1,7 @@
 """
 Timers: the times at which an entry point is due, by interval or cron.
 
-Neither drifts nor catches up: ticks missed while the process was busy are counted as skipped.
+Timers do not drift and do not catch up: ticks missed while the process was busy are counted as skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
 _MAX_SLEEP: Final = 30.0
-"""Longest sleep of a cron timer, since the wall clock may be set, or the machine suspended, meanwhile."""
+"""Longest sleep of a cron timer: the wall clock may be set, or the machine suspended, during it."""
 
 _MAX_SKIPPED: Final = 10_000
 _TOLERANCE: Final = 1e-6
@@ -72,14 +72,14 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
     while True:
         # The later of the two: a clock set back must not repeat a tick.
         coming = CronSim(expression, datetime.fromtimestamp(max(last, clock()), zone))
-        due = next(coming).timestamp()
-        while (remaining := due - clock()) > 0:
+        due_at = next(coming).timestamp()
+        while (remaining := due_at - clock()) > 0:
             await sleep(min(remaining, _MAX_SLEEP))
         skipped = 0
         for moment in coming:
             if moment.timestamp() > clock() or skipped >= _MAX_SKIPPED:
                 break
-            due, skipped = moment.timestamp(), skipped + 1
-        last = due
+            due_at, skipped = moment.timestamp(), skipped + 1
+        last = due_at
         number += 1 + skipped
         yield Tick(number, skipped)

@@ -256,8 +256,10 @@ class WorkerRegistry:
 
 def _select_run(runs: Sequence[ExecutionState], incarnation_id: str) -> ExecutionState | None:
     """Return an incarnation's unfinished run, or else the newest run."""
-    own = [run for run in runs if run.incarnation_id == incarnation_id and run.status not in _FINAL_STATUSES]
-    return max(own or runs, key=lambda run: run.updated_at, default=None)
+    active_runs = [
+        run for run in runs if run.incarnation_id == incarnation_id and run.status not in _FINAL_STATUSES
+    ]
+    return max(active_runs or runs, key=lambda run: run.updated_at, default=None)
 
 
 def _usable(link: ChainLink, nodes: Collection[str]) -> ChainLink:

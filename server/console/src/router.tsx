@@ -1,5 +1,5 @@
 import type { QueryClient } from '@tanstack/react-query'
-import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router'
+import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, redirect } from '@tanstack/react-router'
 import { Home } from './routes/home'
 import { NotFound, RouteError } from './shell/errors'
 import { Shell } from './shell/shell'
@@ -75,6 +75,17 @@ export const operateRoute = createRoute({
   component: lazyRouteComponent(() => import('./routes/operate'), 'OperatePage'),
 })
 
+/** Shorter addresses of sections, as the service redirects them too. */
+const shortRoutes = ['operate', 'actions', 'breakers', 'recoveries', 'silences', 'telemetry', 'audit', 'settings', 'tokens'].map((name) =>
+  createRoute({
+    getParentRoute: () => root,
+    path: `/${name}`,
+    beforeLoad: () => {
+      throw redirect({ to: '/operate/$section', params: { section: name === 'operate' || name === 'actions' ? 'acting' : name }, search: {}, replace: true })
+    },
+  }),
+)
+
 export const connectRoute = createRoute({
   getParentRoute: () => root,
   path: '/connect',
@@ -92,6 +103,7 @@ const tree = root.addChildren([
   talkRoute,
   operateRoute,
   connectRoute,
+  ...shortRoutes,
 ])
 
 export const makeRouter = (queries: QueryClient) =>

@@ -55,14 +55,14 @@ class AgentRow(ApiModel):
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")
     activity: str = Field(
-        description="What it does now: working, waiting, paused, held by its guard, idle; empty if it ended."
+        description="Current activity: working, waiting, paused, held by its guard, idle; empty if it ended."
     )
     activity_kind: ActivityKind = Field(description="The kind of its activity; empty if it ended.")
     phase: Phase = Field(description="The phase of its step.")
     tool: str = Field(description="The running tool; empty: none.")
     waiting: Waiting = Field(description="Why it waits; empty if it does not.")
     waiting_since: float | None = Field(description="Since when it waits; null if it does not.")
-    question: str = Field(description="What it asks its user, in its own words; empty: nothing.")
+    question: str = Field(description="Its question to the user; empty without one.")
     steps: int
     bad_steps: int = Field(description="Bad steps since the last accepted one.")
     tool_calls: int

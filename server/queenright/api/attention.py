@@ -44,7 +44,7 @@ class AttentionItem(ApiModel):
         description="Of a question: whether the service can deliver an answer, by "
         "`POST /api/agents/{agent_id}/inject`. The agent runs here."
     )
-    node_id: str = Field(description="The node that asks, for that; empty: none.")
+    node_id: str = Field(description="The node that asks the question; empty without one.")
 
 
 class AttentionList(ApiModel):

@@ -22,9 +22,9 @@ def clip_text(text: str, limit: int) -> str:
     line = " ".join(text.split())
     if len(line) <= limit:
         return line
-    kept = line[: limit - 2]
-    end = kept.rfind(" ")
-    return f"{kept[:end] if end > limit // 2 else kept} …"
+    clipped = line[: limit - 2]
+    end = clipped.rfind(" ")
+    return f"{clipped[:end] if end > limit // 2 else clipped} …"
 
 
 def has_feed_line(type_: str, data: Data) -> bool:
@@ -56,13 +56,13 @@ def describe_event(
     """
     name = type_.replace("_", " ")
     try:
-        found = _describe_ticket_event(type_, agent_id, data, shorten) or _describe_action(
+        text = _describe_ticket_event(type_, agent_id, data, shorten) or _describe_action(
             type_, agent_id, data
         )
     except (LookupError, TypeError, AttributeError):
         # An old record may lack what its sentence needs.
         return "info", f"{agent_id}: {name}" if agent_id else name
-    return found or ("info", name)
+    return text or ("info", name)
 
 
 def _describe_ticket_event(
@@ -83,7 +83,7 @@ def _describe_ticket_event(
             what = f"{ticket['severity']} ticket on {agent}, {kind}"
             return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
-            # The analysis of an intervention has a line of its own.
+            # The analysis of an intervention has its own line.
             is_dismissed = data["decision"] == "dismiss"
             text = shorten(data["reason"]) if is_dismissed else data["decision"]
             return "queen", f"{data.get('by') or 'queen'}: {text}"

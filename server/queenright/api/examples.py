@@ -129,7 +129,7 @@ def example_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
-    origin, arguments, known = get_origin(kind), get_args(kind), _EXAMPLE_VALUES.get(name)
+    origin, arguments, example = get_origin(kind), get_args(kind), _EXAMPLE_VALUES.get(name)
     if origin is Annotated:
         return _value(name, arguments[0], arguments[1:])
     if origin is Literal:
@@ -144,8 +144,8 @@ def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
         return [_value(name, arguments[0])]
     for mark in metadata:
         if isinstance(mark, KnownValues):
-            return known if known in mark.words else next(filter(None, mark.words))
+            return example if example in mark.words else next(filter(None, mark.words))
     base = origin or kind
-    if isinstance(known, base):
-        return known
+    if isinstance(example, base):
+        return example
     return _ID if base is str and name.endswith("_id") else _DEFAULTS.get(base)

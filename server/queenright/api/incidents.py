@@ -19,7 +19,7 @@ class Incident(ApiModel):
     severity: Severity = Field(description="The worst of its open tickets; if closed, of all its tickets.")
     opened_at: float = Field(description="Seconds since the epoch.")
     closed_at: float | None = Field(
-        description="When calls succeeded again, or nothing failed any more; null while it is open."
+        description="When calls succeeded again, or the last failure; null while it is open."
     )
     workers: int = Field(description="Sessions with a ticket in it; failed runs of one agent count once.")
     open_tickets: int

@@ -46,7 +46,7 @@ class DiscoveredAgent(ApiModel):
     description: str
     loaded: bool
     problem: str | None
-    """Why it cannot be loaded, as far as is known without running its code."""
+    """Why it cannot be loaded, if that is known without running its code."""
     inputs: list[str]
     """What its entry points take, from its `agent.json`."""
     credentials: list[str]
@@ -135,7 +135,7 @@ class GraphRow(ApiModel):
     of_service: bool
     """Whether it is the judge or the queen, which belong to the service and can only be read."""
     agent_id: str
-    """The worker's name: an added agent is a worker of its own; empty: none."""
+    """The worker's name: an added agent is a separate worker; empty: none."""
     description: str
     path: str
     """The folder from which it was loaded; empty: none."""
@@ -209,6 +209,8 @@ class NodeDetail(NodeRow):
     max_retries: int | None
     """Null: as many as the node's guard allows. Ignored if the guard limits visits."""
     max_node_visits: int
+    input_schema: dict[str, Any]
+    """JSON schema of the input of a run that starts here; a property without a type takes any value."""
     edges_in: list[Edge]
     edges_out: list[Edge]
     entry_points: list[str]
@@ -227,7 +229,7 @@ class GoalCriterion(ApiModel):
 
 
 class NodeCriteria(ApiModel):
-    """What a node must do to end, which judge decides, and the latest verdicts."""
+    """Success criteria of a node, the judge that decides, and the latest verdicts."""
 
     graph_id: str
     node_id: str
@@ -286,7 +288,7 @@ class Started(ApiModel):
     graph_id: str
     entry_point_id: str
     session_id: str | None
-    """Null: it gets its session when it starts; see `get_execution`."""
+    """Null: it is queued, and gets its session when it starts; see `get_execution`."""
 
 
 class Injected(ApiModel):

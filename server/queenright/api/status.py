@@ -147,7 +147,7 @@ class StandInMessage(ApiModel):
 
 
 class Status(ApiModel):
-    """What the service and its fleet are doing now."""
+    """Current state of the service and its fleet."""
 
     at: float = Field(default=0.0, description="The time of the response, in seconds since the epoch.")
     started_at: float = Field(default=0.0, description="When the service started.")

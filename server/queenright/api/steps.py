@@ -47,21 +47,6 @@ class DetectorClock(ApiModel):
     fires_at: float
 
 
-class Steps(ApiModel):
-    """Steps of a session, in the order in which they ended."""
-
-    session_id: str
-    incarnation_id: str = Field(description="Empty: unknown, or the session is not monitored any more.")
-    items: list[Step]
-    first: str | None = Field(description="Send it as `before` for earlier steps; null: there are no steps.")
-    last: str | None = Field(description="Send it as `after` for later steps; null: there are no steps.")
-    more: bool = Field(description="There are more steps in the direction that was asked for.")
-    open: list[Step] = Field(description="What the worker does now.")
-    clocks: list[DetectorClock] = Field(
-        description="Detectors that fire if nothing happens until then, the next one first."
-    )
-
-
 class DetectorValue(ApiModel):
     """What a detector counts at a moment."""
 
@@ -69,6 +54,24 @@ class DetectorValue(ApiModel):
     value: float
     limit: float = Field(description="The detector fires from here.")
     text: str = Field(description="What is counted; `seconds` for a clock.")
+
+
+class Steps(ApiModel):
+    """Steps of a session, in the order in which they ended."""
+
+    session_id: str
+    incarnation_id: str = Field(description="Empty: unknown, or the session is no longer monitored.")
+    items: list[Step]
+    first: str | None = Field(description="Send it as `before` for earlier steps; null: there are no steps.")
+    last: str | None = Field(description="Send it as `after` for later steps; null: there are no steps.")
+    more: bool = Field(description="There are more steps in the direction that was asked for.")
+    open: list[Step] = Field(description="Current activity of the worker.")
+    clocks: list[DetectorClock] = Field(
+        description="Detectors that fire if nothing happens until then, the next one first."
+    )
+    counts: list[DetectorValue] = Field(
+        description="What the detectors count that fire with an event, the one nearest to its limit first."
+    )
 
 
 class ReplayFinding(ApiModel):
@@ -89,7 +92,7 @@ class FiredFinding(ReplayFinding):
 
 
 class Moment(ApiModel):
-    """What the detectors hold after a step, or when a clock runs out between two steps."""
+    """Detector values after a step, or when a clock runs out between two steps."""
 
     step_id: str
     at: float = Field(description="Seconds since the epoch.")

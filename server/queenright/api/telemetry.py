@@ -61,7 +61,7 @@ class RefusedRequests(ApiModel):
 
 
 class Telemetry(ApiModel):
-    """What the telemetry port received since the service started."""
+    """Data that the telemetry port received since the service started."""
 
     sources: list[TelemetrySource] = Field(description="The last 100, most recent first.")
     unused: list[UnusedRecords]

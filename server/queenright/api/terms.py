@@ -12,7 +12,7 @@ Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing
 ListedState = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
 """State of a session in the list of agents: its health, or `ended`; `failing` while an operator must act."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
-"""What a session that runs does now."""
+"""Current activity of a running session."""
 ActivityKind = Annotated[str, KnownValues("", "working", "waiting", "queued", "paused", "held", "idle")]
 """The same; empty for a session that has ended."""
 AgentSort = Annotated[

@@ -78,7 +78,7 @@ def newest_event_id(service: Queenright) -> str | None:
 
 
 def wait_for_reply(
-    service: Queenright, agent_id: str, done: Started | Injected, after: str | None
+    service: Queenright, agent_id: str, started: Started | Injected, after: str | None
 ) -> AgentReply:
     """
     Wait until an agent has replied, and return the reply.
@@ -86,7 +86,7 @@ def wait_for_reply(
     Args:
         service: Client of the service.
         agent_id: The agent.
-        done: The service's answer to the message.
+        started: The service's answer to the message.
         after: The newest event before the message; None if the log was empty.
     """
     since = 0.0
@@ -95,23 +95,23 @@ def wait_for_reply(
     types = _START_TYPES | _END_TYPES
     with service.events.stream(types=types, agent=agent_id, last_event_id=after) as stream:
         for event in stream:
-            if not _belongs_to(event, done):
+            if not _belongs_to(event, started):
                 continue
             if event.type in _START_TYPES and not since:
                 since = datetime.fromisoformat(event.time).timestamp()
             # The start of a run may be the first event of the log and not be streamed. An injected message
             # is always followed by its own start event.
-            if event.type in _END_TYPES and (since or isinstance(done, Started)):
-                texts = list(_assistant_texts(service, agent_id, done.graph_id, event.session_id, since))
+            if event.type in _END_TYPES and (since or isinstance(started, Started)):
+                texts = list(_assistant_texts(service, agent_id, started.graph_id, event.session_id, since))
                 texts += _closing_texts(service, agent_id, event, texts)
                 return AgentReply("\n".join(texts), event.type)
     return AgentReply("", "")
 
 
-def _belongs_to(event: Event, done: Started | Injected) -> bool:
-    if isinstance(done, Started):
-        return event.execution_id == done.execution_id
-    return (event.session_id, event.graph_id) == (done.session_id, done.graph_id)
+def _belongs_to(event: Event, started: Started | Injected) -> bool:
+    if isinstance(started, Started):
+        return event.execution_id == started.execution_id
+    return (event.session_id, event.graph_id) == (started.session_id, started.graph_id)
 
 
 def _assistant_texts(

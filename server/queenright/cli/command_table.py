@@ -192,7 +192,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "silences",
             "silences:silences",
-            "Silences at Alertmanager: tickets that notify nobody.",
+            "Silences at Alertmanager: tickets that send no notifications.",
             "silences --json",
         ),
         (

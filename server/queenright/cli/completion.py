@@ -139,8 +139,8 @@ def install(shell: str | None, home: Path) -> str:
     return f"Installed completion for {name} in {file}; it is active in new terminals."
 
 
-def _shell(given: str | None) -> str:
-    name = given or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
+def _shell(shell: str | None) -> str:
+    name = shell or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
     if name not in SCRIPTS:
         raise UsageError(
             f"There is no completion for {name or 'this shell'!r}; available for: {', '.join(SCRIPTS)}."

@@ -24,59 +24,59 @@ class UnresolvedIdError(QueenrightError):
     """Raised for an abbreviated id that matches several rows, or for a ticket that does not exist."""
 
 
-def resolve_id(given: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
+def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
     """
-    Return the only id that begins with ``given``; without a match, ``given`` itself.
+    Return the only id that begins with ``prefix``; without a match, ``prefix`` itself.
 
     Args:
-        given: The id, or its beginning.
+        prefix: The id, or its beginning.
         what: What it is an id of, in the plural, for error messages.
         ids: Returns the ids that the service knows; called only for an abbreviated id.
 
     Raises:
-        UnresolvedIdError: Several ids begin with ``given``.
+        UnresolvedIdError: Several ids begin with ``prefix``.
     """
-    given = require_text(given.strip(), "id")
-    if len(given) >= _WHOLE:
-        return given
-    matches = [id_ for id_ in ids() if id_.startswith(given)]
-    if given in matches or not matches:
-        return given  # the service says whether there is such an id
-    return _require_single(matches, given, what, "begin")
+    prefix = require_text(prefix.strip(), "id")
+    if len(prefix) >= _WHOLE:
+        return prefix
+    matches = [id_ for id_ in ids() if id_.startswith(prefix)]
+    if prefix in matches or not matches:
+        return prefix  # the service says whether there is such an id
+    return _require_single(matches, prefix, what, "begin")
 
 
-def resolve_session(service: Queenright, agent_id: str, given: str | None) -> str | None:
+def resolve_session(service: Queenright, agent_id: str, prefix: str | None) -> str | None:
     """
-    Return the session of a worker whose id is ``given``, or ends with it as `queenright list` shows it.
+    Return the session of a worker whose id is ``prefix``, or ends with it as `queenright list` shows it.
 
     Raises:
-        UnresolvedIdError: Several sessions end with ``given``.
+        UnresolvedIdError: Several sessions end with ``prefix``.
     """
-    if given is None:
+    if prefix is None:
         return None
     sessions = [row.session_id for row in service.agents.list(agent_id=agent_id)]
-    return _by_end(sessions, given)
+    return _by_end(sessions, prefix)
 
 
-def resolve_task(service: Queenright, given: str) -> str:
+def resolve_task(service: Queenright, prefix: str) -> str:
     """Return a task id; ``…end``, as `queenright list` shows it, is a session's id or a task's."""
-    given = require_text(given, "task")
-    if not given.startswith("…"):
-        return given
+    prefix = require_text(prefix, "task")
+    if not prefix.startswith("…"):
+        return prefix
     rows = list(service.agents.list())
-    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], given)
+    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], prefix)
 
 
-def _by_end(ids: Iterable[str], given: str) -> str:
-    end = given.removeprefix("…")
+def _by_end(ids: Iterable[str], ending: str) -> str:
+    end = ending.removeprefix("…")
     matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
-    return given if given in matches or not matches else _require_single(matches, given, "sessions", "end")
+    return ending if ending in matches or not matches else _require_single(matches, ending, "sessions", "end")
 
 
-def _require_single(matches: list[str], given: str, what: str, how: str) -> str:
+def _require_single(matches: list[str], prefix: str, what: str, how: str) -> str:
     if len(matches) > 1:
         raise UnresolvedIdError(
-            f"{len(matches)} {what} {how} with {given!r}: {_some(matches)}; give more of the id"
+            f"{len(matches)} {what} {how} with {prefix!r}: {_some(matches)}; give more of the id"
         )
     return matches[0]
 
@@ -86,36 +86,36 @@ def _some(matches: list[str]) -> str:
     return f"{', '.join(matches[:_SHOWN])}{more}"
 
 
-def find_ticket(service: Queenright, given: str) -> Ticket:
+def find_ticket(service: Queenright, prefix: str) -> Ticket:
     """
     Return the ticket with this id, or the only one of the newest 1,000 whose id begins with it.
 
     Raises:
-        BadParameter: ``given`` is empty.
+        BadParameter: ``prefix`` is empty.
         UnresolvedIdError: No ticket matches, or several do; the message names the first matches.
     """
     from queenright.client.errors import RequestRejectedError
 
-    given = require_text(given.strip(), "ticket's id")
+    prefix = require_text(prefix.strip(), "ticket's id")
     try:
-        return service.tickets.get(given)
+        return service.tickets.get(prefix)
     except RequestRejectedError as refused:
         if refused.status != 404:
             raise
-    matches = [ticket for ticket in service.tickets.list(limit=NEWEST) if ticket.ticket_id.startswith(given)]
+    matches = [ticket for ticket in service.tickets.list(limit=NEWEST) if ticket.ticket_id.startswith(prefix)]
     if not matches:
         raise UnresolvedIdError(
-            f"there is no ticket {given[:80]!r}, and no ticket's id begins with it; "
+            f"there is no ticket {prefix[:80]!r}, and no ticket's id begins with it; "
             "`queenright tickets --all` lists them"
         )
     if len(matches) > 1:
         shown = [f"{match.ticket_id} ({match.agent_id})" for match in matches]
         raise UnresolvedIdError(
-            f"{len(matches)} tickets begin with {given!r}: {_some(shown)}; give more of the id"
+            f"{len(matches)} tickets begin with {prefix!r}: {_some(shown)}; give more of the id"
         )
     return matches[0]
 
 
-def find_ticket_id(service: Queenright, given: str) -> str:
+def find_ticket_id(service: Queenright, prefix: str) -> str:
     """Return the whole id of a ticket; see ``find_ticket``."""
-    return find_ticket(service, given).ticket_id
+    return find_ticket(service, prefix).ticket_id

@@ -86,14 +86,14 @@ def unreachable_error(url: str, error: Exception) -> UnreachableError:
     )
 
 
-def query_params(**given: Any) -> dict[str, Any]:
+def query_params(**params: Any) -> dict[str, Any]:
     """Return query parameters, without those that are None."""
-    return {name: _param(value) for name, value in given.items() if value is not None}
+    return {name: _param(value) for name, value in params.items() if value is not None}
 
 
-def json_body(**given: Any) -> dict[str, Any]:
+def json_body(**fields: Any) -> dict[str, Any]:
     """Return a JSON body, without the keys that are None."""
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _param(value: Any) -> str | list[str]:

@@ -21,6 +21,9 @@ from queenright.instrumentation import Nudge, Worker, flush
 
 DEMO_FRAMEWORK = "queenright-demo"
 
+DEMO_AGENTS = Path(__file__).with_name("agents")
+"""Folder of the demo agents that run inside the service."""
+
 _POLL_SECONDS = 0.2
 """Seconds between checks for nudges while an agent waits."""
 
@@ -53,10 +56,10 @@ class NudgeInbox:
         """Wait for a time; return True at once if a nudge arrives or the fleet stops."""
         until = time.monotonic() + seconds
         while self._nudges.empty() and not self._stop.is_set():
-            left = until - time.monotonic()
-            if left <= 0:
+            time_left = until - time.monotonic()
+            if time_left <= 0:
                 return False
-            self._stop.wait(min(left, _POLL_SECONDS))
+            self._stop.wait(min(time_left, _POLL_SECONDS))
         return True
 
 

@@ -6,7 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, Final, Protocol
+
+SCRIPTED_MODEL: Final = "demo-model"
+DEMO_PRICE: Final = (Decimal("0.000003"), Decimal("0.000015"))
+"""Pretended price of the scripted model: US dollars per input token and per output token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class ScriptedModel:
     """Plays a script of replies and provider errors."""
 
     script: Iterator[Reply | ProviderError]
-    name: str = "scripted"
+    name: str = SCRIPTED_MODEL
     provider: str = "demo"
     _context: int = field(default=600, init=False)
 

@@ -60,14 +60,14 @@ class Library:
 
     def search(self, word: str) -> list[str]:
         """Return up to twenty places, ``path:line``, that contain a word."""
-        found: list[str] = []
+        matches: list[str] = []
         for path in self.files:
             for number, line in enumerate(self.read_file(path).splitlines(), 1):
                 if word.lower() in line.lower():
-                    found.append(f"{path}:{number}")
-                    if len(found) == 20:
-                        return found
-        return found
+                    matches.append(f"{path}:{number}")
+                    if len(matches) == 20:
+                        return matches
+        return matches
 
     def summarise(self, path: str) -> dict[str, object]:
         """Return the length of a file and its most frequent words."""

@@ -337,7 +337,7 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
     bus.subscribe(service.operator_requests.changed, name="operator-requests", types=REQUESTING)
-    service.metrics.add_subscribers([*(one.name for one in bus.subscriptions), SUBSCRIBER])
+    service.metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 
 
 def _open_agent_bus(

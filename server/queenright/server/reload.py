@@ -118,11 +118,11 @@ def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterat
 
 def _merge(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
     """Return settings with the values of ``after`` at these paths."""
-    found: BaseModel = settings
+    merged: BaseModel = settings
     for path in paths:
-        found = _replace_at(found, after, path.split("."))
-    assert isinstance(found, Settings)
-    return found
+        merged = _replace_at(merged, after, path.split("."))
+    assert isinstance(merged, Settings)
+    return merged
 
 
 def _replace_at(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:

@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         # On two different addresses, both may have the same port.
         if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
             raise ValueError(
-                f"http.port and otlp.port are both {self.http.port}; give each a port of its own, or 0 for "
+                f"http.port and otlp.port are both {self.http.port}; give each its own port, or 0 for "
                 "any free one"
             )
         return self
@@ -326,12 +326,12 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
 def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
     """Refuse a mapping with the same key twice: YAML would silently take the last one."""
     open_nodes = [(root, "")]
-    seen: set[int] = set()
+    keys: set[int] = set()
     while open_nodes:
         node, path = open_nodes.pop()
-        if id(node) in seen:  # an alias
+        if id(node) in keys:  # an alias
             continue
-        seen.add(id(node))
+        keys.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             open_nodes += [(item, path) for item in node.value]
         elif isinstance(node, yaml.MappingNode):
@@ -348,22 +348,26 @@ def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
 
 
 def _refuse_unknown_environment() -> None:
-    known = sorted(name.upper() for name in Settings.model_fields)
+    setting_names = sorted(name.upper() for name in Settings.model_fields)
     for name in sorted(os.environ):
         top, *below = name.upper().removeprefix(ENV_PREFIX).split("__")
         variable = ENV_PREFIX + top
-        if name.upper().startswith(ENV_PREFIX) and top not in known and variable not in _OTHER_VARIABLES:
-            near = _near(top, known)
+        if (
+            name.upper().startswith(ENV_PREFIX)
+            and top not in setting_names
+            and variable not in _OTHER_VARIABLES
+        ):
+            near = _near(top, setting_names)
             hint = f" Did you mean {ENV_PREFIX}{'__'.join((near, *below))}?" if near else ""
             raise InvalidSettingsError(f"The environment variable {name} is not a setting.{hint}")
 
 
-def _near(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name of which a name is probably a misspelling."""
-    near = get_close_matches(name, known, 1, cutoff=0.8)
+def _near(name: str, setting_names: Sequence[str]) -> str | None:
+    """Return the known name that is probably meant by a misspelled one."""
+    near = get_close_matches(name, setting_names, 1, cutoff=0.8)
     # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
     if not near and len(name) <= 4:
-        near = get_close_matches(name, known, 1, cutoff=0.75)
+        near = get_close_matches(name, setting_names, 1, cutoff=0.75)
     return near[0] if near else None
 
 
@@ -385,8 +389,8 @@ def _explain_fault(fault: Fault) -> str:
         return f"{fault.message}."
     if fault.kind == "model_type":
         allowed = _allowed_at(fault.path)
-        known = f"; known here: {', '.join(allowed)}" if allowed else ""
-        fault = replace(fault, message=f"it must be a mapping of settings{known}")
+        options = f"; known here: {', '.join(allowed)}" if allowed else ""
+        fault = replace(fault, message=f"it must be a mapping of settings{options}")
     if _SECRET.intersection(fault.path):
         fault = replace(fault, value=MASK)
     line = fault.describe()

@@ -27,7 +27,7 @@ from queenright.alerting.export import rule_links
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
-from queenright.demo import DEMO_FRAMEWORK, Fleet
+from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICE, SCRIPTED_MODEL, Fleet
 from queenright.health.event_log import read_history
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -49,7 +49,7 @@ from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.pricing import load_prices
+from queenright.server.telemetry.pricing import Price, Prices, load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
@@ -70,6 +70,8 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
     },
 }
 """Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
+
+_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(*DEMO_PRICE)}
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
@@ -144,7 +146,11 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    settings: Settings, *, registry: CollectorRegistry | None = None, hold_outbox: bool = False
+    settings: Settings,
+    *,
+    registry: CollectorRegistry | None = None,
+    hold_outbox: bool = False,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Running]:
     """
     Run the service with its API and its OTLP receiver.
@@ -153,6 +159,7 @@ async def serving(
         settings: All settings.
         registry: Where the metrics live.
         hold_outbox: Whether nothing is delivered until ``Outbox.release``.
+        prices: Prices of models in addition to the table of litellm.
 
     Raises:
         PortInUseError: a port is taken.
@@ -176,7 +183,7 @@ async def serving(
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
-        assembler = Assembler(prices=await asyncio.to_thread(load_prices))
+        assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
@@ -254,6 +261,9 @@ async def up(
     )
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     settings = with_own_sessions(settings)
+    if options.demo:
+        agents = settings.agents.model_copy(update={"roots": (*settings.agents.roots, DEMO_AGENTS)})
+        settings = settings.model_copy(update={"agents": agents})
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
             # Before all other ports: if another Queenright runs, its API port is taken.
@@ -276,7 +286,9 @@ async def up(
             # They stop after the service, which delivers to Alertmanager until it stops.
             programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
-            running = await stack.enter_async_context(serving(settings, hold_outbox=bool(program)))
+            running = await stack.enter_async_context(
+                serving(settings, hold_outbox=bool(program), prices=_DEMO_PRICES if options.demo else None)
+            )
             if program and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
             token_file = None
@@ -305,8 +317,10 @@ async def up(
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
                 # The service's settings: they hold the address by which people reach it.
-                own = running.service.settings
-                child = await _prometheus(prometheus, own, options, port, running.url, token_file)
+                service_settings = running.service.settings
+                child = await _prometheus(
+                    prometheus, service_settings, options, port, running.url, token_file
+                )
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.wait_ready(f"{running.prometheus_url}/-/ready")
@@ -328,6 +342,7 @@ async def up(
                 say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
                 await end_former_demo_runs(running.service)
                 fleet.start()
+                await _start_asking_agent(running.service)
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
 
@@ -408,11 +423,11 @@ async def _service(
 
 @contextlib.asynccontextmanager
 async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
-    """Report a fault when a program that was started exits by itself, until another one answers ``url``."""
+    """Report a fault when a started program exits unexpectedly, until another one answers ``url``."""
 
     async def watch() -> None:
         code = await child.process.wait()
-        fault = f"{child.name} exited by itself (exit code {code}, {child.log}); restart `queenright up`"
+        fault = f"{child.name} exited unexpectedly (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
         await wait_for_answer(url)
@@ -428,13 +443,19 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
             await task
 
 
+async def _start_asking_agent(service: Service) -> None:
+    """Load the demo agent that runs in the service, and let it ask its user."""
+    slot = await service.agents.load(DEMO_AGENTS / "publisher")
+    await slot.runtime.trigger("review", {"message": "Which pages are ready?"})
+
+
 async def end_former_demo_runs(service: Service) -> None:
     """
     Cancel the runs of demo agents whose process was killed: nothing else ends them.
 
     They have not completed, so the failed runs before them still count.
     """
-    left = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
+    demo_runs = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
     await service.ingest(
         [
             AgentEvent(
@@ -445,17 +466,17 @@ async def end_former_demo_runs(service: Service) -> None:
                 incarnation_id=vitals.incarnation_id,
                 data={"error_type": "cancelled", "error": "the demo was killed"},
             )
-            for vitals in left
+            for vitals in demo_runs
             if not vitals.ended
         ]
     )
 
 
 def _program(name: str, find: Find, say: Say) -> Path | None:
-    found = find(name)
-    if found is None:
+    path = find(name)
+    if path is None:
         say(str(ProgramNotFoundError(name)))
-    return found
+    return path
 
 
 async def extra_alertmanager(

@@ -48,8 +48,8 @@ def parse_command(line: str) -> Command | None:
     name, _, argument = line[1:].strip().partition(" ")
     argument = argument.strip()
     if name not in COMMANDS:
-        known = ", ".join(f"/{command}" for command in COMMANDS)
-        raise InvalidCommandError(f"unknown command /{name}; commands: {known}")
+        commands = ", ".join(f"/{command}" for command in COMMANDS)
+        raise InvalidCommandError(f"unknown command /{name}; commands: {commands}")
     parameter, description = COMMANDS[name]
     if parameter.startswith("<") and not argument:
         raise InvalidCommandError(f"/{name} needs {parameter}: {description}")

@@ -70,9 +70,9 @@ class Conversation:
         unfinished = old[-1:] if self._is_streaming and not newer else []
         if any(entry.text in other.text for entry in unfinished for other in transcript.entries):
             unfinished = []
-        own = [entry.text for entry in transcript.entries if entry.is_own][-1:]
-        kept = [entry for entry in newer if not (entry.is_own and entry.text in own)]
-        self.entries[self._graph_start :] = [*transcript.entries, *unfinished, *kept]
+        own_texts = [entry.text for entry in transcript.entries if entry.is_own][-1:]
+        merged = [entry for entry in newer if not (entry.is_own and entry.text in own_texts)]
+        self.entries[self._graph_start :] = [*transcript.entries, *unfinished, *merged]
         self._is_streaming = bool(unfinished)
         self._loaded_until = transcript.until
 

@@ -91,11 +91,11 @@ class FleetState:
         self.stale: set[str] = set(LISTS)
         self._failed: set[tuple[str, str]] = set()
         self._activity: dict[str, deque[tuple[int, int]]] = {}
-        self._known: dict[str, None] = {}
+        self._keys: dict[str, None] = {}
 
-    def set_attention(self, found: AttentionList) -> None:
+    def set_attention(self, attention: AttentionList) -> None:
         """Replace what needs a person."""
-        self.attention_items, self.attention_total = found.items, found.total
+        self.attention_items, self.attention_total = attention.items, attention.total
 
     def set_workers(self, rows: Iterable[AgentRow]) -> None:
         """Replace the workers, worst first."""
@@ -119,19 +119,19 @@ class FleetState:
 
     def prepend_feed(self, lines: Iterable[EventLine], ids: Iterable[str]) -> None:
         """Insert earlier events into the feed, oldest first, with their ids."""
-        new = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._known}
+        new = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._keys}
         room = _FEED_SIZE - len(self.feed)
         self.feed.extendleft(list(reversed(new.values()))[:room])
-        self._known |= dict.fromkeys(new)
+        self._keys |= dict.fromkeys(new)
 
     def handle_event(self, event: Event) -> bool:
         """Apply an event; return whether it is new. Duplicates change nothing."""
         if event.id:
-            if event.id in self._known:
+            if event.id in self._keys:
                 return False
-            self._known[event.id] = None
-            while len(self._known) > _MAX_KNOWN:
-                del self._known[next(iter(self._known))]
+            self._keys[event.id] = None
+            while len(self._keys) > _MAX_KNOWN:
+                del self._keys[next(iter(self._keys))]
         if (line := feed_line(event)) is not None:
             self.feed.append(line)
         if event.type in WORK_TYPES:

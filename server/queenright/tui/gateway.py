@@ -79,8 +79,8 @@ class ServiceGateway:
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
-        found = [event async for event in self._client.agents.history(agent_id, limit=_HISTORY)]
-        return sorted(found, key=lambda event: event.seq)
+        events = [event async for event in self._client.agents.history(agent_id, limit=_HISTORY)]
+        return sorted(events, key=lambda event: event.seq)
 
     async def steps(self, agent_id: str, session_id: str, after: str | None) -> api.Steps:
         """Return the steps of a session after a place in its log; by default the newest."""
@@ -145,7 +145,7 @@ class ServiceGateway:
             answer: A name of ``attention.ANSWERS``.
             text: The reply, or the reason of a termination.
         """
-        client, seen = self._client, item.incarnation_id or None
+        client, incarnation_id = self._client, item.incarnation_id or None
         match item.kind, answer:
             case "question", _:
                 await client.agents.inject(
@@ -153,17 +153,19 @@ class ServiceGateway:
                     item.node_id,
                     text,
                     session_id=item.session_id or None,
-                    incarnation_id=seen,
+                    incarnation_id=incarnation_id,
                 )
             case "permission", _:
-                await client.permissions.answer(item.item_id, answer, by=self.by, incarnation_id=seen)
+                await client.permissions.answer(
+                    item.item_id, answer, by=self.by, incarnation_id=incarnation_id
+                )
             case "approval", "approve":
-                await client.approvals.approve(item.item_id, by=self.by, incarnation_id=seen)
+                await client.approvals.approve(item.item_id, by=self.by, incarnation_id=incarnation_id)
             case "approval", _:
-                await client.approvals.deny(item.item_id, by=self.by, incarnation_id=seen)
+                await client.approvals.deny(item.item_id, by=self.by, incarnation_id=incarnation_id)
             case "escalation", _:
                 await client.escalations.decide(
-                    item.item_id, answer, reason=text or None, by=self.by, incarnation_id=seen
+                    item.item_id, answer, reason=text or None, by=self.by, incarnation_id=incarnation_id
                 )
             case _, "acknowledge":
                 await self.acknowledge(item.ticket_id)
@@ -185,9 +187,19 @@ class ServiceGateway:
         """Return the messages about a ticket, oldest first."""
         return [_entry(message) for message in await self._client.tickets.messages(ticket_id)]
 
+    async def session_messages(self, agent_id: str, session_id: str) -> list[ChatEntry]:
+        """Return the messages about a session, oldest first."""
+        found = await self._client.agents.queen_messages(agent_id, session_id=session_id)
+        return [_entry(message) for message in found]
+
     async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
         """Send the queen a question about a ticket; return her answer."""
         return _entry(await self._client.tickets.chat(ticket_id, question, by=self.by))
+
+    async def ask_queen_about_session(self, agent_id: str, session_id: str, question: str) -> ChatEntry:
+        """Send the queen a question about a session without a ticket; return her answer."""
+        answer = await self._client.agents.ask_queen(agent_id, question, session_id=session_id, by=self.by)
+        return _entry(answer)
 
     # -- loaded agents ------------------------------------------------------------------------
 
@@ -228,7 +240,7 @@ class ServiceGateway:
         running: dict[str, int] = {}
         async for entry in self._client.agents.entry_points(agent_id):
             running[entry.graph_id] = running.get(entry.graph_id, 0) + entry.running
-        found = [
+        views = [
             Graph(
                 graph_id=graph.graph_id,
                 agent_id=graph.agent_id,
@@ -240,7 +252,7 @@ class ServiceGateway:
             async for graph in self._client.agents.graphs(agent_id)
             if not graph.of_service  # not graphs of the service itself
         ]
-        return sorted(found, key=lambda graph: (not graph.primary, graph.graph_id))
+        return sorted(views, key=lambda graph: (not graph.primary, graph.graph_id))
 
     async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
         nodes = self._client.agents.nodes(agent_id, graph_id)
@@ -281,8 +293,8 @@ class ServiceGateway:
 
     async def send_message(self, agent_id: str, text: str) -> str:
         """Send a message to an agent; return whether a node received it or a run was started."""
-        found = await self._client.agents.chat(agent_id, text)
-        return f"delivered to {found.node_id}" if isinstance(found, api.Injected) else "started a run"
+        run = await self._client.agents.chat(agent_id, text)
+        return f"delivered to {run.node_id}" if isinstance(run, api.Injected) else "started a run"
 
 
 def _entry(message: api.ChatMessage) -> ChatEntry:

@@ -69,7 +69,7 @@ class NoticeList:
     def dismiss(self, number: int | None = None) -> bool:
         """Remove a notice, by default the newest; return whether it existed."""
         removed = number if number is not None else (self.newest.number if self.newest else -1)
-        left = [notice for notice in self._notices if notice.number != removed]
-        existed = len(left) < len(self._notices)
-        self._notices = left
+        remaining = [notice for notice in self._notices if notice.number != removed]
+        existed = len(remaining) < len(self._notices)
+        self._notices = remaining
         return existed

@@ -20,7 +20,7 @@ class RunOwnership:
 
     def __init__(self, has_run: Callable[[str, str], Awaitable[bool]]) -> None:
         self._has_run = has_run
-        self._known: dict[tuple[str, str], bool] = {}
+        self._ownership: dict[tuple[str, str], bool] = {}
 
     async def is_run_of(self, event: Event, agent_id: str) -> bool:
         """
@@ -32,8 +32,8 @@ class RunOwnership:
         if not event.execution_id:
             return False
         key = (agent_id, event.execution_id)
-        if key not in self._known:
-            self._known[key] = await self._has_run(*key)
-            while len(self._known) > _CACHE_SIZE:
-                del self._known[next(iter(self._known))]
-        return self._known[key]
+        if key not in self._ownership:
+            self._ownership[key] = await self._has_run(*key)
+            while len(self._ownership) > _CACHE_SIZE:
+                del self._ownership[next(iter(self._ownership))]
+        return self._ownership[key]

@@ -82,5 +82,5 @@ def _digest(signed: bytes, secret: SecretStr) -> str:
     return hmac.new(secret.get_secret_value().encode(), signed, hashlib.sha256).hexdigest()
 
 
-def _equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode("utf-8", "surrogateescape"))
+def _equal(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode(), second.encode("utf-8", "surrogateescape"))

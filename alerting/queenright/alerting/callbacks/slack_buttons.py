@@ -100,7 +100,7 @@ def read_click(body: bytes) -> Click:
 
 
 def _needs_posted_reply(read: _Payload) -> bool:
-    # Slack ignores the HTTP response to a block button. Replies are posted only to Slack, whoever signed.
+    # Slack ignores the HTTP response to a block button. Replies are posted to Slack's hosts only.
     return read.type == "block_actions" and read.response_url.startswith(RESPONSES)
 
 

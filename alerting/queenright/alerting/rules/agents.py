@@ -1,4 +1,4 @@
-"""Alerts about symptoms of single workers. They trigger the judge and page nobody."""
+"""Alerts about symptoms of single workers. They trigger the judge and do not page anyone."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def _down(selectors: Selectors) -> Alert:
 
 def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     evaluated = select(selectors, names.WORKERS_EVALUATED)
-    known = select(selectors, names.AGENTS)
-    alive = f"sum {_BY_SERVICE} ({known}) > 0"
+    agents = select(selectors, names.AGENTS)
+    alive = f"sum {_BY_SERVICE} ({agents}) > 0"
     sweeps = select(selectors, names.HEALTH_CHECKS)
     interval = settings.health_check.interval_seconds
     window = max(5 * interval, MIN_WINDOW)

@@ -65,7 +65,7 @@ class BreakerMachine:
         return min(self._remaining(since, now) for since in live)
 
     def open_for(self, now: float) -> float:
-        """Return for how many more seconds it is open: between 0 and the recovery timeout."""
+        """Return the remaining seconds until it half-opens: between 0 and the recovery timeout."""
         return self._remaining(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
 
     def admit(self, now: float) -> Admission | None:
@@ -129,7 +129,7 @@ class BreakerMachine:
         Restore the state from another process.
 
         Args:
-            open_for: For how many more seconds it is open; at most the whole timeout.
+            open_for: The remaining seconds until it half-opens; at most the whole timeout.
         """
         self.failures = max(0, failures)
         self._set_state(state, reason)

@@ -161,7 +161,7 @@ class CircuitBreaker:
 
     @property
     def open_for(self) -> float | None:
-        """For how many more seconds it is open; None if it is not."""
+        """The remaining seconds until it half-opens; None if it is not open."""
         with self._lock:
             machine = self._machine
             return machine.open_for(self._monotonic()) if machine.state is BreakerState.OPEN else None
@@ -215,7 +215,7 @@ class CircuitBreaker:
         return changed
 
     def restore(self, status: BreakerStatus) -> None:
-        """Restore the state from another process: an open one stays open for the rest of its timeout."""
+        """Restore the state from another process: an open breaker stays open for the rest of its timeout."""
         with self._lock:
             remaining = (status.half_open_at or 0.0) - self._clock()
             self._machine.restore(
@@ -392,7 +392,7 @@ class CallPermit:
         self._report(error)
 
     def release(self) -> None:
-        """Report neither success nor failure."""
+        """Report an outcome that counts as neither success nor failure."""
         with self._lock:
             for breaker, admission in self._admissions:
                 breaker._machine.release(admission)

@@ -203,7 +203,7 @@ class BreakerRegistry:
     def next_deadline(self) -> float | None:
         """Return in how many seconds ``half_open_if_due`` has work to do; None if no breaker is open."""
         with self._lock:
-            waits = [left for breaker in self._open.values() if (left := breaker.open_for) is not None]
+            waits = [seconds for breaker in self._open.values() if (seconds := breaker.open_for) is not None]
         return min(waits, default=None)
 
     def half_open_if_due(self) -> int:

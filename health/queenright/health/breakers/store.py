@@ -74,7 +74,7 @@ class BreakerStore:
 
     async def load(self) -> None:
         """
-        Restore the breakers: an open one stays open for the rest of its timeout.
+        Restore the breakers: an open breaker stays open for the rest of its timeout.
 
         Earlier changes are written now.
 
@@ -151,7 +151,7 @@ class BreakerStore:
         await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
             for row in some:
-                # Unless it was crowded out meanwhile.
+                # Unless it was evicted in the meantime.
                 if self._waiting and self._waiting[0] is row:
                     self._waiting.popleft()
         self._publish(*(event for _, event in some))

@@ -107,7 +107,7 @@ class Actions:
 
         Args:
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
-            dry: Only record it, whatever the settings are.
+            dry: Only record it, regardless of the settings.
 
         Raises:
             StoreError: Recording failed; nothing was done.
@@ -232,7 +232,7 @@ class Actions:
             events: The events of that withdrawal.
             resumed: The same termination, begun before a restart.
             intervention_id: Its id, if it has one already.
-            dry: Only record it, whatever the settings are.
+            dry: Only record it, regardless of the settings.
 
         Raises:
             StoreError: Recording failed: nothing was done, or its end is still to be recorded.

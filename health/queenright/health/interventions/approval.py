@@ -25,7 +25,7 @@ class ApprovalStatus(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
-    """Nobody answered in time."""
+    """No answer arrived in time."""
     VOID = "void"
     """No longer needed: the worker made progress, waits, has ended or was restarted."""
 
@@ -38,7 +38,7 @@ class Approval(WorkerRecord):
     reason: str
     asked_by: str
     ordered_by: str = ""
-    """The person whose order, grant in a chat, the requester carries out; empty if there is none."""
+    """The person who ordered the termination in a chat; empty if there is none."""
     created_at: float
     expires_at: float
     progress_before: float | None = None
@@ -66,7 +66,7 @@ class Approval(WorkerRecord):
 
 def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     """
-    Return why a worker need not be stopped any more, or None.
+    Return why a worker no longer needs to be stopped, or None.
 
     Args:
         worker: The worker now; None if it is unknown.
@@ -87,7 +87,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     if now is not None and (before is None or now > before) and not overspends:
         return "it has made progress since"
     if not findings:
-        return "it has no findings any more"
+        return "it no longer has findings"
     return None
 
 

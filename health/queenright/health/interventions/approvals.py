@@ -145,7 +145,7 @@ class Approvals:
 
         Raises:
             ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
-            StoreError: Recording failed; nobody was asked.
+            StoreError: Recording failed; no one was asked.
         """
         v, now = worker.vitals, self._clock()
         approval = Approval(
@@ -359,7 +359,7 @@ class Approvals:
         self._in_progress.add(approval.approval_id)
         self._retry_at[approval.approval_id] = self._clock() + _RETRY_SECONDS
         try:
-            done = await self._terminate(
+            intervention = await self._terminate(
                 approval.agent_id,
                 _termination_reason(approval),
                 session_id=approval.session_id,
@@ -377,12 +377,12 @@ class Approvals:
             raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, why)) from refusal
         finally:
             self._in_progress.discard(approval.approval_id)
-        return await self._record_outcome(approval, done.outcome, done.detail)
+        return await self._record_outcome(approval, intervention.outcome, intervention.detail)
 
     async def _record_outcome(self, approval: Approval, outcome: Outcome, detail: str) -> Approval:
-        done = approval.model_copy(update={"outcome": outcome, "detail": detail})
-        await self._commit(lambda conn: [done])
-        return done
+        updated = approval.model_copy(update={"outcome": outcome, "detail": detail})
+        await self._commit(lambda conn: [updated])
+        return updated
 
     # -- records ------------------------------------------------------------------------------------
 

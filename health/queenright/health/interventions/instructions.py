@@ -44,7 +44,7 @@ class InstructionStatus(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
-    """Nobody answered in time."""
+    """No answer arrived in time."""
 
 
 class Instruction(BaseModel):

@@ -229,10 +229,10 @@ class InterventionService:
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
-        one, two = self._monitor.get(*key), self._monitor.get(*other)
-        if one is None or two is None:
+        first, second = self._monitor.get(*key), self._monitor.get(*other)
+        if first is None or second is None:
             return False
-        return _is_over_before(one.vitals, two.vitals) or _is_over_before(two.vitals, one.vitals)
+        return _is_over_before(first.vitals, second.vitals) or _is_over_before(second.vitals, first.vitals)
 
     def consider(self, worker: WorkerHealth) -> None:
         """Reschedule a worker that changed. Quick, no I/O."""
@@ -461,7 +461,7 @@ class InterventionService:
         """
         Escalate a worker to the orchestrator.
 
-        A healthy worker is not terminated when nobody answers.
+        A healthy worker is not terminated if no answer arrives.
 
         Args:
             session_id: Its session; without one, that which has not ended.
@@ -588,12 +588,12 @@ class InterventionService:
         """
         async with self._ladder_scheduler.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
-            done = await self._terminate(grant, target.key, by=by, reason=reason)
-        if done.outcome is not Outcome.DONE:
+            intervention = await self._terminate(grant, target.key, by=by, reason=reason)
+        if intervention.outcome is not Outcome.DONE:
             raise ActionRefusedError(
-                ActionKind.RECOVER, target.agent_id, f"it may still be working: {done.detail}"
+                ActionKind.RECOVER, target.agent_id, f"it may still be working: {intervention.detail}"
             )
-        return done
+        return intervention
 
     async def _terminate(
         self,
@@ -626,7 +626,7 @@ class InterventionService:
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
         """
-        Stop all actions, or release the stop; the time in between does not count for any wait.
+        Stop all actions, or release the stop. Time while stopped does not count towards any wait.
 
         Raises:
             StoreError: Writing failed. A stop still takes effect, until the next restart.

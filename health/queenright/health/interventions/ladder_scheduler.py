@@ -27,7 +27,7 @@ from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.interventions.worker_control import Stopped
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -87,7 +87,7 @@ class LadderScheduler:
         self._ask = ask
         self.budget = ActionBudget(settings.intervention.storm.max_actions)
         self._heap: list[tuple[float, WorkerKey]] = []
-        self._due: dict[WorkerKey, float] = {}
+        self._due_at: dict[WorkerKey, float] = {}
         self._locks: WeakValueDictionary[WorkerKey, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[Any]] = set()
         self._quiet_until = 0.0
@@ -136,24 +136,24 @@ class LadderScheduler:
 
     def schedule(self, key: WorkerKey, at: float) -> None:
         """Schedule a worker at ``at``, if it is not due sooner."""
-        current = self._due.get(key)
+        current = self._due_at.get(key)
         if current is None or at < current:
-            self._due[key] = at
+            self._due_at[key] = at
             heappush(self._heap, (at, key))
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+        while self._heap and self._due_at.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def advance(self, now: float) -> None:
         """Begin due actions, a limited number at a time. Returns before they are done."""
         for _ in range(_START_BATCH):
-            if (due := self.next_deadline()) is None or due > now:
+            if (due_at := self.next_deadline()) is None or due_at > now:
                 return
             _, key = heappop(self._heap)
-            del self._due[key]
+            del self._due_at[key]
             self.start(self.climb(key))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -229,7 +229,7 @@ class LadderScheduler:
     def _is_left_to_others(
         self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
-        """Return whether a failed run can neither be restarted from here nor was acted on from here."""
+        """Return whether this service can neither restart a failed run nor has acted on it."""
         if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
             return False
         # If it was acted on while it ran, its checkpoint still has to be picked up.
@@ -269,7 +269,7 @@ class LadderScheduler:
             ActionRefusedError: No action on the worker is permitted now.
             StoreError: Recording failed; the orchestrator was not asked.
         """
-        done, question, climbed = await self._actions.escalate(
+        intervention, question, climbed = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),
             by=by,
             reason=reason,
@@ -279,7 +279,7 @@ class LadderScheduler:
         self.schedule(ladder.target.key, climbed.until or self._clock())
         if question is not None:
             self._ask(question)
-        return done
+        return intervention
 
     # -- termination and recovery ---------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class LadderScheduler:
         uncertain = self._ledger.uncertain.get(ladder.target.key)
         resumed = uncertain if uncertain is not None and uncertain.target == ladder.target else None
         terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
-        done = await self._actions.terminate(
+        intervention = await self._actions.terminate(
             self._actions.permit(ActionKind.TERMINATE, ladder.target),
             by=ladder.by,
             reason=ladder.reason or describe_cause(worker),
@@ -318,7 +318,7 @@ class LadderScheduler:
             since=ladder.trouble_since,
             resumed=resumed,
         )
-        if done.outcome is Outcome.DONE:
+        if intervention.outcome is Outcome.DONE:
             self.consider(worker)
 
     def _after_termination(self, ladder: Ladder) -> Ladder:
@@ -330,7 +330,7 @@ class LadderScheduler:
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
         intervention = self._ledger.uncertain.get(worker.key)
-        ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
+        ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
         return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:

@@ -107,7 +107,7 @@ class InterventionLedger:
         return {*self.ladders, *self._counts, *self.uncertain}
 
     async def rename(self, old: WorkerKey, new: WorkerKey, now: float) -> None:
-        """Move everything about a renamed worker to its new names; a ladder that it has there stays."""
+        """Move everything about a renamed worker to its new name; a ladder of the new name is kept."""
         if old not in self.worker_keys():
             return
         names = {"agent_id": new[0], "session_id": new[1]}

@@ -26,7 +26,7 @@ PermissionDecision = Literal["allow", "deny"]
 ANSWERS: Final[tuple[PermissionDecision, ...]] = ("allow", "deny")
 
 MAX_OPEN: Final = 1_000
-"""The maximum number of open requests; beyond it the terminal asks."""
+"""The maximum number of open requests; further ones are left to the coding agent's own prompt."""
 MAX_CLOSED: Final = 1_000
 """The maximum number of closed requests kept, to explain why an answer is late."""
 
@@ -47,7 +47,7 @@ class PermissionRequest:
     """What it wants to do, without secrets."""
     asked_at: float
     expires_at: float
-    """Deadline for an answer here; afterwards the terminal asks."""
+    """Deadline for an answer here; then the coding agent's own prompt asks."""
 
     @property
     def target(self) -> Target:

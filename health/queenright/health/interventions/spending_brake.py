@@ -101,10 +101,10 @@ class SpendingBrake:
         spending, service = self._settings.spending, self._interventions
         options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
         if spending.brake == "nudge":
-            done = await service.nudge(agent_id, _NUDGE.format(reached=reached), **options)
+            intervention = await service.nudge(agent_id, _NUDGE.format(reached=reached), **options)
         elif spending.brake == "stop" or spending.dry_run:
             prefix = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
-            done = await service.terminate(agent_id, f"{prefix}{reached}", **options)
+            intervention = await service.terminate(agent_id, f"{prefix}{reached}", **options)
         else:
             worker, ticket = (
                 self._monitor.get(agent_id, session_id),
@@ -113,4 +113,4 @@ class SpendingBrake:
             if worker is not None and ticket is not None:
                 await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
             return False
-        return done.outcome in _DONE
+        return intervention.outcome in _DONE

@@ -60,7 +60,7 @@ class WorkerControl(Protocol):
             expires_at: When the message is discarded, in seconds since the epoch.
 
         Raises:
-            WorkerUnreachableError: The worker is not running (any more).
+            WorkerUnreachableError: The worker is not running.
         """
         ...
 
@@ -69,6 +69,6 @@ class WorkerControl(Protocol):
         Stop the worker: save its state and free what it holds. Takes at most ``within`` seconds.
 
         Raises:
-            WorkerUnreachableError: The worker is not running (any more).
+            WorkerUnreachableError: The worker is not running.
         """
         ...

@@ -49,7 +49,7 @@ class RecoveryLedger:
     ) -> None:
         self.live: dict[str, Recovery] = {}
         """The open recovery of each task."""
-        self._begun: dict[str, list[float]] = {}
+        self._start_times: dict[str, list[float]] = {}
         """By agent: the start times of its recoveries within the last hour."""
         self._store = store
         self._clock = clock
@@ -62,10 +62,10 @@ class RecoveryLedger:
         rows, newest = await self._store.read(
             lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
         )
-        self._begun = {}
+        self._start_times = {}
         for each in newest:
             if each.started_at is not None:
-                self._begun.setdefault(each.agent_id, []).append(each.started_at)
+                self._start_times.setdefault(each.agent_id, []).append(each.started_at)
         self.live = {each.task_id: each for each in rows}
         return rows
 
@@ -79,7 +79,7 @@ class RecoveryLedger:
 
     def start_times(self, agent_id: str) -> Sequence[float]:
         """Return when recoveries of an agent began within the last hour."""
-        return self._begun.get(agent_id, ())
+        return self._start_times.get(agent_id, ())
 
     def waiting(self, agent_id: str, now: float, but: Collection[str]) -> list[float]:
         """Return when waiting recoveries of an agent begin, ``now`` or later, except those of some tasks."""
@@ -91,15 +91,15 @@ class RecoveryLedger:
 
     def count_start(self, agent_id: str, now: float) -> None:
         """Count a recovery that is about to begin towards its agent's hourly limit."""
-        for agent, times in list(self._begun.items()):
-            self._begun[agent] = [at for at in times if at > now - plan.HOUR]
-            if not self._begun[agent]:
-                del self._begun[agent]
-        self._begun.setdefault(agent_id, []).append(now)
+        for agent, times in list(self._start_times.items()):
+            self._start_times[agent] = [at for at in times if at > now - plan.HOUR]
+            if not self._start_times[agent]:
+                del self._start_times[agent]
+        self._start_times.setdefault(agent_id, []).append(now)
 
     def uncount_start(self, agent_id: str, at: float) -> None:
         """Remove a counted start: nothing was tried."""
-        times = self._begun.get(agent_id, [])
+        times = self._start_times.get(agent_id, [])
         if at in times:
             times.remove(at)
 

@@ -17,8 +17,7 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Outcome as Done
-from queenright.health.interventions.intervention import read_interventions
+from queenright.health.interventions.intervention import Outcome, read_interventions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -27,7 +26,7 @@ from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
-from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
+from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, PutOff, Starter, StartResult, Stop
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
@@ -105,12 +104,12 @@ class RecoveryService:
         self._held = held
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self._asked: set[str] = set()
+        self._requested_ids: set[str] = set()
         """Recoveries that somebody requested since the start: they begin in the quiet time too."""
 
     def connect(self, stop: Stop) -> None:
         """
-        Stop a recovered worker that fails again before it is started once more.
+        Stop a recovered worker that fails again before it is restarted.
 
         Args:
             stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
@@ -248,7 +247,7 @@ class RecoveryService:
             target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
         )
         if result.accepted:
-            self._asked.add(result.recovery_id)
+            self._requested_ids.add(result.recovery_id)
         return result
 
     async def drop_waiting(self, agent_id: str, reason: str) -> None:
@@ -310,12 +309,12 @@ class RecoveryService:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
-        held = self._held() is not None
+        is_held = self._held() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
             for each in self._ledger.live.values()
             if each.state is RecoveryState.WATCHING
-            or (each.state is RecoveryState.WAITING and not held and each.task_id not in self._starting)
+            or (each.state is RecoveryState.WAITING and not is_held and each.task_id not in self._starting)
         ]
         return min((at for at in moments if at is not None), default=None)
 
@@ -327,7 +326,7 @@ class RecoveryService:
             each.not_before
             for each in self._ledger.live.values()
             if each.state is RecoveryState.WAITING
-            and each.recovery_id in self._asked
+            and each.recovery_id in self._requested_ids
             and each.task_id not in self._starting
         ]
         return min(moments, default=None)
@@ -344,8 +343,8 @@ class RecoveryService:
         Raises:
             StoreError: A result could not be recorded; call it again.
         """
-        held = self._held()
-        self._asked &= {each.recovery_id for each in self._ledger.live.values()}
+        is_held = self._held()
+        self._requested_ids &= {each.recovery_id for each in self._ledger.live.values()}
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
                 if recovery.task_id in self._starting:
@@ -354,11 +353,11 @@ class RecoveryService:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
-                elif held is None and self._may_begin(recovery, now, begin):
+                elif is_held is None and self._may_begin(recovery, now, begin):
                     await self._start(recovery, now)
 
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
-        return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
+        return recovery.not_before <= now and (begin or recovery.recovery_id in self._requested_ids)
 
     def handle_clock_jump(self, by_seconds: float) -> None:
         """
@@ -383,7 +382,7 @@ class RecoveryService:
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
-        Check a changed worker: a recovered one that fails again is recovered once more.
+        Check a changed worker: a recovered worker that fails again is recovered again.
 
         Raises:
             StoreError: Recording failed; ``advance`` checks again.
@@ -630,7 +629,7 @@ class RecoveryService:
             if not counts and (live is None or live.started_at is None):
                 self._ledger.uncount_start(recovery.agent_id, started_at)
 
-    async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
+    async def _conclude(self, recovery: Recovery, outcome: StartResult) -> None:
         now = self._clock()
         match outcome:
             case Respawned():
@@ -722,7 +721,7 @@ class RecoveryService:
         """Return whether a termination of this incarnation was not confirmed."""
         unconfirmed = await self._store.read(
             lambda conn: read_interventions(
-                conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
+                conn, limit=100, agent_id=target.agent_id, outcome=Outcome.UNCONFIRMED
             )
         )
         return any(recovery.target == target for recovery in unconfirmed)

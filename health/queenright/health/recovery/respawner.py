@@ -15,7 +15,7 @@ class RespawnRefusedError(QueenrightError):
     Raised when a worker cannot be started again; says why.
 
     ``final``: it never can be, so no further attempt is made. ``over``: its task has ended, so there is
-    nothing to recover and nobody to notify.
+    nothing to recover and no one to notify.
     """
 
     def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:

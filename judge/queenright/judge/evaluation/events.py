@@ -1,8 +1,8 @@
 """
 Convert recorded steps to the events that their agent would have sent.
 
-Recorded runs of other systems leave things out: times, turns, classes of error, hashes. What is missing is
-taken from the rest of the step as far as it tells; else it is unknown, as it would be live.
+Recorded runs of other systems omit data: times, turns, error classes, hashes. Missing data is
+inferred from the rest of the step where possible; otherwise it is unknown, as in a live run.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[obj
     """
     Return what the calls of one turn share, a step.
 
-    A model call between two calls parts them, whatever they say. Where turns are not recorded,
+    A model call between two calls separates them, regardless of their content. Where turns are not recorded,
     calls after one model call are one turn, if model calls are recorded throughout.
     """
     models, tools = kinds.count("llm"), kinds.count("tool")
@@ -234,7 +234,7 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
 
 
 def _parse_arguments(args: object) -> object:
-    """Return arguments as the object that their text stands for; as they are if they are none, or cut."""
+    """Return arguments parsed from their JSON text; unchanged if they are not JSON or are truncated."""
     if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
         try:
             return json.loads(args)
@@ -255,7 +255,7 @@ def number_of(value: object) -> float | None:
 
 
 def _word(value: object) -> str:
-    """Return a name or hash as text; nothing for what is neither text nor a number."""
+    """Return a name or hash as text; "" for any other type."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""

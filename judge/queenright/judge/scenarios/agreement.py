@@ -76,8 +76,8 @@ def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
     if place and (unknown := {answer for pair in pairs for answer in pair} - set(place)):
         raise ValueError(f"{sorted(unknown)} are not in {list(order)}")
 
-    def distance(one: str, other: str) -> float:
-        return abs(place[one] - place[other]) if place else float(one != other)
+    def distance(first: str, second: str) -> float:
+        return abs(place[first] - place[second]) if place else float(first != second)
 
     expected = Counter(expected for expected, _ in pairs)
     answered = Counter(other for _, other in pairs)

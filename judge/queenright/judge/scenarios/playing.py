@@ -88,7 +88,7 @@ async def play_all(
     """
     limit = asyncio.Semaphore(at_once)
 
-    async def one(scenario: Scenario) -> Outcome:
+    async def play_one(scenario: Scenario) -> Outcome:
         async with limit:
             outcome = await play(scenario, judge(), queen(), settings=settings, judging=judging)
         if on_played is not None:
@@ -96,7 +96,7 @@ async def play_all(
         return outcome
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(scenario)) for scenario in scenarios]
+        tasks = [group.create_task(play_one(scenario)) for scenario in scenarios]
     return [task.result() for task in tasks]
 
 
@@ -143,10 +143,10 @@ def _works(actor: Actor, after: float) -> Iterator[Happening]:
 
 
 def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:
-    own = [ticket for ticket in tickets if ticket.agent_id == WORKER]
-    worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
+    worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
+    worst = max(worker_tickets, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
-    decided = [t.triage_decision or "dismiss" for t in own if t.triage_decision or not t.live]
+    decided = [t.triage_decision or "dismiss" for t in worker_tickets if t.triage_decision or not t.live]
     is_notified = any(decision != "dismiss" for decision in decided)
     return Outcome(
         scenario=scenario,
@@ -165,15 +165,15 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
 
 def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
     """Yield the faults that no model may cause."""
-    own = [ticket for ticket in tickets if ticket.agent_id == WORKER]
+    worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     for ticket in tickets:
         if ticket.agent_id != WORKER:
             yield f"a ticket about {ticket.agent_id}, which is healthy"
     if any(ticket_policy.binding(finding.severity) for finding in stage.findings):
         floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
-        if not any(ticket.severity.rank >= floor.rank for ticket in own):
+        if not any(ticket.severity.rank >= floor.rank for ticket in worker_tickets):
             yield f"the rules say {floor.value}, and no ticket does"
-    for ticket in own:
+    for ticket in worker_tickets:
         if ticket_policy.binding(ticket.severity) and not scenario.meanwhile:
             if ticket.triage_decision == "dismiss":
                 yield f"a {ticket.severity.value} ticket whose condition held was dismissed"

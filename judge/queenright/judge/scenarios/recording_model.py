@@ -86,8 +86,8 @@ def answered_severity(answers: Sequence[RecordedCall]) -> str | None:
     if not answers:
         return None
     levels = [_level(calls) for calls in (_calls(part) for part in questions(answers))]
-    known = [level for level in levels if level in LEVELS]
-    return max(known, key=LEVELS.index) if known else SILENT
+    severities = [level for level in levels if level in LEVELS]
+    return max(severities, key=LEVELS.index) if severities else SILENT
 
 
 def _level(calls: Sequence[tuple[str, str]]) -> str:
@@ -108,8 +108,8 @@ def answered_triage(answers: Sequence[RecordedCall]) -> str | None:
     if not answers:
         return None
     decisions = {NOTIFY: "intervene", DISMISS: "dismiss"}
-    made = [decisions[name] for name, _ in _calls(answers) if name in decisions]
-    return made[-1] if made else SILENT
+    made_decisions = [decisions[name] for name, _ in _calls(answers) if name in decisions]
+    return made_decisions[-1] if made_decisions else SILENT
 
 
 def _calls(answers: Sequence[RecordedCall]) -> list[tuple[str, str]]:

@@ -79,8 +79,8 @@ class Score:
     @property
     def lowest(self) -> float | None:
         """The lowest kappa of the decisions; None if there is none."""
-        known = [row.all.kappa for row in self.decided if row.all.kappa is not None]
-        return min(known, default=None)
+        kappas = [row.all.kappa for row in self.decided if row.all.kappa is not None]
+        return min(kappas, default=None)
 
 
 def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
@@ -108,8 +108,8 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
 
 
 def _ticket(outcome: Outcome) -> Pair | None:
-    due, has_ticket = outcome.scenario.label.ticket_due, outcome.level != "none"
-    return (YES if (has_ticket if due is None else due) else NO), (YES if has_ticket else NO)
+    is_due, has_ticket = outcome.scenario.label.ticket_due, outcome.level != "none"
+    return (YES if (has_ticket if is_due is None else is_due) else NO), (YES if has_ticket else NO)
 
 
 def _severity(outcome: Outcome) -> Pair | None:
@@ -124,18 +124,20 @@ def _triage(outcome: Outcome) -> Pair | None:
 
 def _compare_notified(outcome: Outcome) -> Pair | None:
     label = outcome.scenario.label
-    due = label.triage == "intervene" and (label.ticket_due is not False)
-    return (YES if due else NO), (YES if outcome.is_notified else NO)
+    is_due = label.triage == "intervene" and (label.ticket_due is not False)
+    return (YES if is_due else NO), (YES if outcome.is_notified else NO)
 
 
 def _judge_ticket(outcome: Outcome) -> Pair | None:
     answer = outcome.judge_answer
     if answer is None:
         return None
-    due = outcome.scenario.label.ticket_due
+    is_due = outcome.scenario.label.ticket_due
     if answer == SILENT:
-        return (YES if due else NO), SILENT
-    return (YES if (answer != "none" if due is None else due) else NO), (NO if answer == "none" else YES)
+        return (YES if is_due else NO), SILENT
+    return (YES if (answer != "none" if is_due is None else is_due) else NO), (
+        NO if answer == "none" else YES
+    )
 
 
 def _judge_severity(outcome: Outcome) -> Pair | None:

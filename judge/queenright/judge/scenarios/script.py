@@ -238,12 +238,12 @@ def _think(
     """A model call outside a turn: it may fail, stream, or never return."""
     for _ in range(times):
         yield Emits(EventType.LLM_CALL_STARTED)
-        left = lasts
-        while streams and left > _DELTA_SECONDS:
-            left -= _DELTA_SECONDS
+        remaining = lasts
+        while streams and remaining > _DELTA_SECONDS:
+            remaining -= _DELTA_SECONDS
             yield Passes(_DELTA_SECONDS)
             yield Emits(EventType.LLM_TEXT_DELTA, {"text": "and so on "})
-        yield Passes(left)
+        yield Passes(remaining)
         if error:
             yield Emits(EventType.LLM_CALL_COMPLETED, {"error_type": error, "error": says or error})
         elif comes_back:

@@ -98,7 +98,7 @@ class Stage:
         self._judging = judging or JudgeSettings()
         self._folder = folder
         self._order = itertools.count()
-        self._due: list[tuple[float, int, Part | None, Actor]] = []
+        self._timers: list[tuple[float, int, Part | None, Actor]] = []
         self._pending: list[AgentEvent] = []
         self._actors: dict[str, Actor] = {}
 
@@ -156,7 +156,7 @@ class Stage:
 
     async def _advance(self, until: float) -> bool:
         """Advance to the next event before ``until``; return whether there was one."""
-        acting = self._due[0][0] if self._due else math.inf
+        acting = self._timers[0][0] if self._timers else math.inf
         looking = min(self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf)
         moment = min(acting, looking, self.time.next_waking())
         if moment > until or moment == math.inf:
@@ -169,17 +169,17 @@ class Stage:
             await self.tickets.settle(self.time.now)
         if woken:
             await self.settle()
-        while self._due and self._due[0][0] <= self.time.now:
+        while self._timers and self._timers[0][0] <= self.time.now:
             self._act()
             await self._publish_pending()
         await self._publish_pending()
         return True
 
     def _at(self, seconds: float, part: Part | None, actor: Actor) -> None:
-        heapq.heappush(self._due, (self.time.now + seconds, next(self._order), part, actor))
+        heapq.heappush(self._timers, (self.time.now + seconds, next(self._order), part, actor))
 
     def _act(self) -> None:
-        _, _, part, actor = heapq.heappop(self._due)
+        _, _, part, actor = heapq.heappop(self._timers)
         if part is None:
             self._beat(actor)
             return
@@ -225,8 +225,8 @@ class Stage:
         )
 
     def _sleep(self, seconds: float) -> None:
-        self._due = [(when + seconds, order, part, actor) for when, order, part, actor in self._due]
-        heapq.heapify(self._due)
+        self._timers = [(when + seconds, order, part, actor) for when, order, part, actor in self._timers]
+        heapq.heapify(self._timers)
         self.time.now += seconds
         self.monitor.handle_clock_jump(self.time.now)
 

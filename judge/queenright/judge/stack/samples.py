@@ -23,19 +23,19 @@ class Samples:
         self._logged: set[tuple[str, str]] = set()
 
     def usable(
-        self, answer: Iterable[Series], known: Collection[str] | None = None
+        self, answer: Iterable[Series], known_names: Collection[str] | None = None
     ) -> tuple[list[Series], list[Series]]:
         """
         Split an answer into valid series and series of known metrics with an invalid value.
 
         Args:
             answer: Series with one value each.
-            known: Names of metrics; others are skipped. None: the answer has no names.
+            known_names: Names of metrics; others are skipped. None: the answer has no names.
         """
         good, doubtful = [], []
         for series in answer:
             name = series.labels.get("__name__", "")
-            if known is not None and name not in known:
+            if known_names is not None and name not in known_names:
                 self._skip(name, "is an unknown metric")
             elif not 0 <= series.value <= _MAX_VALUE:
                 self._skip(name, "has an invalid value")

@@ -1,5 +1,5 @@
 """
-Tickets whose worker has no metrics any more: they stay open until the worker is known to have ended.
+Tickets whose worker no longer has metrics. They stay open until the worker is known to have ended.
 
 Missing metrics may come from a restarted Prometheus, a broken scrape configuration or a wrong selector. Only
 a target that is up without the worker's metrics shows that it has ended.

@@ -46,8 +46,10 @@ def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def is_of(labels: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Return whether two series may come from one target: their common target labels are equal."""
-    one, two = target_labels(labels), target_labels(other)
-    return _place(one) == _place(two) and all(one[name] == two[name] for name in one.keys() & two.keys())
+    first, second = target_labels(labels), target_labels(other)
+    return _place(first) == _place(second) and all(
+        first[name] == second[name] for name in first.keys() & second.keys()
+    )
 
 
 class Targets:

@@ -250,7 +250,7 @@ def _quote_bounded(
 
 
 def _halve(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that is too long by itself with half of its points or labels."""
+    """Return a row that alone exceeds the limit, with half of its points or labels."""
     if len(row.get("points") or ()) > 1:
         return {**row, "points": row["points"][len(row["points"]) // 2 :]}
     labels = list((row.get("labels") or {}).items())

@@ -65,15 +65,15 @@ def _spans(rows: Iterable[Any]) -> Iterator[TraceSpan]:
         resource = _attributes((row.get("resource") or {}).get("attributes"))
         for scope in row.get("scopeSpans") or row.get("instrumentationLibrarySpans") or ():
             for span in scope.get("spans") or ():
-                own = _attributes(span.get("attributes"))
+                attributes = _attributes(span.get("attributes"))
                 yield TraceSpan(
                     name=str(span.get("name") or ""),
                     start=_seconds(span.get("startTimeUnixNano")) or 0.0,
                     end=_seconds(span.get("endTimeUnixNano")),
                     span_id=hexadecimal(span.get("spanId")),
                     parent_id=hexadecimal(span.get("parentSpanId")),
-                    error=_error(span, own),
-                    attributes=resource | own,
+                    error=_error(span, attributes),
+                    attributes=resource | attributes,
                 )
 
 

@@ -46,7 +46,7 @@ class MissingCredentialError(QueenrightError):
 
 
 def get_model_variables(model: str) -> tuple[str, ...]:
-    """Return the variables of which one must be set for ``model``; empty if none is needed or known."""
+    """Return the variables for ``model``, one of which must be set; empty if none is needed or known."""
     prefix, slash, _ = model.partition("/")
     if slash:
         return PROVIDER_VARIABLES.get(prefix, ())

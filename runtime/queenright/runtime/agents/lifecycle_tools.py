@@ -71,7 +71,7 @@ class Lifecycle:
     @property
     def tools(self) -> list[Tool]:
         """The tools, for the graph that manages others."""
-        runtime, own = ("runtime",), ("runtime", "graph_id")
+        runtime, graph_scope = ("runtime",), ("runtime", "graph_id")
         return [
             Tool(
                 "load_agent",
@@ -85,14 +85,14 @@ class Lifecycle:
                 "Stop an agent loaded with load_agent and remove it. Runs are paused, sessions stay.",
                 _GraphArguments,
                 self._unload_agent,
-                context=own,
+                context=graph_scope,
             ),
             Tool(
                 "start_agent",
                 "Start a run of a loaded agent and return its run id at once.",
                 _StartArguments,
                 self._start_agent,
-                context=own,
+                context=graph_scope,
             ),
             Tool(
                 "restart_agent",
@@ -100,14 +100,14 @@ class Lifecycle:
                 "stays.",
                 _GraphArguments,
                 self._restart_agent,
-                context=own,
+                context=graph_scope,
             ),
             Tool(
                 "list_agents",
                 "List the loaded agents and what each is doing.",
                 _NoArguments,
                 self._list_agents,
-                context=own,
+                context=graph_scope,
             ),
             Tool(
                 "get_user_presence",

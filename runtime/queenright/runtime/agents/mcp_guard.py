@@ -4,7 +4,7 @@ Supervisor of an MCP server: starts the server, and stops it when the client end
     python -I -S mcp_guard.py CLIENT_PID COMMAND [ARGUMENT ...]
 
 It uses only the standard library and leads a process group. All processes of the server are in that group
-and are killed when the server or the client has ended, for whatever reason.
+and are killed when the server or the client ends for any reason.
 """
 
 from __future__ import annotations

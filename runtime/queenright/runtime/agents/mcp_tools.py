@@ -194,11 +194,12 @@ class McpServer:
         return f"{server} cannot be reached: {_describe_error(error)}{invalid_output}{hint}"
 
 
-async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
+async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[str] = ()) -> list[Tool]:
     """
     Return the tools of ``servers``; all servers are connected concurrently.
 
-    A tool keeps its name unless it is in ``taken`` or two servers offer it; then it is ``server__tool``.
+    A tool keeps its name unless it is in ``known_names`` or two servers offer it: it is then
+    ``server__tool``.
 
     Raises:
         McpUnavailableError: A server cannot be reached.
@@ -213,7 +214,9 @@ async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = 
         pairs += [(server, tool) for tool in tools]
     names = [_sanitize(tool.name) for _, tool in pairs]
     return [
-        _tool(server, tool, f"{server.name}__{name}" if name in taken or names.count(name) > 1 else name)
+        _tool(
+            server, tool, f"{server.name}__{name}" if name in known_names or names.count(name) > 1 else name
+        )
         for (server, tool), name in zip(pairs, names, strict=True)
     ]
 

@@ -302,13 +302,14 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            own = [*parts.tools, *await list_mcp_tools(servers, taken={tool.name for tool in parts.tools})]
-            needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in own}
+            tool_names = {tool.name for tool in parts.tools}
+            tools = [*parts.tools, *await list_mcp_tools(servers, known_names=tool_names)]
+            needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in tools}
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else _NoModel(),
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*own, *(tool for tool in self._offered_tools if tool.name in needed)],
+                tools=[*tools, *(tool for tool in self._offered_tools if tool.name in needed)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,

@@ -140,16 +140,16 @@ class LiteLlmProvider:
         """
         litellm = _litellm()
         prefix, slash, _ = self._name.partition("/")
-        known = [
+        providers = [
             *map(_provider_name, litellm.provider_list),
             *(row["provider"] for row in litellm.custom_provider_map),
         ]
-        if slash and prefix in known:
+        if slash and prefix in providers:
             return  # for a known provider, get_llm_provider may start a login
         try:
             litellm.get_llm_provider(self._name)
         except litellm.BadRequestError:
-            close = get_close_matches(prefix, known, 1) if slash else []
+            close = get_close_matches(prefix, providers, 1) if slash else []
             hint = f"did you mean {close[0]}?" if close else "write it as PROVIDER/MODEL"
             raise ProviderUnavailableError(
                 f"litellm knows no provider for the model {self._name[:100]!r}: {hint}"
@@ -239,7 +239,7 @@ class LiteLlmProvider:
                 text = accumulator.add(chunk)
                 if text and on_text is not None:
                     on_text(text)
-        # litellm always sets a finish reason of its own; this is the provider's.
+        # litellm always sets its own finish reason; this is the provider's.
         finish_reason = getattr(stream, "received_finish_reason", accumulator.finish_reason)
         if not (finish_reason or getattr(stream, "intermittent_finish_reason", None)):
             if accumulator.empty and _is_json(stream):
@@ -289,7 +289,7 @@ class LiteLlmProvider:
 
 
 def _litellm() -> Any:
-    """Import litellm configured to make no network requests of its own and to log nothing."""
+    """Import litellm, configured to make no network requests except model calls, and to log nothing."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm: Any = importlib.import_module("litellm")
     litellm.telemetry = False

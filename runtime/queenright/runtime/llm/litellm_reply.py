@@ -39,7 +39,7 @@ class ReplyAccumulator:
 
     @property
     def empty(self) -> bool:
-        """Whether neither text nor tool calls have arrived."""
+        """Whether no text and no tool calls have arrived."""
         return not self._text and not self._calls
 
     def add(self, chunk: Any) -> str:

@@ -16,7 +16,7 @@ def digest(entries: Sequence[Entry], *, limit: int) -> str:
     """
     Summarize ``entries``, oldest first, in at most ``limit`` characters.
 
-    The newest task is kept as far as possible, then the newest lines. From an earlier digest among the
+    The newest task is kept if it fits, then the newest lines. From an earlier digest among the
     entries, its task is kept unless there is a newer one, and its lines.
     """
     task, lines = "", list[str]()
@@ -32,14 +32,14 @@ def digest(entries: Sequence[Entry], *, limit: int) -> str:
         else:
             lines.append(_line(entry))
     head = _TASK + _clip(task, max(limit // 2, limit - len(_TASK + _SINCE) - sum(len(x) + 1 for x in lines)))
-    kept: list[str] = []
+    kept_lines: list[str] = []
     room = limit - len(head) - len(_SINCE)
     for line in reversed(lines):
         room -= len(line) + 1
         if room < 0:
             break
-        kept.append(line)
-    return (head + _SINCE + "\n".join(reversed(kept)) if kept else head)[:limit]
+        kept_lines.append(line)
+    return (head + _SINCE + "\n".join(reversed(kept_lines)) if kept_lines else head)[:limit]
 
 
 def _line(entry: Entry) -> str:

@@ -47,11 +47,11 @@ class ToolRunner:
         agent_id: str = "",
         approve: Approve | None = None,
     ) -> None:
-        own = builtin_tools(spec)
+        builtin = builtin_tools(spec)
         self._approve = approve
         self._timeout_seconds = spec.tool_timeout_seconds
-        self._builtin_names = frozenset(tool.name for tool in own)
-        self._tools = tools.only(spec.tools).merge(own)
+        self._builtin_names = frozenset(tool.name for tool in builtin)
+        self._tools = tools.only(spec.tools).merge(builtin)
         self._context = context
         self._sleep = sleep
         # The service's own graphs must be able to act even if everything fails.
@@ -82,8 +82,8 @@ class ToolRunner:
         }
         try:
             while tasks:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in tasks if task in done]:
+                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in finished]:
                     await self._answer(visit, tasks.pop(task), *task.result())
         except BaseException as error:
             for task in tasks:
@@ -135,7 +135,7 @@ class ToolRunner:
         try:
             permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
         except CallRefusedError as refusal:
-            text = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
+            text = f"error: {call.name} was not run: {refusal} Do something else in the meantime."
             return ToolResult(text, failed=True, error=refusal)
         try:
             result = await self._run_limited(call.name, seconds, self._tools.call(call, self._context))
@@ -168,7 +168,7 @@ class ToolRunner:
 
 
 def with_unique_ids(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """Return the calls of a turn with unique ids, whatever ids the model gave."""
+    """Return the calls of a turn with unique ids, even if the model repeated ids."""
     used: set[str] = set()
     unique = []
     for number, call in enumerate(calls, start=1):

@@ -2,7 +2,7 @@
 Queues checkpoints, so that a run continues while the disk fails.
 
 The newest few that could not be written are kept in memory and retried: with the next checkpoint, when the
-circuit breaker admits it, and once more before the session is closed.
+circuit breaker admits it, and again before the session is closed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CheckpointQueue:
         return None if self._waiting else saved
 
     async def close(self) -> None:
-        """Write the queue once more, regardless of the breaker. What still fails is lost and logged."""
+        """Write the queue again, regardless of the breaker. Checkpoints that still fail are logged."""
         if self._retry is not None:
             async with self._draining:  # do not cancel in the middle of a write
                 self._retry.cancel()
@@ -132,7 +132,7 @@ class CheckpointQueue:
                 except ValueError:
                     saved = None  # a retry would not help
                     _log.exception("cannot write a checkpoint of session %s", self._session_id)
-                # It may have been pushed out of the queue meanwhile.
+                # It may have been dropped from the queue in the meantime.
                 if self._waiting[0] is draft:
                     self._waiting.popleft()
                 if saved is not None:

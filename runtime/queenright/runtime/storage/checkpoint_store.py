@@ -225,12 +225,12 @@ class CheckpointStore:
         names = self._names()
         if len(names) <= keep:
             return 0
-        kept = [checkpoint.checkpoint_id for checkpoint in islice(self._valid(), keep)]
-        if len(kept) < keep:
+        kept_ids = [checkpoint.checkpoint_id for checkpoint in islice(self._valid(), keep)]
+        if len(kept_ids) < keep:
             return 0
         removed = 0
         for name in names:
-            if _sort_key(name) < _sort_key(kept[-1]):
+            if _sort_key(name) < _sort_key(kept_ids[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
                     removed += 1

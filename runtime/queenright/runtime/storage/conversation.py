@@ -185,13 +185,13 @@ class Conversation:
             )
             removed = _entries(items[:position])
             if all(entry.kind is EntryKind.SUMMARY for entry in removed):
-                removed, kept = [], _entries(items)
+                removed, kept_entries = [], _entries(items)
                 new = None
             else:
-                kept = _entries(items[position:])
+                kept_entries = _entries(items[position:])
                 text = clip(summary(removed) or _OMITTED, max(reserve - 4, 1) * 4)
-                new = self._summary_entry(removed, kept, text)
-            await self._disk.run(partial(self._shorten, removed, _within(new, kept, max_tokens)))
+                new = self._summary_entry(removed, kept_entries, text)
+            await self._disk.run(partial(self._shorten, removed, _within(new, kept_entries, max_tokens)))
             return len(removed)
 
     async def rewind(self, seq: int) -> int:
@@ -220,13 +220,13 @@ class Conversation:
         async with self._writing:
             await self._disk.run(self._remove_all)
 
-    def _summary_entry(self, removed: Sequence[Entry], kept: Sequence[Entry], text: str) -> Entry:
+    def _summary_entry(self, removed: Sequence[Entry], kept_entries: Sequence[Entry], text: str) -> Entry:
         """
         Create the summary, with the number and file of the newest removed entry before all kept ones.
 
         One rename therefore puts it in place, and it sorts first.
         """
-        begin = min(entry.seq for entry in kept)
+        begin = min(entry.seq for entry in kept_entries)
         through = max(entry.seq for entry in removed if entry.seq < begin)
         draft = Draft(
             kind=EntryKind.SUMMARY,
@@ -243,13 +243,13 @@ class Conversation:
         write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in added})
         self._entries = [*self._entries, *added]
 
-    def _shorten(self, removed: Sequence[Entry], kept: Sequence[Entry]) -> None:
+    def _shorten(self, removed: Sequence[Entry], kept_entries: Sequence[Entry]) -> None:
         current = {entry.seq: entry for entry in self._entries}
         # The summary has the lowest number: it is written before the entries it replaces are removed.
-        changed = [entry for entry in kept if current.get(entry.seq) is not entry]
+        changed = [entry for entry in kept_entries if current.get(entry.seq) is not entry]
         write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in changed})
-        self._entries = list(kept)
-        numbers = {entry.seq for entry in kept}
+        self._entries = list(kept_entries)
+        numbers = {entry.seq for entry in kept_entries}
         self._remove(entry.seq for entry in removed if entry.seq not in numbers)
 
     def _remove_newest(self, removed: Sequence[Entry]) -> None:
@@ -279,7 +279,7 @@ class Conversation:
         Read the current entries, newest first, up to a summary.
 
         Raises:
-            FileNotFoundError: Another process shortened the conversation meanwhile.
+            FileNotFoundError: Another process shortened the conversation in the meantime.
         """
         cleared = self._read_cleared()
         numbers = self._numbers()
@@ -388,11 +388,11 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _within(summary: Entry | None, kept: Sequence[Entry], max_tokens: int) -> list[Entry]:
+def _within(summary: Entry | None, kept_entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
     """Return the summary and the kept entries, clipped if they exceed ``max_tokens``."""
     first = [] if summary is None else [summary]
     room = max_tokens - estimated_tokens(entry.message for entry in first)
-    return [*first, *clip_entries(kept, room)]
+    return [*first, *clip_entries(kept_entries, room)]
 
 
 def _interrupted_draft(caller: Entry, call_id: str, tool: str, text: str) -> Draft:

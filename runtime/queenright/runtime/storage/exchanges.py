@@ -49,7 +49,7 @@ def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
 
     An answer belongs to the entry named in its ``data``, otherwise to the last assistant's entry before it
     that has a call with its id; ids repeat from turn to turn. An answer whose call is lost or already
-    answered is an incomplete exchange by itself.
+    answered is a separate, incomplete exchange.
     """
     result: list[Exchange] = []
     by_seq: dict[int, Exchange] = {}
@@ -98,18 +98,18 @@ def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: 
 
     The newest is always kept, as are unanswered calls with all that follows them.
     """
-    kept = len(items)
+    first_kept = len(items)
     used = entries = 0
     waiting = _waiting_position(items)
-    while kept > 0:
-        item = items[kept - 1]
+    while first_kept > 0:
+        item = items[first_kept - 1]
         used += count_tokens([item])
         entries += len(item.entries)
         room = used <= max_tokens and (max_entries is None or entries <= max_entries)
-        if not room and kept < len(items) and (waiting is None or kept <= waiting):
+        if not room and first_kept < len(items) and (waiting is None or first_kept <= waiting):
             break
-        kept -= 1
-    return kept
+        first_kept -= 1
+    return first_kept
 
 
 def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:

@@ -360,7 +360,7 @@ def _lock(path: Path, *, wait: bool) -> int:
         except BaseException:
             os.close(file)
             raise
-        # The file was removed or moved while we waited: this lock excludes nobody.
+        # The file was removed or moved while we waited: this lock excludes no other process.
         os.close(file)
 
 

@@ -109,14 +109,14 @@ class RuntimeLogger:
         summary = self.summary()
         rows = {each["execution_id"]: each for each in summary["executions"]} | {state.execution_id: row}
         older = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
-        kept = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
+        recent_rows = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
         earlier = _totals(older, summary["earlier"])
         summary = {
             "session_id": self._session.id,
             "updated_at": state.updated_at,
-            "totals": _totals(kept, earlier),
+            "totals": _totals(recent_rows, earlier),
             "earlier": earlier,
-            "executions": kept,
+            "executions": recent_rows,
         }
         write_json(self._summary, summary)
         append_line(self._executions, {"session_id": self._session.id, **row})

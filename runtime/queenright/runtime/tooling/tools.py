@@ -40,7 +40,7 @@ __all__ = [
 CONTEXT_PARAMETERS: Final = frozenset(
     {"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"}
 )
-"""Parameters of tools that the runtime sets; a model neither sees nor sets them."""
+"""Parameters of tools that the runtime sets; a model cannot see or set them."""
 
 
 _MAX_ERROR_CHARACTERS: Final = 16_000
@@ -55,7 +55,7 @@ class InvalidToolArgumentsError(ToolError):
 
 
 class ToolUnavailableError(ToolError):
-    """Raised by a tool that cannot work now, whatever the request, because its backend is unavailable."""
+    """Raised by a tool whose backend is unavailable: no request can succeed now."""
 
 
 class UnknownToolError(ToolError):

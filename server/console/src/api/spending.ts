@@ -1,10 +1,11 @@
+import { data, GET } from './client'
 import { onEvent } from './watch'
 import type { WatchedEvent } from './watch'
 
 /** Seconds of one bar. */
 export const BAR_SECONDS = 10
 const BARS = 12
-const MOST_SESSIONS = 20_000
+const MOST_SERIES = 60_000
 
 /** Amounts in bars of time; the last bar is the newest. */
 interface Series {
@@ -12,25 +13,27 @@ interface Series {
   bars: number[]
 }
 
-/** What is counted of the whole fleet: accepted steps and checkpoints, tokens, and US dollars. */
-export type FleetSeries = 'progress' | 'tokens' | 'cost'
+/** What is counted of the fleet and of each session: accepted steps and checkpoints, tokens, and US dollars. */
+export type SeriesName = 'progress' | 'tokens' | 'cost'
 
-const fleet = new Map<string, Series>()
-const sessions = new Map<string, Series>()
+const FLEET = ''
+const series = new Map<string, Series>()
 
-function add(series: Map<string, Series>, key: string, at: number, amount: number): void {
+function add(name: SeriesName, session: string, at: number, amount: number): void {
   if (!(amount > 0)) return
   const bar = Math.floor(at / BAR_SECONDS)
-  if (series.size > MOST_SESSIONS) series.clear()
-  const known = series.get(key) ?? { newest: bar, bars: Array<number>(BARS).fill(0) }
-  series.set(key, known)
-  while (known.newest < bar) {
-    known.bars.shift()
-    known.bars.push(0)
-    known.newest = Math.max(known.newest + 1, bar - BARS)
+  if (series.size > MOST_SERIES) series.clear()
+  for (const key of [`${name}\n${session}`, `${name}\n${FLEET}`]) {
+    const known = series.get(key) ?? { newest: bar, bars: Array<number>(BARS).fill(0) }
+    series.set(key, known)
+    while (known.newest < bar) {
+      known.bars.shift()
+      known.bars.push(0)
+      known.newest = Math.max(known.newest + 1, bar - BARS)
+    }
+    const place = BARS - 1 - (known.newest - bar)
+    if (place >= 0) known.bars[place]! += amount
   }
-  const place = BARS - 1 - (known.newest - bar)
-  if (place >= 0) known.bars[place]! += amount
 }
 
 function barsOf(known: Series | undefined, now: number): readonly number[] {
@@ -40,21 +43,41 @@ function barsOf(known: Series | undefined, now: number): readonly number[] {
 }
 
 /** Count what an event says about progress, tokens and cost. */
-export function countEvent({ type, agent_id, session_id, data, time }: WatchedEvent): void {
+export function countEvent({ type, agent_id, session_id, data, time }: Omit<WatchedEvent, 'id'>): void {
   const at = Date.parse(time) / 1000
-  if (type === 'checkpoint_saved' || (type === 'step_completed' && data.verdict === 'ACCEPT')) add(fleet, 'progress', at, 1)
+  const session = `${agent_id}\n${session_id}`
+  if (type === 'checkpoint_saved' || (type === 'step_completed' && data.verdict === 'ACCEPT')) add('progress', session, at, 1)
   if (type !== 'llm_call_completed') return
-  const tokens = Number(data.input_tokens ?? 0) + Number(data.output_tokens ?? 0)
-  add(sessions, `${agent_id}\n${session_id}`, at, tokens)
-  add(fleet, 'tokens', at, tokens)
-  add(fleet, 'cost', at, Number(data.cost_usd ?? 0))
+  add('tokens', session, at, Number(data.input_tokens ?? 0) + Number(data.output_tokens ?? 0))
+  add('cost', session, at, Number(data.cost_usd ?? 0))
 }
 
-/** Tokens of a session in each of the last bars, as far as this page has seen them; oldest first. */
-export const tokensOf = (agentId: string, sessionId: string, now: number): readonly number[] => barsOf(sessions.get(`${agentId}\n${sessionId}`), now)
+/** A session in each of the last bars, oldest first. */
+export const sessionBars = (name: SeriesName, agentId: string, sessionId: string, now: number): readonly number[] => barsOf(series.get(`${name}\n${agentId}\n${sessionId}`), now)
 
-/** The whole fleet in each of the last bars, as far as this page has seen it; oldest first. */
-export const fleetBars = (name: FleetSeries, now: number): readonly number[] => barsOf(fleet.get(name), now)
+/** The whole fleet in each of the last bars, oldest first. */
+export const fleetBars = (name: SeriesName, now: number): readonly number[] => barsOf(series.get(`${name}\n${FLEET}`), now)
 
-/** Watch what the fleet spends and achieves. */
-export const watchSpending = (): (() => void) => onEvent(countEvent)
+const COUNTED = ['step_completed', 'checkpoint_saved', 'llm_call_completed'] as const
+const HISTORY = 500
+
+/** Watch what the fleet spends and achieves, from the events of the last bars on. */
+export function watchSpending(): void {
+  const streamed = new Set<string>()
+  let isRead = false
+  onEvent((event) => {
+    if (!isRead) streamed.add(event.id)
+    countEvent(event)
+  })
+  const since = Date.now() / 1000 - BARS * BAR_SECONDS
+  data(GET('/api/audit', { params: { query: { type: [...COUNTED], since, limit: HISTORY } } }))
+    .then(({ events }) => {
+      for (const event of events) if (!streamed.has(event.id)) countEvent({ ...event, time: new Date(event.time * 1000).toISOString() })
+    })
+    // Without the past, the bars begin with what is streamed.
+    .catch(() => undefined)
+    .finally(() => {
+      isRead = true
+      streamed.clear()
+    })
+}

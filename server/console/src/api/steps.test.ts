@@ -3,7 +3,7 @@ import type { Step, Steps } from './schema'
 import { addNewer, addOlder, logOf } from './steps'
 
 const page = (ids: string[], more = false, phase: Step['phase'] = 'done'): Steps => ({
-  session_id: 's', incarnation_id: '', open: [], clocks: [], more, first: ids[0] ?? null, last: ids.at(-1) ?? null,
+  session_id: 's', incarnation_id: '', open: [], clocks: [], counts: [], more, first: ids[0] ?? null, last: ids.at(-1) ?? null,
   items: ids.map((step_id) => ({ step_id, phase }) as Step),
 })
 const ids = (log: { steps: readonly Step[] }): string[] => log.steps.map((step) => step.step_id)

@@ -1,6 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { data, GET, POST, RequestError } from './client'
-import type { DetectorClock, Evaluation, Step, Steps } from './schema'
+import type { DetectorClock, DetectorValue, Evaluation, Step, Steps } from './schema'
 
 const PAGE = 200
 /** Pages that are read to catch up; if more is missing, the newest page is read alone. */
@@ -16,17 +16,19 @@ export interface Log {
   /** What the worker does now, and the detectors that fire if nothing happens. */
   open: readonly Step[]
   clocks: readonly DetectorClock[]
+  /** What the detectors count that fire with an event, the one nearest to its limit first. */
+  counts: readonly DetectorValue[]
 }
 
 /** A log that has one page. */
-export const logOf = ({ items, more, first, last, open, clocks }: Steps): Log => ({ steps: items, more, first, last, open, clocks })
+export const logOf = ({ items, more, first, last, open, clocks, counts }: Steps): Log => ({ steps: items, more, first, last, open, clocks, counts })
 
 /** Add a page that was read after the last known step. A step that has ended since takes its new place. */
 export function addNewer(known: Log, page: Steps): Log {
-  const { open, clocks } = page
-  if (!page.items.length) return { ...known, open, clocks }
+  const { open, clocks, counts } = page
+  if (!page.items.length) return { ...known, open, clocks, counts }
   const ids = new Set(page.items.map((step) => step.step_id))
-  return { ...known, steps: [...known.steps.filter((step) => !ids.has(step.step_id)), ...page.items], last: page.last ?? known.last, open, clocks }
+  return { ...known, steps: [...known.steps.filter((step) => !ids.has(step.step_id)), ...page.items], last: page.last ?? known.last, open, clocks, counts }
 }
 
 /** Add the page before the first known step. */

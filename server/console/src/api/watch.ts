@@ -110,6 +110,7 @@ export function subscribe(listener: () => void): () => void {
 
 /** An event of the stream. */
 export interface WatchedEvent {
+  id: string
   type: string
   time: string
   agent_id: string

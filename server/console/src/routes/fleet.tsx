@@ -5,8 +5,8 @@ import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
 import type { AgentRow, AgentsPage, operations } from '../api/schema'
-import { BAR_SECONDS, fleetBars, tokensOf } from '../api/spending'
-import type { FleetSeries } from '../api/spending'
+import { BAR_SECONDS, fleetBars, sessionBars } from '../api/spending'
+import type { SeriesName } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
@@ -244,13 +244,15 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         </span>
       </span>
       <span role="cell" className="number hides-small">
+        <Burn row={row} series="progress" />
         <Ago at={row.last_progress} />
       </span>
       <span role="cell" className="number hides hides-small">
-        <Burn row={row} />
+        <Burn row={row} series="tokens" />
         {count(row.tokens)}
       </span>
       <span role="cell" className="number hides-small">
+        <Burn row={row} series="cost" />
         {money(row.cost_usd)}
       </span>
     </div>
@@ -271,20 +273,21 @@ function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
   )
 }
 
-/** Tokens of the last two minutes, as far as this page has watched them. */
-function Burn({ row }: { row: AgentRow }) {
-  const bars = tokensOf(row.agent_id, row.session_id, useNow())
+/** What a session achieved or spent in the last two minutes. */
+function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
+  const bars = sessionBars(series, row.agent_id, row.session_id, useNow())
+  const { unit, format } = RATES.find((rate) => rate.series === series)!
   if (row.ended || !total(bars)) return null
-  return <Sparkline bars={bars} text={`${count(total(bars))} tokens in the last ${duration(bars.length * BAR_SECONDS)}`} />
+  return <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
 }
 
-const RATES: readonly { series: FleetSeries; label: string; unit: string; format: (value: number) => string }[] = [
+const RATES: readonly { series: SeriesName; label: string; unit: string; format: (value: number) => string }[] = [
   { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: count },
   { series: 'tokens', label: 'Tokens', unit: 'tokens', format: count },
   { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
 ]
 
-/** What the fleet achieves and spends, as far as this page has watched it. */
+/** What the fleet achieves and spends. */
 function Rates() {
   const now = useNow()
   return (

@@ -2,6 +2,7 @@ import './tickets.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
+import { data, GET } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
@@ -9,9 +10,11 @@ import { counted, duration } from '../format'
 import { useTitle } from '../shell/title'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { causeOf, TicketList, useAcknowledgeAll, useChildren } from './incidents'
+import { mergeTimelines, runbooksOf } from './incident-timeline'
+import type { IncidentEntry } from './incident-timeline'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
-import { Notified, Trace } from './ticket'
+import { Entry, Notified, Traces } from './ticket'
 import { SilenceTickets } from './worker-dialogs'
 
 /** One incident: its tickets, who was notified of it, and what a person does about all of them. */
@@ -36,7 +39,6 @@ export function IncidentPage() {
 function Shown({ incident }: { incident: Incident }) {
   const now = useNow()
   const tickets = useChildren(incident.ticket_ids)
-  const first = tickets.data?.[0]
   const isOpen = !incident.closed_at
   return (
     <>
@@ -57,7 +59,8 @@ function Shown({ incident }: { incident: Incident }) {
               <Loading rows={3} />
             )}
           </Panel>
-          <Runbook name="QueenrightIntervention" />
+          {tickets.data && <Timeline tickets={tickets.data} more={incident.ticket_ids.length - tickets.data.length} />}
+          {tickets.data && runbooksOf(tickets.data).map((name, index) => <Runbook key={name} name={name} isOpen={isOpen && index === 0} />)}
         </div>
         <div className="stack">
           <Panel title="Facts">
@@ -70,7 +73,7 @@ function Shown({ incident }: { incident: Incident }) {
               </dd>
               <dt>Affects</dt>
               <dd>{counted(incident.workers, 'worker')}</dd>
-              {first && <Trace ticket={first} />}
+              <Traces tickets={tickets.data ?? []} />
               <dt>Incident</dt>
               <dd className="mono">{incident.incident_id}</dd>
             </dl>
@@ -80,6 +83,47 @@ function Shown({ incident }: { incident: Incident }) {
         </div>
       </div>
     </>
+  )
+}
+
+/** What happened to the tickets, with the interventions and notifications. */
+function Timeline({ tickets, more }: { tickets: readonly Ticket[]; more: number }) {
+  const ids = tickets.map((ticket) => ticket.ticket_id)
+  const found = useQuery({
+    queryKey: ['tickets', 'timelines', ...ids],
+    queryFn: () => Promise.all(ids.map((id) => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: id } } })))),
+  })
+  const entries = found.data ? mergeTimelines(tickets, found.data) : []
+  return (
+    <Panel title="Timeline" aside={entries.length > 0 && <span className="muted number">{counted(entries.length, 'event')}</span>}>
+      {found.error && !found.data ? (
+        <ReadError error={found.error} retry={() => void found.refetch()} />
+      ) : !found.data ? (
+        <Loading />
+      ) : (
+        <ol className="timeline incident-timeline">
+          {more > 0 && <li className="muted">Without {counted(more, 'ticket')} that {more === 1 ? 'is' : 'are'} not shown.</li>}
+          {entries.map((entry, index) => (
+            <Entry key={`${entry.event_id}/${index}`} entry={entry} text={entry.text} about={<About entry={entry} />} />
+          ))}
+        </ol>
+      )}
+    </Panel>
+  )
+}
+
+/** Which ticket an entry is of, unless its text says so. */
+function About({ entry }: { entry: IncidentEntry }) {
+  const [ticket] = entry.tickets
+  if (entry.tickets.length > 1) return <span className="about">{counted(entry.tickets.length, 'ticket')}: </span>
+  if (!ticket || entry.text.includes(ticket.agent_id)) return null
+  return (
+    <span className="about">
+      <Link to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }} className="link">
+        {ticket.agent_id}
+      </Link>
+      :{' '}
+    </span>
   )
 }
 

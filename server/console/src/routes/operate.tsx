@@ -8,6 +8,7 @@ import { Audit } from './operate/audit'
 import { Breakers } from './operate/breakers'
 import { Recoveries } from './operate/recoveries'
 import { Settings } from './operate/settings'
+import { Silences } from './operate/silences'
 import { Telemetry } from './operate/telemetry'
 import { Tokens } from './operate/tokens'
 
@@ -15,6 +16,7 @@ const SECTIONS = [
   { id: 'acting', label: 'Actions', Section: Acting },
   { id: 'breakers', label: 'Circuit breakers', Section: Breakers },
   { id: 'recoveries', label: 'Recoveries', Section: Recoveries },
+  { id: 'silences', label: 'Silences', Section: Silences },
   { id: 'telemetry', label: 'Telemetry', Section: Telemetry },
   { id: 'audit', label: 'Audit trail', Section: Audit },
   { id: 'settings', label: 'Settings', Section: Settings },
@@ -43,7 +45,9 @@ export function OperatePage() {
             <shown.Section />
           </>
         ) : (
-          <Empty title="There is no such section" />
+          <Empty title="There is no such section">
+            <p className="wrap">Nothing is called {section}. Choose one of the sections.</p>
+          </Empty>
         )}
       </div>
     </div>

@@ -39,11 +39,11 @@ async function readRunbook(name: string): Promise<ReactNode[]> {
 }
 
 /** A runbook that opens in the page. */
-export function Runbook({ name }: { name: string }) {
-  const [open, setOpen] = useState(false)
+export function Runbook({ name, isOpen = false }: { name: string; isOpen?: boolean }) {
+  const [open, setOpen] = useState(isOpen)
   const found = useQuery({ queryKey: ['runbook', name], queryFn: () => readRunbook(name), enabled: open, staleTime: Infinity, structuralSharing: false })
   return (
-    <details className="panel runbook" onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details className="panel runbook" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
         <h2>Runbook</h2>
         <span className="muted">{name}</span>

@@ -1,6 +1,6 @@
 import { useTitle } from '../shell/title'
 import './talk.css'
-import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { queryOptions, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useEffect, useRef, useState } from 'react'
 import { data, DELETE, GET, POST } from '../api/client'
@@ -11,14 +11,19 @@ import { say, useAct } from '../ui/act'
 import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { Graph } from './graph'
+import { fieldsOf, inputOf } from './input-form'
 import { QueenChat, sendOnEnter } from './queen'
 
 /** Talk with the agents that are loaded in the service, and with the queen beside any ticket. */
 export function TalkPage() {
-  const { agent = '', session = '', ticket, graph = '' } = useSearch({ from: '/talk' })
+  const { agent = '', session: given = '', ticket, graph = '' } = useSearch({ from: '/talk' })
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
   const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
+  // Without an agent in the address, the conversation that goes on is shown first.
+  const isFirstLook = !agent && !given
+  const sessions = useQuery({ ...sessionsQuery(slot?.agent_id ?? ''), enabled: isFirstLook && slot !== undefined })
+  const session = given || (isFirstLook && sessions.data?.sessions.find((row) => row.status === 'active')?.session_id) || ''
   useTitle(agent ? `Talk with ${agent}` : 'Talk')
   return (
     <>
@@ -335,7 +340,7 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
                 </small>
               )}
             </span>
-            <Button small isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
+            <Button small aria-label={`Start ${entry.entry_point_id}…`} isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
               Start…
             </Button>
           </li>
@@ -346,10 +351,10 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
         <Ask
           title={`Start ${starting.entry_point_id}`}
           lead={`Of ${slot.agent_id}, graph ${starting.graph_id}.`}
-          fields={node.data.input_keys.map((key) => ({ name: key, label: words(key), multiline: true, hint: 'Text, or JSON such as ["a", "b"].' }))}
+          fields={fieldsOf(node.data.input_schema)}
           confirm="Start"
           run={async (values) => {
-            const input = Object.fromEntries(Object.entries(values).filter(([, text]) => text !== '').map(([key, text]) => [key, parsed(text)]))
+            const input = inputOf(node.data.input_schema, values)
             const started = await data(POST('/api/agents/{agent_id}/trigger', { params: { path: { agent_id: slot.agent_id } }, body: { entry_point_id: starting.entry_point_id, graph_id: starting.graph_id, input_data: input } }))
             say(started.status === 'queued' ? 'Queued: as many runs are active as the entry point allows.' : `Started ${starting.entry_point_id}.`)
             if (started.session_id) void navigate({ to: '/talk', search: { agent: slot.agent_id, session: started.session_id } })
@@ -374,21 +379,14 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
   )
 }
 
-/** JSON where it is, else the text itself. */
-function parsed(text: string): unknown {
-  if (!/^[[{\d"tfn-]/.test(text)) return text
-  try {
-    return JSON.parse(text)
-  } catch {
-    return text
-  }
-}
+const sessionsQuery = (agentId: string) =>
+  queryOptions({
+    queryKey: ['agent', agentId, 'sessions'],
+    queryFn: () => data(GET('/api/agents/{agent_id}/sessions', { params: { path: { agent_id: agentId }, query: { limit: 30 } } })),
+  })
 
 function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
-  const found = useQuery({
-    queryKey: ['agent', slot.agent_id, 'sessions'],
-    queryFn: () => data(GET('/api/agents/{agent_id}/sessions', { params: { path: { agent_id: slot.agent_id }, query: { limit: 30 } } })),
-  })
+  const found = useQuery(sessionsQuery(slot.agent_id))
   return (
     <Panel title="Sessions">
       {found.error && <ReadError error={found.error} retry={() => void found.refetch()} />}
@@ -430,7 +428,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
         {found.data?.checkpoints.map((row) => (
           <li key={row.checkpoint_id} className="item row">
             <span className="grow">
-              <span className="wrap">{row.node_id ?? row.checkpoint_id}</span>{' '}
+              <span className="wrap">{row.node_id || row.checkpoint_id}</span>{' '}
               <small>
                 {row.valid ? <Ago at={row.created_at} /> : row.problem}
               </small>

@@ -1,8 +1,9 @@
 import { useTitle } from '../shell/title'
 import './tickets.css'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
-import { Link, useParams } from '@tanstack/react-router'
-import { useState } from 'react'
+import { Link, useNavigate, useParams } from '@tanstack/react-router'
+import type { ReactNode } from 'react'
+import { useEffect, useState } from 'react'
 import { data, DELETE, GET, POST, RequestError } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Ticket, TimelineEntry } from '../api/schema'
@@ -13,19 +14,42 @@ import { say, useAct } from '../ui/act'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { causeOf, Children, TicketList } from './incidents'
+import { runbooksOf } from './incident-timeline'
 import { notificationsOf } from './notifications'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
 import { SilenceTickets, StopWorker } from './worker-dialogs'
 
+/** Characters of the shortest id that the service makes; a shorter one is the beginning of an id. */
+const WHOLE_ID = 26
+
+/** Read the ticket with this id, or the only one of the newest whose id begins with it. */
+async function readTicket(id: string): Promise<Ticket> {
+  const found = data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } }))
+  if (id.length >= WHOLE_ID) return found
+  return found.catch(async (error: unknown) => {
+    if (!(error instanceof RequestError && error.status === 404)) throw error
+    const { tickets } = await data(GET('/api/tickets', { params: { query: { limit: 1000 } } }))
+    const matches = tickets.filter((ticket) => ticket.ticket_id.startsWith(id))
+    if (matches.length > 1) throw new RequestError(`The ids of ${matches.length} tickets begin with ${id}: give more of the id.`, 404)
+    if (!matches[0]) throw error
+    return matches[0]
+  })
+}
+
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
   const { ticketId } = useParams({ from: '/tickets/$ticketId' })
   const found = useQuery({
     queryKey: ['tickets', 'one', ticketId],
-    queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
+    queryFn: () => readTicket(ticketId),
   })
+  const navigate = useNavigate()
+  const wholeId = found.data?.ticket_id ?? ticketId
+  useEffect(() => {
+    if (wholeId !== ticketId) void navigate({ to: '/tickets/$ticketId', params: { ticketId: wholeId }, replace: true })
+  }, [wholeId, ticketId, navigate])
   useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
   if (found.error instanceof RequestError && found.error.status === 404 && !found.data)
     return (
@@ -75,7 +99,9 @@ export function TicketPage() {
           <Words ticket={ticket} />
           <Related ticket={ticket} />
           <Timeline ticket={ticket} />
-          <Runbook name="QueenrightIntervention" />
+          {runbooksOf([ticket]).map((name) => (
+            <Runbook key={name} name={name} />
+          ))}
         </div>
         <div className="stack">
           <Facts ticket={ticket} />
@@ -239,7 +265,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
         <dd>{ticket.urgency || '—'}</dd>
         <dt>Session</dt>
         <dd className="mono">{ticket.session_id}</dd>
-        <Trace ticket={ticket} />
+        <Traces tickets={[ticket]} />
         <dt>Ticket</dt>
         <dd className="mono">{ticket.ticket_id}</dd>
       </dl>
@@ -247,20 +273,28 @@ function Facts({ ticket }: { ticket: Ticket }) {
   )
 }
 
-/** The trace in which the trouble was seen. */
-export function Trace({ ticket }: { ticket: Ticket }) {
-  if (!ticket.worker_trace_id) return null
+/** The traces in which the trouble was seen; of several tickets, with their agents. */
+export function Traces({ tickets }: { tickets: readonly Ticket[] }) {
+  const traced = [...new Map(tickets.filter((ticket) => ticket.worker_trace_id).map((ticket) => [ticket.worker_trace_id, ticket])).values()]
+  if (!traced.length) return null
   return (
     <>
-      <dt>Trace</dt>
-      <dd className="mono">
-        {ticket.trace_url ? (
-          <a className="link" href={ticket.trace_url} rel="noreferrer">
-            {ticket.worker_trace_id}
-          </a>
-        ) : (
-          ticket.worker_trace_id
-        )}
+      <dt>{traced.length > 1 ? 'Traces' : 'Trace'}</dt>
+      <dd>
+        <ul className="traces">
+          {traced.map((ticket) => (
+            <li key={ticket.worker_trace_id}>
+              {tickets.length > 1 && <span className="wrap">{ticket.agent_id}</span>}
+              {ticket.trace_url ? (
+                <a className="link mono" href={ticket.trace_url} rel="noreferrer">
+                  {ticket.worker_trace_id}
+                </a>
+              ) : (
+                <span className="mono">{ticket.worker_trace_id}</span>
+              )}
+            </li>
+          ))}
+        </ul>
       </dd>
     </>
   )
@@ -383,7 +417,8 @@ function textOf(entry: TimelineEntry, said: string[]): string {
   return `${TO_OPERATOR}${fresh || 'a person is needed'}`
 }
 
-function Entry({ entry, text }: { entry: TimelineEntry; text: string }) {
+/** An entry of a timeline; `about` says which ticket it is of, where there are several. */
+export function Entry({ entry, text, about }: { entry: TimelineEntry; text: string; about?: ReactNode }) {
   return (
     <li>
       <time className="muted number" dateTime={new Date(entry.at * 1000).toISOString()} title={dateTime(entry.at)}>
@@ -391,6 +426,7 @@ function Entry({ entry, text }: { entry: TimelineEntry; text: string }) {
       </time>
       <span className={`dot ${DOTS[entry.what] ?? ''}`} aria-hidden="true" />
       <span className="text">
+        {about}
         {text}
         {entry.by && !text.includes(entry.by) && <span className="muted"> ({entry.by})</span>}
       </span>

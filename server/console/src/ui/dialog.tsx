@@ -2,6 +2,7 @@ import type { ReactNode } from 'react'
 import { useState } from 'react'
 import { Dialog, Heading } from 'react-aria-components/Dialog'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
+import { RequestError } from '../api/client'
 import { useNow } from '../clock'
 import { Button } from './basics'
 
@@ -27,10 +28,28 @@ export interface Field {
   hint?: string
   required?: boolean
   multiline?: boolean
+  type?: 'number' | 'checkbox'
+  min?: number
+  max?: number
+  step?: number | 'any'
+  /** A checkbox is checked by `true`. */
   value?: string
   options?: readonly { value: string; label: string }[]
   onChange?: (value: string) => void
 }
+
+/** An error of one field of a form. */
+export class FieldError extends Error {
+  constructor(
+    readonly field: string,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+/** The name of the field that an error is about. */
+const fieldOf = (fault: unknown): string => (fault instanceof FieldError || fault instanceof RequestError ? (fault.field.split('.').at(-1) ?? '') : '')
 
 /**
  * Ask before something is done.
@@ -48,18 +67,20 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
   run: (values: Record<string, string>) => Promise<unknown>
   onClose: () => void
 }) {
-  const [error, setError] = useState('')
+  const [error, setError] = useState({ field: '', message: '' })
   const [busy, setBusy] = useState(false)
   useNow()
   async function submit(form: HTMLFormElement): Promise<void> {
     setBusy(true)
-    setError('')
+    setError({ field: '', message: '' })
     try {
       await run(Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()])))
       onClose()
     } catch (fault) {
-      setError(fault instanceof Error ? fault.message : String(fault))
+      const field = fields.find((one) => one.name === fieldOf(fault))?.name ?? ''
+      setError({ field, message: fault instanceof Error ? fault.message : String(fault) })
       setBusy(false)
+      if (field) form.querySelector<HTMLElement>(`[name="${CSS.escape(field)}"]`)?.focus()
     }
   }
   return (
@@ -74,30 +95,11 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
         }}
       >
         {fields.map((field, index) => (
-          <div className="field" key={field.name}>
-            <label htmlFor={`ask-${field.name}`}>
-              {field.label}
-              {!field.required && !field.options && <span className="muted"> (optional)</span>}
-            </label>
-            {field.options ? (
-              <select className="input" id={`ask-${field.name}`} name={field.name} defaultValue={field.value} onChange={(event) => field.onChange?.(event.target.value)}>
-                {field.options.map((option) => (
-                  <option key={option.value} value={option.value}>
-                    {option.label}
-                  </option>
-                ))}
-              </select>
-            ) : field.multiline ? (
-              <textarea className="input" id={`ask-${field.name}`} name={field.name} rows={3} required={field.required} defaultValue={field.value} autoFocus={index === 0} />
-            ) : (
-              <input className="input" id={`ask-${field.name}`} name={field.name} required={field.required} defaultValue={field.value} autoFocus={index === 0} autoComplete="off" />
-            )}
-            {field.hint && <span className="hint">{field.hint}</span>}
-          </div>
+          <Entry key={field.name} field={field} isFirst={index === 0} error={error.field === field.name ? error.message : ''} />
         ))}
-        {error && (
+        {error.message && !error.field && (
           <div className="problem" role="alert">
-            {error}
+            {error.message}
           </div>
         )}
         <div className="row" style={{ justifyContent: 'flex-end' }}>
@@ -110,5 +112,55 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
         </div>
       </form>
     </Sheet>
+  )
+}
+
+/** One field, with its hint and its error below it. */
+function Entry({ field, isFirst, error }: { field: Field; isFirst: boolean; error: string }) {
+  const id = `ask-${field.name}`
+  const described = [field.hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(' ')
+  const props = { className: 'input', id, name: field.name, required: field.required, defaultValue: field.value, autoFocus: isFirst, 'aria-describedby': described || undefined, 'aria-invalid': error ? true : undefined }
+  const label = (
+    <label htmlFor={id}>
+      {field.label}
+      {!field.required && !field.options && field.type !== 'checkbox' && <span className="muted"> (optional)</span>}
+    </label>
+  )
+  return (
+    <div className="field">
+      {field.type === 'checkbox' ? (
+        <span className="row">
+          <input type="checkbox" id={id} name={field.name} value="true" defaultChecked={field.value === 'true'} autoFocus={isFirst} aria-describedby={described || undefined} />
+          {label}
+        </span>
+      ) : (
+        <>
+          {label}
+          {field.options ? (
+            <select {...props} autoFocus={false} required={false} onChange={(event) => field.onChange?.(event.target.value)}>
+              {field.options.map((option) => (
+                <option key={option.value} value={option.value}>
+                  {option.label}
+                </option>
+              ))}
+            </select>
+          ) : field.multiline ? (
+            <textarea {...props} rows={3} />
+          ) : (
+            <input {...props} type={field.type ?? 'text'} min={field.min} max={field.max} step={field.step} autoComplete="off" />
+          )}
+        </>
+      )}
+      {field.hint && (
+        <span className="hint" id={`${id}-hint`}>
+          {field.hint}
+        </span>
+      )}
+      {error && (
+        <span className="field-error" id={`${id}-error`} role="alert">
+          {error}
+        </span>
+      )}
+    </div>
   )
 }

@@ -95,11 +95,11 @@ class Workspace:
         ]
 
     def _list(self, arguments: _List) -> str:
-        found = sorted(str(path) for path in self._files() if path.match(arguments.pattern))
+        paths = sorted(str(path) for path in self._files() if path.match(arguments.pattern))
         more = (
-            f"\nand {len(found) - _MAX_FILES} more; use a narrower pattern" if len(found) > _MAX_FILES else ""
+            f"\nand {len(paths) - _MAX_FILES} more; use a narrower pattern" if len(paths) > _MAX_FILES else ""
         )
-        return "\n".join(found[:_MAX_FILES]) + more if found else f"no files match {arguments.pattern!r}"
+        return "\n".join(paths[:_MAX_FILES]) + more if paths else f"no files match {arguments.pattern!r}"
 
     def _files(self) -> Iterator[Path]:
         for folder, inner, names in os.walk(self.root):

@@ -57,11 +57,11 @@ def load(
     as_json: Json = False,
 ) -> None:
     """Load an agent; its code runs inside the service. Exit code 1 if it is not valid."""
-    done = service.agents.load(require_text(folder, "folder"), model=model, by=by)
-    for warning in done.warnings:
+    agent = service.agents.load(require_text(folder, "folder"), model=model, by=by)
+    for warning in agent.warnings:
         typer.echo(f"queenright: {warning}", err=True)
-    text = f"{done.agent_id} is loaded; its entry point is {done.default_entry_point}."
-    print_result(done, text, as_json=as_json)
+    text = f"{agent.agent_id} is loaded; its entry point is {agent.default_entry_point}."
+    print_result(agent, text, as_json=as_json)
 
 
 @agents.command("unload", epilog="Example: queenright agents unload docs_checker")
@@ -86,14 +86,14 @@ def trigger(
     as_json: Json = False,
 ) -> None:
     """Start a run of a loaded agent without waiting for it."""
-    done = service.agents.trigger(
+    run = service.agents.trigger(
         require_text(agent),
         _parse_input(input_text),
         entry_point_id=entry_point,
         graph_id=graph,
         session_id=session,
     )
-    print_result(done, _describe_run(done), as_json=as_json)
+    print_result(run, _describe_run(run), as_json=as_json)
 
 
 @agents.command("chat", epilog='Example: queenright agents chat secretary "What is left to do?"')
@@ -120,18 +120,18 @@ def chat(
     from queenright.cli.agent_reply import newest_event_id, time_limit, wait_for_reply
 
     before = newest_event_id(service) if wait else None
-    done = service.agents.chat(
+    run = service.agents.chat(
         require_text(agent), require_text(message, "message"), graph_id=graph, session_id=session
     )
-    text = _describe_run(done) if isinstance(done, Started) else f"Delivered to {done.node_id}."
+    text = _describe_run(run) if isinstance(run, Started) else f"Delivered to {run.node_id}."
     if not wait:
-        print_result(done, text, as_json=as_json)
+        print_result(run, text, as_json=as_json)
         return
     typer.echo(text, err=True)
     with time_limit(timeout):
-        reply = wait_for_reply(service, agent, done, before)
+        reply = wait_for_reply(service, agent, run, before)
     if as_json:
-        typer.echo(json.dumps({**json_values(done), "reply": reply.text, "ended": reply.ended}))
+        typer.echo(json.dumps({**json_values(run), "reply": reply.text, "ended": reply.ended}))
     else:
         typer.echo("\n".join(map(single_line, reply.text.split("\n"))))
     if reply.failed:
@@ -142,8 +142,8 @@ def chat(
 @with_service
 def stop(service: Queenright, agent: Name, session: SessionId = None, as_json: Json = False) -> None:
     """Pause the runs of a loaded agent; they can be resumed."""
-    done = service.agents.stop(require_text(agent), session_id=session)
-    print_result(done, f"Paused: {', '.join(done.executions) or 'no runs'}.", as_json=as_json)
+    run = service.agents.stop(require_text(agent), session_id=session)
+    print_result(run, f"Paused: {', '.join(run.executions) or 'no runs'}.", as_json=as_json)
 
 
 @agents.command(
@@ -157,8 +157,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume the unfinished run of a session."""
-    done = service.agents.resume(require_text(agent), require_text(session, "session"))
-    print_result(done, _describe_run(done), as_json=as_json)
+    run = service.agents.resume(require_text(agent), require_text(session, "session"))
+    print_result(run, _describe_run(run), as_json=as_json)
 
 
 @agents.command("sessions", epilog="Example: queenright agents sessions docs_checker --json")
@@ -172,9 +172,9 @@ def sessions(
     print_list(rows, lines, "No sessions.", as_json=as_json)
 
 
-def _describe_run(done: Started) -> str:
-    where = f" in session {done.session_id}" if done.session_id else ""
-    return f"Run {done.execution_id} is {done.status}{where}."
+def _describe_run(run: Started) -> str:
+    where = f" in session {run.session_id}" if run.session_id else ""
+    return f"Run {run.execution_id} is {run.status}{where}."
 
 
 def _parse_input(text: str | None) -> dict[str, Any] | None:

@@ -51,10 +51,10 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Approve a request and terminate the worker. Exit code 1 if it still runs or the request has expired."""
-    done = service.approvals.approve(_resolve(service, approval), by=by, reason=reason)
-    outcome = _OUTCOMES.get(done.outcome or "") or f"{outcome_name(done.outcome)}: {done.detail}"
-    print_result(done, f"{done.agent_id}: {outcome}", as_json=as_json)
-    raise typer.Exit(0 if done.outcome == "done" else 1)
+    result = service.approvals.approve(_resolve(service, approval), by=by, reason=reason)
+    outcome = _OUTCOMES.get(result.outcome or "") or f"{outcome_name(result.outcome)}: {result.detail}"
+    print_result(result, f"{result.agent_id}: {outcome}", as_json=as_json)
+    raise typer.Exit(0 if result.outcome == "done" else 1)
 
 
 @approvals.command("deny", epilog='Example: queenright approvals deny 01J... --reason "let it finish"')
@@ -67,13 +67,13 @@ def deny(
     as_json: Json = False,
 ) -> None:
     """Deny a request: the worker keeps running, and the queen does not ask again for a while."""
-    done = service.approvals.deny(_resolve(service, approval), by=by, reason=reason)
-    print_result(done, f"{done.agent_id}: denied, it keeps running.", as_json=as_json)
+    result = service.approvals.deny(_resolve(service, approval), by=by, reason=reason)
+    print_result(result, f"{result.agent_id}: denied, it keeps running.", as_json=as_json)
 
 
-def _resolve(service: Queenright, given: str) -> str:
+def _resolve(service: Queenright, prefix: str) -> str:
     return resolve_id(
-        given,
+        prefix,
         "approvals",
         lambda: (approval.approval_id for approval in service.approvals.list(limit=NEWEST)),
     )

@@ -109,13 +109,13 @@ def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: boo
 
     keys = _load_keys(settings, public_keys)
     with _open_store(settings) as store, progress_bar("Checking the event log", is_counted=False):
-        found = store.read_now(lambda conn: verify_audit(conn, keys))
+        audit = store.read_now(lambda conn: verify_audit(conn, keys))
     if as_json:
-        typer.echo(json.dumps(_audit_row(found)))
+        typer.echo(json.dumps(_audit_row(audit)))
     else:
-        for line in _audit_lines(found):
+        for line in _audit_lines(audit):
             typer.echo(line)
-    return 0 if found.ok else 1
+    return 0 if audit.ok else 1
 
 
 def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *, as_json: bool) -> int:
@@ -125,15 +125,15 @@ def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], 
     trusted = _load_keys(settings, public_keys)
     try:
         with file.open("rb") as lines:
-            found = check_export(track(lines, "Checking events"), trusted if len(trusted) else None)
+            check = check_export(track(lines, "Checking events"), trusted if len(trusted) else None)
     except OSError as error:
         raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
     if as_json:
-        typer.echo(json.dumps(_export_row(found)))
+        typer.echo(json.dumps(_export_row(check)))
     else:
-        for line in _export_lines(found):
+        for line in _export_lines(check):
             typer.echo(line)
-    return 0 if found.ok else 1
+    return 0 if check.ok else 1
 
 
 def _load_keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
@@ -199,8 +199,8 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise QueenrightError(f"cannot write {path}: {error.strerror}; name a writable file") from error
 
 
-def _audit_lines(found: Audit) -> Iterator[str]:
-    log, archive = found.log, found.archive
+def _audit_lines(audit: Audit) -> Iterator[str]:
+    log, archive = audit.log, audit.archive
     if log.ok:
         pruned = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
         yield f"The event log is intact: {format_count(log.rows, 'row')}, none changed{pruned}."
@@ -210,67 +210,68 @@ def _audit_lines(found: Audit) -> Iterator[str]:
         yield f"The audit archive was changed: row {archive.first_bad}: {archive.reason}"
     elif archive.rows or archive.let_go:
         yield f"The audit archive is intact: {format_count(archive.rows, 'row')}, each as it was in the log."
-    yield from _signature_lines(found.signatures)
+    yield from _signature_lines(audit.signatures)
 
 
-def _export_lines(found: ExportCheck) -> Iterator[str]:
-    if found.reason:
-        yield f"The file was changed: {found.reason}"
+def _export_lines(check: ExportCheck) -> Iterator[str]:
+    if check.reason:
+        yield f"The file was changed: {check.reason}"
         return
-    signed = f"signed by key {found.key_id}" if found.key_id else "but not signed, so anyone can have made it"
-    yield f"The file is intact: {format_count(found.rows, 'event')}, none changed, {signed}."
-    yield from _signature_lines(found.signatures)
-    if found.own_keys:
+    signed = f"signed by key {check.key_id}" if check.key_id else "but not signed, so anyone can have made it"
+    yield f"The file is intact: {format_count(check.rows, 'event')}, none changed, {signed}."
+    yield from _signature_lines(check.signatures)
+    if check.own_keys:
         yield _OWN_KEYS
     yield _LIMITATION
 
 
-def _signature_lines(found: Signatures) -> Iterator[str]:
-    if found.terminations and not found.fault_count:
-        yield f"Terminations: {found.terminations}, each signed by a key of the service."
-    if found.fault_count:
-        yield f"Terminations: {found.terminations}, {found.fault_count} without a valid signature:"
-        yield from (f"  {fault}" for fault in found.faults)
-        if found.fault_count > len(found.faults):
-            yield f"  and {found.fault_count - len(found.faults)} more"
+def _signature_lines(signatures: Signatures) -> Iterator[str]:
+    if signatures.terminations and not signatures.fault_count:
+        yield f"Terminations: {signatures.terminations}, each signed by a key of the service."
+    if signatures.fault_count:
+        yield f"Terminations: {signatures.terminations}, {signatures.fault_count} without a valid signature:"
+        yield from (f"  {fault}" for fault in signatures.faults)
+        if signatures.fault_count > len(signatures.faults):
+            yield f"  and {signatures.fault_count - len(signatures.faults)} more"
 
 
-def _audit_row(found: Audit) -> dict[str, Any]:
+def _audit_row(audit: Audit) -> dict[str, Any]:
     return {
-        **_chain_row(found.log),
-        "ok": found.ok,
-        "archive": _chain_row(found.archive),
-        **_signatures_row(found.signatures),
+        **_chain_row(audit.log),
+        "ok": audit.ok,
+        "archive": _chain_row(audit.archive),
+        **_signatures_row(audit.signatures),
     }
 
 
-def _chain_row(found: Verification) -> dict[str, Any]:
+def _chain_row(chain: Verification) -> dict[str, Any]:
     return {
-        "ok": found.ok,
-        "rows": found.rows,
-        "let_go": found.let_go,
-        "first_bad": found.first_bad,
-        "reason": found.reason,
-        "head": found.head,
+        "ok": chain.ok,
+        "rows": chain.rows,
+        "let_go": chain.let_go,
+        "first_bad": chain.first_bad,
+        "reason": chain.reason,
+        "head": chain.head,
     }
 
 
-def _export_row(found: ExportCheck) -> dict[str, Any]:
+def _export_row(check: ExportCheck) -> dict[str, Any]:
     return {
-        "ok": found.ok,
-        "rows": found.rows,
-        "reason": found.reason,
-        "key_id": found.key_id,
-        "own_keys": found.own_keys,
-        **_signatures_row(found.signatures),
+        "ok": check.ok,
+        "rows": check.rows,
+        "reason": check.reason,
+        "key_id": check.key_id,
+        "own_keys": check.own_keys,
+        **_signatures_row(check.signatures),
     }
 
 
-def _signatures_row(found: Signatures) -> dict[str, Any]:
+def _signatures_row(signatures: Signatures) -> dict[str, Any]:
     return {
-        "terminations": found.terminations,
-        "unsigned": found.fault_count,
+        "terminations": signatures.terminations,
+        "unsigned": signatures.fault_count,
         "faults": [
-            {"seq": fault.seq, "agent_id": fault.agent_id, "reason": fault.reason} for fault in found.faults
+            {"seq": fault.seq, "agent_id": fault.agent_id, "reason": fault.reason}
+            for fault in signatures.faults
         ],
     }

@@ -30,8 +30,8 @@ def list_breakers(
     )
     lines = []
     for b in rows:
-        left = max(0.0, b.half_open_at - time.time()) if b.half_open_at else 0.0
-        when = f"half open in {left:.0f} s  " if b.state == "open" and b.half_open_at else ""
+        seconds = max(0.0, b.half_open_at - time.time()) if b.half_open_at else 0.0
+        when = f"half open in {seconds:.0f} s  " if b.state == "open" and b.half_open_at else ""
         count = f"{b.failures} of {format_count(b.threshold, 'failure')}" if b.threshold else ""
         lines.append(f"{b.state.replace('_', ' '):<10} {count:>14}  {b.name:<40} {when}{truncate(b.reason)}")
     empty = "No circuit breaker is open." if only_open else "No circuit breakers."
@@ -55,5 +55,5 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Close a circuit breaker; calls go through again."""
-    done = service.breakers.reset(require_text(name), by=by)
-    print_result(done, f"{done.name} is {done.state}.", as_json=as_json)
+    breaker = service.breakers.reset(require_text(name), by=by)
+    print_result(breaker, f"{breaker.name} is {breaker.state}.", as_json=as_json)

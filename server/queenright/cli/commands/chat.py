@@ -57,8 +57,8 @@ def chat(
         raise typer.BadParameter("the message is blank; give a text, or leave --say out")
     if act and say is None:
         raise typer.BadParameter("--act needs an order in --say TEXT")
-    found = json_values(find_ticket(service, ticket))
-    talk = TicketChat(service, found["ticket_id"], by)
+    row = json_values(find_ticket(service, ticket))
+    talk = TicketChat(service, row["ticket_id"], by)
     if say is not None:
         answer = talk.say(say, act=act)
         typer.echo(json.dumps(answer, indent=2) if as_json else strip_control(answer["text"]))
@@ -71,7 +71,7 @@ def chat(
         return
     from rich.console import Console
 
-    converse(Console(highlight=False), found, talk)
+    converse(Console(highlight=False), row, talk)
 
 
 class ChatBackend(Protocol):
@@ -194,11 +194,11 @@ def _piped_lines() -> Iterable[str]:
 
 
 def _reader_of(lines: Iterable[str]) -> Callable[[], str]:
-    left = iter(lines)
+    remaining_lines = iter(lines)
 
     def read() -> str:
         try:
-            return next(left)
+            return next(remaining_lines)
         except StopIteration:
             raise EOFError from None
 

@@ -77,10 +77,10 @@ def decide(
         lambda: (escalation.escalation_id for escalation in service.escalations.list(limit=NEWEST)),
     )
     seconds = minutes * 60 if minutes is not None else None
-    done = service.escalations.decide(
+    result = service.escalations.decide(
         escalation_id, decision.value, reason=reason, more_time_seconds=seconds, by=by
     )
-    print_result(done, f"{done.agent_id}: {decision.value.replace('_', ' ')}.", as_json=as_json)
+    print_result(result, f"{result.agent_id}: {decision.value.replace('_', ' ')}.", as_json=as_json)
 
 
 def _time_left(seconds: float, *, frozen: bool) -> str:

@@ -47,13 +47,13 @@ def events(
 
     if agent is not None:
         require_text(agent, "worker's name")
-    left = limit
+    remaining = limit
     with service.events.stream(types=types, agent=agent, last_event_id=after, on_notice=_warn) as stream:
         try:
             for event in stream:
                 typer.echo(json.dumps(json_values(event)) if as_json else _line(event))
-                left = None if left is None else left - 1
-                if left == 0:
+                remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
                     return
         except KeyboardInterrupt:
             return

@@ -63,7 +63,7 @@ def _provider_line(provider: Provider) -> str:
     )
     errors = ", ".join(f"{error.error_type} {error.count}x" for error in provider.errors)
     if provider.limited_until is not None:
-        left = format_duration(max(0.0, provider.limited_until - time.time()))
-        errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
+        time_left = format_duration(max(0.0, provider.limited_until - time.time()))
+        errors = f"rate limit ends in {time_left}{'; ' if errors else ''}{errors}"
     failed = f"{provider.failed:,} of {format_count(provider.calls, 'call')} failed"
     return f"{provider.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"

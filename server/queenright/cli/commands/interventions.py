@@ -42,10 +42,12 @@ def nudge(
     require_text(agent)
     if message is not None and not message.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --message out")
-    done = service.agents.nudge(agent, message, session_id=resolve_session(service, agent, session), by=by)
+    nudge_result = service.agents.nudge(
+        agent, message, session_id=resolve_session(service, agent, session), by=by
+    )
     texts = {"done": "Delivered.", "queued": "Queued: the worker has not fetched it yet."}
-    print_result(done, texts.get(done.outcome) or _outcome(done), as_json=as_json)
-    raise typer.Exit(0 if done.delivered else 1)
+    print_result(nudge_result, texts.get(nudge_result.outcome) or _outcome(nudge_result), as_json=as_json)
+    raise typer.Exit(0 if nudge_result.delivered else 1)
 
 
 @with_service
@@ -59,17 +61,19 @@ def terminate(
 ) -> None:
     """Stop a worker. Its state is saved; it is not recovered automatically. Exit code 1 if it still runs."""
     require_text(agent)
-    done = service.agents.terminate(agent, reason, session_id=resolve_session(service, agent, session), by=by)
-    saved = f" Its state is in checkpoint {done.checkpoint_id}." if done.checkpoint_id else ""
-    text = f"Terminated.{saved}" if done.terminated else _outcome(done)
-    if done.outcome == "unconfirmed" and not as_json:
-        health = service.agents.health(agent, session_id=done.session_id)
+    termination = service.agents.terminate(
+        agent, reason, session_id=resolve_session(service, agent, session), by=by
+    )
+    saved = f" Its state is in checkpoint {termination.checkpoint_id}." if termination.checkpoint_id else ""
+    text = f"Terminated.{saved}" if termination.terminated else _outcome(termination)
+    if termination.outcome == "unconfirmed" and not as_json:
+        health = service.agents.health(agent, session_id=termination.session_id)
         text += (
             "\nEnd its process yourself, then run: "
             f"queenright recover {shlex.quote(health.task_id)} (which says when recovery starts)"
         )
-    print_result(done, text, as_json=as_json)
-    raise typer.Exit(0 if done.terminated else 1)
+    print_result(termination, text, as_json=as_json)
+    raise typer.Exit(0 if termination.terminated else 1)
 
 
 @with_service
@@ -94,14 +98,14 @@ def recover(
     as_json: Json = False,
 ) -> None:
     """Recover a task from its last valid checkpoint, within the limits. Exit code 1 if it is refused."""
-    done = service.recoveries.recover(
+    recovery = service.recoveries.recover(
         resolve_task(service, task), by=by, reviewed=reviewed, from_start=from_start
     )
-    wait = max(0.0, (done.not_before or 0.0) - time.time())
+    wait = max(0.0, (recovery.not_before or 0.0) - time.time())
     when = f" in {wait:.0f} s" if wait >= 1 else ""
-    text = f"Attempt {done.attempt} starts{when}." if done.accepted else f"Refused: {done.reason}"
-    print_result(done, text, as_json=as_json)
-    raise typer.Exit(0 if done.accepted else 1)
+    text = f"Attempt {recovery.attempt} starts{when}." if recovery.accepted else f"Refused: {recovery.reason}"
+    print_result(recovery, text, as_json=as_json)
+    raise typer.Exit(0 if recovery.accepted else 1)
 
 
 @with_service
@@ -165,7 +169,7 @@ def _describe_stop(state: EmergencyStop) -> str:
     return f"The emergency stop is on{since}, by {state.by}: {state.reason}."
 
 
-def _outcome(done: NudgeResult | TerminationResult) -> str:
-    if done.outcome == "dry_run":
+def _outcome(result: NudgeResult | TerminationResult) -> str:
+    if result.outcome == "dry_run":
         return "Dry run: logged, nothing was done."
-    return f"{outcome_name(done.outcome).capitalize()}: {done.detail}"
+    return f"{outcome_name(result.outcome).capitalize()}: {result.detail}"

@@ -73,9 +73,9 @@ def _answer(service: Queenright, decision: str, request: str, reason: str, by: s
         "requests",
         lambda: (request.request_id for request in service.permissions.list(limit=NEWEST)),
     )
-    done = service.permissions.answer(request_id, decision, by=by, reason=reason)
-    text = f"Answered {single_line(done.agent_id)}: {single_line(done.message)}"
-    if done.outcome == "dry_run":
+    permission = service.permissions.answer(request_id, decision, by=by, reason=reason)
+    text = f"Answered {single_line(permission.agent_id)}: {single_line(permission.message)}"
+    if permission.outcome == "dry_run":
         text = "Dry run: logged, nothing was answered."
-    print_result(done, text, as_json=as_json)
-    raise typer.Exit(0 if done.delivered else 1)
+    print_result(permission, text, as_json=as_json)
+    raise typer.Exit(0 if permission.delivered else 1)

@@ -39,11 +39,11 @@ def _parse_duration(text: str) -> float:
 @with_service
 def list_silences(service: Queenright, as_json: Json = False) -> None:
     """List active and pending silences, by end. Exit code 1 if an Alertmanager does not answer."""
-    found = service.silences.snapshot()
+    silences = service.silences.snapshot()
     if as_json:
-        typer.echo(json.dumps(json_values(found), indent=2))
+        typer.echo(json.dumps(json_values(silences), indent=2))
     else:
-        for silence in found.silences:
+        for silence in silences.silences:
             typer.echo(
                 single_line(
                     f"{silence.silence_id}  {_time_left(silence):<18} {silence.by:<16} {silence.comment}"
@@ -51,16 +51,16 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
             )
             typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
             typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
-        if not (found.silences or found.unknown):
+        if not (silences.silences or silences.unknown):
             typer.echo("No silences.")
-        if found.unknown:
-            typer.echo(f"Unknown, because an Alertmanager did not answer: {found.unknown}", err=True)
-    raise typer.Exit(1 if found.unknown else 0)
+        if silences.unknown:
+            typer.echo(f"Unknown, because an Alertmanager did not answer: {silences.unknown}", err=True)
+    raise typer.Exit(1 if silences.unknown else 0)
 
 
 silences = listing_group(
     list_silences,
-    description="Silences at Alertmanager: tickets that notify nobody.",
+    description="Silences at Alertmanager: tickets that send no notifications.",
     example="silences list",
 )
 
@@ -89,14 +89,14 @@ def add(
         raise typer.BadParameter("the ticket's id is empty")
     if comment is not None and not comment.strip():
         raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
-    done = service.silences.add(
+    silence = service.silences.add(
         find_ticket_id(service, ticket),
         seconds=duration,
         comment=comment or f"added by {by} with `queenright silences add`",
         by=by,
     )
-    text = f"Silence {done.silence_id} added. To end it: queenright silences expire {done.silence_id}"
-    print_result(done, text, as_json=as_json)
+    text = f"Silence {silence.silence_id} added. To end it: queenright silences expire {silence.silence_id}"
+    print_result(silence, text, as_json=as_json)
 
 
 @silences.command("expire", epilog="Example: queenright silences expire 4a0a2d0c")

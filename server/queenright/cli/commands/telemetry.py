@@ -28,23 +28,23 @@ def telemetry(service: Queenright, as_json: Json = False) -> None:
     Counts begin at the start of the service. Exit code 1: nothing has arrived, or no record of a source is
     usable.
     """
-    found = service.service.telemetry()
-    print_result(found, "\n".join(_lines(found)), as_json=as_json)
-    is_usable = found.sources and all(source.used for source in found.sources)
+    report = service.service.telemetry()
+    print_result(report, "\n".join(_lines(report)), as_json=as_json)
+    is_usable = report.sources and all(source.used for source in report.sources)
     raise typer.Exit(0 if is_usable else 1)
 
 
-def _lines(found: Telemetry) -> Iterator[str]:
-    if not found.sources:
+def _lines(report: Telemetry) -> Iterator[str]:
+    if not report.sources:
         yield "Nothing has arrived. Send telemetry to the service's otlp.port; see docs/otlp.md."
-    for source in found.sources:
+    for source in report.sources:
         yield from _source_lines(source)
-    for refused in found.refused:
+    for refused in report.refused:
         yield single_line(
             f"refused: {format_count(refused.count, 'request')} to {refused.path}, {refused.status}, "
             f"{_ago(refused.last_seen)}: {refused.reason}"
         )
-    for row in found.unused:
+    for row in report.unused:
         what = "rejected" if row.rejected else "not used"
         yield single_line(
             f"{what}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"

@@ -62,11 +62,11 @@ tickets = listing_group(
 @with_service
 def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show one ticket: cause, evidence, judgement, triage, notifications."""
-    found = find_ticket(service, ticket)
+    result = find_ticket(service, ticket)
     if as_json:
-        typer.echo(json.dumps(json_values(found), indent=2))
+        typer.echo(json.dumps(json_values(result), indent=2))
         return
-    for line in ticket_lines(found, time.time()):
+    for line in ticket_lines(result, time.time()):
         typer.echo(single_line(line))
 
 
@@ -87,8 +87,8 @@ def _silence(ticket: Ticket, now: float) -> str:
     silence = ticket.silenced
     if silence is None:
         return ""
-    left = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
-    return f"{left}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
+    time_left = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
+    return f"{time_left}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
 
 
 def _incident(ticket: Ticket) -> str:
@@ -117,8 +117,8 @@ def _duration(ticket: Ticket, now: float) -> str:
 def _analysis(ticket: Ticket) -> str:
     """Return the analysis, or the reason of the triage, without the cause and the suggested action."""
     text = ticket.analysis or ticket.triage_reason
-    for known in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
-        text = text.replace(known, "") if known else text
+    for stated in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
+        text = text.replace(stated, "") if stated else text
     # The numbers that stood in parentheses behind the cause.
     text = re.sub(r"^\(([^()]+)\)\.", r"\1.", text.strip(" ."))
     return text[:1].upper() + text[1:]
@@ -154,19 +154,19 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
 @with_service
 def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show the timeline of a ticket and its worker, oldest first."""
-    found = service.tickets.timeline(find_ticket_id(service, ticket))
-    if found.more and not as_json:
+    entries = service.tickets.timeline(find_ticket_id(service, ticket))
+    if entries.more and not as_json:
         typer.echo("Only the newest entries are shown.", err=True)
-    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in found.timeline)
-    print_list(found.timeline, lines, "No entries.", as_json=as_json)
+    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in entries.timeline)
+    print_list(entries.timeline, lines, "No entries.", as_json=as_json)
 
 
 @tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01J... --by ada")
 @with_service
 def acknowledge(service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False) -> None:
     """Acknowledge a ticket: you are working on it. Exit code 1 if it is closed or already acknowledged."""
-    done = service.tickets.acknowledge(find_ticket_id(service, ticket), by=by, via="cli")
-    print_result(done, f"Acknowledged by {done.acknowledged_by}.", as_json=as_json)
+    result = service.tickets.acknowledge(find_ticket_id(service, ticket), by=by, via="cli")
+    print_result(result, f"Acknowledged by {result.acknowledged_by}.", as_json=as_json)
 
 
 @tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01J... --by ada")
@@ -175,9 +175,9 @@ def unacknowledge(
     service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False
 ) -> None:
     """Withdraw an acknowledgement: reminders start again. Exit code 1 if the ticket is not acknowledged."""
-    done = service.tickets.unacknowledge(find_ticket_id(service, ticket), by=by, via="cli")
+    result = service.tickets.unacknowledge(find_ticket_id(service, ticket), by=by, via="cli")
     text = "No longer acknowledged; reminders start again as if it had been notified now."
-    print_result(done, text, as_json=as_json)
+    print_result(result, text, as_json=as_json)
 
 
 @tickets.command("dismiss", epilog='Example: queenright tickets dismiss 01J... --reason "a load test"')
@@ -186,7 +186,7 @@ def dismiss(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
 ) -> None:
     """
-    Dismiss a ticket that is not a problem: nobody is notified.
+    Dismiss a ticket that is not a problem: no one is notified.
 
     Refused for high and critical tickets that still hold and for tickets that were notified; those close on
     their own. Dismissing the ticket of a dead worker resolves it, at any severity. For abandoned work and for
@@ -194,8 +194,8 @@ def dismiss(
     """
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say why the ticket is not a problem")
-    done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.agent_id}: {done.status}.", as_json=as_json)
+    result = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
+    print_result(result, f"{result.agent_id}: {result.status}.", as_json=as_json)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "done by hand"')
@@ -210,5 +210,5 @@ def resolve(
     """
     if not reason.strip():
         raise typer.BadParameter("--reason is blank; say how the problem was resolved")
-    done = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
-    print_result(done, f"{done.agent_id}: resolved.", as_json=as_json)
+    result = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
+    print_result(result, f"{result.agent_id}: resolved.", as_json=as_json)

@@ -96,16 +96,16 @@ def list_(
 
     now = time.time()
     file = _resolve_file(tokens_file, config, storage)
-    found = read_tokens(file)
+    tokens = read_tokens(file)
     if as_json:
-        typer.echo(json.dumps([_row(token, now) for token in found.all], indent=2))
+        typer.echo(json.dumps([_row(token, now) for token in tokens.all], indent=2))
     else:
-        for token in found.all:
+        for token in tokens.all:
             line = f"{token.name:<24} {token.role.value:<9} {token.state(now):<8} {_expiry(token.expires_at)}"
             typer.echo(f"{line}  id {token.id}")
-        if not found.all:
+        if not tokens.all:
             typer.echo(f"No tokens in {file}. Create one: `queenright token create NAME --role admin`.")
-    raise typer.Exit(0 if found.live(now) else 1)
+    raise typer.Exit(0 if tokens.live(now) else 1)
 
 
 @token.command("revoke", epilog="Example: queenright token revoke ada")

@@ -131,9 +131,9 @@ def undo(text: str, changes: Sequence[Change], suffix: str) -> str:
     return editor.text
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, second: Any) -> bool:
     """Return whether two values are equal, other than Python in that ``1`` is not ``true``."""
-    return _canonical(one) == _canonical(other)
+    return _canonical(first) == _canonical(second)
 
 
 def _canonical(value: Any) -> str:
@@ -157,24 +157,24 @@ class _Editor:
 
     def at(self, path: Sequence[str | int]) -> Any:
         """Return the value at a path, or None."""
-        found = self._document
+        node = self._document
         for step in path:
-            if not isinstance(found, dict) or step not in found:
+            if not isinstance(node, dict) or step not in node:
                 return None
-            found = found[step]
-        return found
+            node = node[step]
+        return node
 
     def ensure_container(self, path: KeyPath, kind: type) -> None:
-        found = self.at(path)
+        node = self.at(path)
         parent = self.at(path[:-1])
         if path and path[-1] not in parent:
             self._change(self._format.set_member, path, kind())
             self.changes.append(Change("container", path, kind()))
-        elif not isinstance(found, kind):
+        elif not isinstance(node, kind):
             expected = "a list" if kind is list else "an object"
             where = ".".join(path) if path else "the document"
             raise AgentSettingsError(
-                f"{where} must be {expected} and is {json.dumps(found, default=str)[:60]}"
+                f"{where} must be {expected} and is {json.dumps(node, default=str)[:60]}"
             )
 
     def set(self, path: KeyPath, value: Any) -> None:

@@ -78,13 +78,13 @@ class RecordStore:
         if content is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(content)
-            original = found["original"]
+            document: dict[str, Any] = json.loads(content)
+            original = document["original"]
             return ConnectRecord(
                 None if original is None else base64.b64decode(original),
-                found["written"],
-                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in found["changes"]),
-                tuple(found["folders"]),
+                document["written"],
+                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in document["changes"]),
+                tuple(document["folders"]),
             )
         except (ValueError, KeyError, TypeError):
             raise AgentSettingsError(
@@ -157,11 +157,13 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     Write a file atomically, following a symbolic link and keeping its permissions.
 
     Raises:
-        AgentSettingsError: The file was changed meanwhile, or cannot be written.
+        AgentSettingsError: The file was changed in the meantime, or cannot be written.
     """
     path = update.path
     if _read(path) != update.before:
-        raise AgentSettingsError(f"{path} was changed meanwhile and was not written; run the command again")
+        raise AgentSettingsError(
+            f"{path} was changed in the meantime and was not written; run the command again"
+        )
     record = records.get(path)
     try:
         if update.record is not None:
@@ -177,7 +179,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     except OSError as error:
         raise AgentSettingsError(f"cannot write {path}: {error.strerror} ({error.filename})") from None
     if update.record is None and record is not None and update.after is None:
-        with contextlib.suppress(OSError):  # it is not empty any more
+        with contextlib.suppress(OSError):  # it is no longer empty
             for folder in record.folders:
                 Path(folder).rmdir()
 
@@ -233,11 +235,11 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                mode = stat.S_IMODE(found.st_mode)
-                if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+                status = path.stat()
+                mode = stat.S_IMODE(status.st_mode)
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                     with contextlib.suppress(PermissionError):
-                        os.fchown(file.fileno(), found.st_uid, found.st_gid)
+                        os.fchown(file.fileno(), status.st_uid, status.st_gid)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())

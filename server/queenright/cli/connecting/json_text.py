@@ -111,8 +111,8 @@ def _is_on_lines(text: str) -> bool:
 
 
 def _unit(text: str) -> str:
-    found = _FIRST_INDENT.match(text)
-    return found[1] if found else "  "
+    match = _FIRST_INDENT.match(text)
+    return match[1] if match else "  "
 
 
 def _line_start(text: str, at: int) -> int:
@@ -120,8 +120,8 @@ def _line_start(text: str, at: int) -> int:
 
 
 def _indent_at(text: str, at: int) -> str:
-    found = _LINE_INDENT.match(text, _line_start(text, at))
-    return found[0] if found else ""
+    match = _LINE_INDENT.match(text, _line_start(text, at))
+    return match[0] if match else ""
 
 
 def _last(keys: list[str], key: str) -> int:
@@ -143,8 +143,8 @@ def _scan(text: str, at: int) -> _Node:
     if opening == '"':
         node.end = scanstring(text, at + 1, True)[1]
     elif opening not in "{[":
-        found = _SCALAR.match(text, at)
-        node.end = found.end() if found else at
+        match = _SCALAR.match(text, at)
+        node.end = match.end() if match else at
     else:
         at = _skip(text, at + 1)
         while text[at] not in "}]":
@@ -163,8 +163,8 @@ def _scan(text: str, at: int) -> _Node:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _refuse_constant(name: str) -> NoReturn:

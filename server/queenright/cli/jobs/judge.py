@@ -182,7 +182,7 @@ async def _check_forever(options: JobOptions, settings: Settings, interval: floa
 async def _pause(
     job: _Job, changes: TicketChanges, stop: asyncio.Event, wake: asyncio.Event, interval: float
 ) -> None:
-    """Wait for the next check. Tickets that are decided meanwhile are delivered and printed at once."""
+    """Wait for the next check. Tickets decided in the meantime are delivered and printed at once."""
     clock = asyncio.get_running_loop().time
     until = clock() + interval
     while not stop.is_set():
@@ -267,7 +267,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             judge=settings.judging,
             storage=state,
             selector=options.selector,
-            gone=options.gone,
+            removed_targets=options.gone,
             registry=registry,
             once=once,
             on_change=lambda conn, ticket: enqueue(conn, identified(ticket), alerting, judge.clock()),
@@ -276,8 +276,8 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
 
         def identified(ticket: EscalationTicket) -> EscalationTicket:
             """Use a stable id without state: every job opens a new ticket for what must stay one alert."""
-            known = {"ticket_id": ticket.fingerprint} if options.state is None else {}
-            return ticket.model_copy(update=known)
+            labels = {"ticket_id": ticket.fingerprint} if options.state is None else {}
+            return ticket.model_copy(update=labels)
 
         client = AlertmanagerClient()
         try:

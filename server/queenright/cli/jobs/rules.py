@@ -78,14 +78,14 @@ class RuleSelection:
 
     def selectors(self) -> Selectors:
         """Return the label selectors, after checking their syntax."""
-        found: dict[Of, str] = {}
-        given: dict[Of, str] = {"service": self.service, "worker": self.worker}
-        for of, text in given.items():
+        matchers: dict[Of, str] = {}
+        texts: dict[Of, str] = {"service": self.service, "worker": self.worker}
+        for of, text in texts.items():
             try:
-                found[of] = read_matchers(text, of)
+                matchers[of] = read_matchers(text, of)
             except InvalidMatchersError as error:
                 raise UsageError(f"--{of}-selector: {error}") from None
-        return Selectors(**found)
+        return Selectors(**matchers)
 
 
 def check(selection: RuleSelection, *, as_json: bool) -> int:
@@ -118,15 +118,15 @@ def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
         paths = [Path(folder, name) for name in files]
         for path in paths:
             path.write_text(files[path.name], encoding="utf-8")
-        done = subprocess.run(
+        process = subprocess.run(
             [program, "check", "rules", "--lint=all", "--lint-fatal", *paths],
             text=True,
             capture_output=True,
             timeout=120,
         )
-    if done.returncode == 0:
+    if process.returncode == 0:
         return []
-    lines = (done.stdout + done.stderr).replace(f"{folder}/", "").splitlines()
+    lines = (process.stdout + process.stderr).replace(f"{folder}/", "").splitlines()
     return [f"promtool: {line.strip()}" for line in lines if line.strip()]
 
 
@@ -138,18 +138,20 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
             read_rule_files(files) if files else parse_rules_response(_fetch_rules(settings, prometheus))
         )
         wanted = parse_rule_groups(selection.groups(settings))
-        found = compare(wanted, existing)
+        differences = compare(wanted, existing)
     if as_json:
-        typer.echo(json.dumps([_row(difference) for difference in found], indent=2))
+        typer.echo(json.dumps([_row(difference) for difference in differences], indent=2))
     else:
-        copies = [difference for difference in found if difference.kind == "twice" and not difference.changes]
-        for difference in found:
+        copies = [
+            difference for difference in differences if difference.kind == "twice" and not difference.changes
+        ]
+        for difference in differences:
             if difference not in copies:
                 typer.echo(_describe(difference))
         if copies:
             typer.echo(_describe_copies([copy.rule for copy in copies]))
-        typer.echo(_summarize(found, len(wanted)))
-    return 1 if found else 0
+        typer.echo(_summarize(differences, len(wanted)))
+    return 1 if differences else 0
 
 
 def _fetch_rules(settings: Settings, url: str | None) -> Any:
@@ -206,12 +208,12 @@ def _describe_copies(rules: Sequence[LoadedRule]) -> str:
     return f"= {first} {verb} loaded twice{again}: remove one of the sources"
 
 
-def _summarize(found: Sequence[Difference], wanted: int) -> str:
-    if not found:
+def _summarize(differences: Sequence[Difference], wanted: int) -> str:
+    if not differences:
         return f"No difference: all {wanted} rules match the settings."
-    counts = {kind: sum(difference.kind == kind for difference in found) for kind in _SIGNS}
+    counts = {kind: sum(difference.kind == kind for difference in differences) for kind in _SIGNS}
     summary = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
-    if counts["twice"] == len(found):
+    if counts["twice"] == len(differences):
         return f"{summary}; no other difference."
     return f"{summary}; `queenright rules export` writes the rules that the settings give."
 

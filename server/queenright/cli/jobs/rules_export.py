@@ -136,9 +136,9 @@ def _warn(message: str) -> None:
     typer.echo(f"Warning: {message}", err=True)
 
 
-def _parse_labels(given: Sequence[str]) -> dict[str, str]:
+def _parse_labels(texts: Sequence[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for label in (part for path in given for part in path.split(",")):
+    for label in (part for path in texts for part in path.split(",")):
         match = _LABEL.fullmatch(label.strip())
         if match is None:
             raise UsageError(

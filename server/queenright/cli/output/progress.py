@@ -23,7 +23,7 @@ def progress_bar(
     Args:
         title: The activity, such as `Checking runs`.
         total: Number of items; None shows a bar without an end.
-        uses_stdout: Output is written to stdout meanwhile: no bar if that is a terminal, too.
+        uses_stdout: Output is also written to stdout: no bar if that is a terminal.
         is_counted: Show the number of items, and not only that work continues.
     """
     if not sys.stderr.isatty() or (uses_stdout and sys.stdout.isatty()):
@@ -35,7 +35,7 @@ def progress_bar(
 
     count = [MofNCompleteColumn()] if is_counted else []
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    done, shown_at = 0, 0.0
+    completed, shown_at = 0, 0.0
     progress = Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
     )
@@ -43,12 +43,12 @@ def progress_bar(
         task = progress.add_task(title, total=total)
 
         def step() -> None:
-            nonlocal done, shown_at
-            done += 1
+            nonlocal completed, shown_at
+            completed += 1
             # A refresh per item would slow down millions of items.
-            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or done == total:
+            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or completed == total:
                 shown_at = now
-                progress.update(task, completed=done)
+                progress.update(task, completed=completed)
 
         yield step
 

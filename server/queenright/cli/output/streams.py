@@ -60,9 +60,9 @@ def take_stdout() -> TextIO:
     during the call.
     """
     sys.stdout.flush()
-    kept = GuardedFile(os.dup(1))
+    original_stdout = GuardedFile(os.dup(1))
     os.dup2(2, 1)
-    return _text_stream(kept, "utf-8")
+    return _text_stream(original_stdout, "utf-8")
 
 
 def write_error(stream: TextIO) -> OSError | None:

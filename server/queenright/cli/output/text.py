@@ -17,7 +17,7 @@ _LINE_END: Final = 100
 
 
 def single_line(text: str) -> str:
-    """Return text that can neither move the cursor nor break the line."""
+    """Return text that cannot move the cursor or break the line."""
     return text.translate(_CONTROL).rstrip()
 
 

@@ -117,7 +117,7 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
             if stop.is_set():
                 return
             changed.clear()
-            # The stream reconnects by itself and sends a notice then.
+            # The stream reconnects automatically and then sends a notice.
             with contextlib.suppress(UnreachableError):
                 failed = failed_sessions(await service.service.status())
                 view.show_agents(
@@ -147,14 +147,14 @@ class ChangeLog:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._last_states: dict[tuple[str, str], tuple[str, str]] = {}
 
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Print what changed since the last call."""
         for agent in agents:
             key, now = (agent.agent_id, agent.session_id), (_word(agent), describe(agent))
-            if self._known.get(key) != now:
-                self._known[key] = now
+            if self._last_states.get(key) != now:
+                self._last_states[key] = now
                 self._print(agent)
 
     def show_outage(self, reason: str) -> None:

@@ -21,8 +21,8 @@ def run_in_tui(options: RunOptions, *, by: str) -> int:
     """
     Load an agent, start a run if the options ask for one, and show the interface until the user quits.
 
-    The service runs for the same time. It listens on random local ports and notifies nobody. The agent's
-    sessions are where `queenright run` keeps them.
+    The service runs for the same time. It listens on random local ports and sends no notifications. The
+    agent's sessions are where `queenright run` keeps them.
 
     Raises:
         QueenrightError: The settings are invalid, or the agent cannot be loaded or started.

@@ -50,7 +50,7 @@ def run_shell(options: ShellOptions) -> int:
         breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
     )
     loaded: dict[str, AgentRunner] = {}
-    # The user may load agents from anywhere, the agent only from folders beside its own.
+    # The user may load agents from anywhere, the agent only from folders next to its own.
     agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
     runner = load(
         options.folder, model=options.model, storage=options.storage, offered_tools=agent_lifecycle.tools

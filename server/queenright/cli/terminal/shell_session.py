@@ -264,7 +264,7 @@ class ShellSession:
 
 def _parse_input(text: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     """
-    Return a line of input as the input of a run: a JSON object as it is, other text under the only key.
+    Return a line of input as the input of a run: a JSON object unchanged, other text under the only key.
 
     Raises:
         ValueError: The agent needs several keys, and the line is not a JSON object.

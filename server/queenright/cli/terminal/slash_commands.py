@@ -103,10 +103,10 @@ class SlashCommands:
             if not files:
                 self._print("No files.")
             return
-        found = next((path for path, _, shown in files if shown == name), None)
-        if found is None:
+        match = next((path for path, _, shown in files if shown == name), None)
+        if match is None:
             raise ValueError(f"there is no file {name!r}; /data lists the files")
-        text = await self._runtime.disk.run(lambda: _read_end(found))
+        text = await self._runtime.disk.run(lambda: _read_end(match))
         for line in text.splitlines():
             self._print(line)
 
@@ -120,16 +120,16 @@ class SlashCommands:
 
 def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
     """Return the files of the newest sessions, newest first: path, graph, name. Blocks."""
-    found: list[tuple[float, Path, str, str]] = []
+    artifacts: list[tuple[float, Path, str, str]] = []
     for graph_id in runtime.list_graphs():
         for _, state in runtime.list_sessions(graph_id)[:_SESSIONS_SHOWN]:
             folder = runtime.find_session(state.session_id, graph_id)[1].artifacts
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink():
                     shown = path.relative_to(folder).as_posix()
-                    found.append((path.stat().st_mtime, path, graph_id, shown))
-    found.sort(key=lambda agent_file: agent_file[0], reverse=True)
-    return [agent_file[1:] for agent_file in found]
+                    artifacts.append((path.stat().st_mtime, path, graph_id, shown))
+    artifacts.sort(key=lambda agent_file: agent_file[0], reverse=True)
+    return [agent_file[1:] for agent_file in artifacts]
 
 
 def _read_end(path: Path) -> str:

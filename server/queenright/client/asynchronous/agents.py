@@ -32,7 +32,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         Yield the sessions of workers, filtered and ordered by the service.
 
         ``health`` and ``activity`` are comma-separated lists. In another order than ``agent``, a session
-        whose place changes meanwhile may be missed.
+        whose position changes in the meantime may be missed.
         """
         return self._transport.list_models(
             api.AgentRow,
@@ -66,10 +66,10 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         self, agent_id: str, *, session_id: str, after: str | None = None, limit: int | None = None
     ) -> Sequence[api.ChatMessage]:
         """Return the newest messages about a session, or those after a message, oldest first."""
-        found = await self._transport.get_model(
+        chat = await self._transport.get_model(
             api.ChatMessages, agent_path(agent_id, "queen"), session_id=session_id, after=after, limit=limit
         )
-        return found.messages
+        return chat.messages
 
     def all_health(self, *, limit: int | None = None) -> AsyncIterator[api.AgentHealth]:
         """Yield the health of every session of every worker, ordered by name."""

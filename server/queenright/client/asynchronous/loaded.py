@@ -184,10 +184,10 @@ class AsyncGraphs(AsyncResource):
     async def set_active_graph(self, agent_id: str, graph_id: str) -> str:
         """Set the graph that receives the user's messages."""
         body = json_body(graph_id=graph_id)
-        done = await self._transport.send_for_model(
+        graph = await self._transport.send_for_model(
             api.ActiveGraph, agent_path(agent_id, "active-graph"), body, method="PUT"
         )
-        return done.graph_id
+        return graph.graph_id
 
     def nodes(self, agent_id: str, graph_id: str, *, limit: int | None = None) -> AsyncIterator[api.NodeRow]:
         """Yield the nodes of a graph, in the graph's order."""

@@ -89,10 +89,10 @@ class AsyncTickets(AsyncResource):
         self, ticket_id: str, *, after: str | None = None, limit: int | None = None
     ) -> Sequence[api.ChatMessage]:
         """Return the newest messages about a ticket, or those after a message, oldest first."""
-        found = await self._transport.get_model(
+        chat = await self._transport.get_model(
             api.ChatMessages, _ticket_path(ticket_id, "chat"), after=after, limit=limit
         )
-        return found.messages
+        return chat.messages
 
 
 def _ticket_path(ticket_id: str, *parts: str) -> str:

@@ -32,7 +32,7 @@ class AsyncEventStream:
 
     After a break it reconnects and continues after the last event, without gaps or duplicates. Deltas are the
     exception: they are not in the log, so those sent during the break are lost. If the service does not know
-    the last event any more, it sends a notice (``reset``).
+    the last event, it sends a notice (``reset``).
 
     The first connection is made with the first event. It raises on failure, unless ``wait`` is set; later
     connections are retried until one succeeds.
@@ -133,7 +133,7 @@ class AsyncEventStream:
 
     async def _read(self, chunks: AsyncIterator[bytes]) -> None:
         """Read one chunk; after a break, wait, and let the next call reconnect."""
-        lost: QueenrightError
+        connection_error: QueenrightError
         try:
             async for chunk in chunks:
                 for message in self._parser.feed(chunk):
@@ -144,9 +144,9 @@ class AsyncEventStream:
                 if not self._events:
                     self.last_event_id = self._resume_id
                 return
-            lost = UnreachableError(f"The event stream from {self._transport.url} has ended.")
+            connection_error = UnreachableError(f"The event stream from {self._transport.url} has ended.")
         except (httpx.HTTPError, httpx.StreamError) as error:
-            lost = unreachable_error(self._transport.url, error)
+            connection_error = unreachable_error(self._transport.url, error)
         except (ValueError, UnreachableError) as error:
             await self.aclose()
             raise UnreachableError(
@@ -154,7 +154,7 @@ class AsyncEventStream:
             ) from error
         await self._disconnect()
         if not self._closed:
-            self._on_notice(Notice("lost", error=lost))
+            self._on_notice(Notice("lost", error=connection_error))
             await self._pause()
 
     def _handle(self, message: SseMessage) -> None:

@@ -144,9 +144,9 @@ class AsyncTransport:
         self, path: str, name: str, limit: int | None = None, **params: Any
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the items of a list as JSON; see ``list_models``."""
-        left, cursor = limit, None
-        while left is None or left > 0:
-            size = _PAGE_SIZE if left is None else min(_PAGE_SIZE, left)
+        remaining, cursor = limit, None
+        while remaining is None or remaining > 0:
+            size = _PAGE_SIZE if remaining is None else min(_PAGE_SIZE, remaining)
             answer = await self.get_json(path, limit=size, cursor=cursor, **params)
             rows = answer.get(name)
             if not isinstance(rows, list):
@@ -156,7 +156,7 @@ class AsyncTransport:
             cursor = answer.get("next")
             if cursor is None:
                 return
-            left = None if left is None else left - len(rows)
+            remaining = None if remaining is None else remaining - len(rows)
 
     async def open_stream(
         self, path: str, *, headers: Mapping[str, str], idle: float, **params: Any

@@ -64,7 +64,7 @@ class Access:
         self._settings = settings
         self._clock = clock
         self.file = TokenFile(tokens_file(settings))
-        self._own = Tokens()
+        self._own_tokens = Tokens()
         self.sessions = ConsoleSessions(clock=clock)
         self._requests = RateLimit(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic=monotonic)
         self._failures = RateLimit(
@@ -108,7 +108,7 @@ class Access:
             InvalidTokensError: The token file cannot be used.
         """
         now = self._clock()
-        return self._own.find(token_text, now) or self.file.now().find(token_text, now)
+        return self._own_tokens.find(token_text, now) or self.file.now().find(token_text, now)
 
     def own_token(self) -> str:
         """Create a reporter token for the child processes; it is valid while this process runs."""
@@ -120,7 +120,7 @@ class Access:
             now=self._clock(),
             expires_at=None,
         )
-        self._own = Tokens((*self._own.all, token))
+        self._own_tokens = Tokens((*self._own_tokens.all, token))
         return text
 
     def identify(
@@ -138,15 +138,15 @@ class Access:
         """
         try:
             if token_text is not None:
-                found = self.find_token(token_text)
-                if found is None:
+                token = self.find_token(token_text)
+                if token is None:
                     return self.reject_token(address)
             else:
-                found = self.sessions.find_token(session, self.file.now()) if session else None
+                token = self.sessions.find_token(session, self.file.now()) if session else None
         except InvalidTokensError:
             return Denial(503, "the token file cannot be used; see the service's log")
-        if found is not None:
-            return Caller(found.role, address, found.name, found.id)
+        if token is not None:
+            return Caller(token.role, address, token.name, token.id)
         return Caller(None if is_token_required else Role.ADMIN, address)
 
     def reject_token(self, address: str) -> Denial:
@@ -169,7 +169,7 @@ class Access:
         if not caller.token_id:
             return True
         try:
-            live_tokens = (*self._own.all, *self.file.now().live(self._clock()))
+            live_tokens = (*self._own_tokens.all, *self.file.now().live(self._clock()))
         except InvalidTokensError:
             return False
         return any(token.id == caller.token_id for token in live_tokens)

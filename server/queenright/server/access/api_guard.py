@@ -69,13 +69,13 @@ class Guard:
             return
         headers = Headers(scope=scope)
         level = required_level(scope["method"], scope["path"])
-        found = self._identify(scope, headers, level)
-        if isinstance(found, Denial):
-            await self._denial_response(scope, headers, found)(scope, receive, send)
+        caller = self._identify(scope, headers, level)
+        if isinstance(caller, Denial):
+            await self._denial_response(scope, headers, caller)(scope, receive, send)
             return
-        scope[SCOPE_KEY] = found
-        if found.token_id:
-            await self._serve_while_valid(found, scope, receive, send)
+        scope[SCOPE_KEY] = caller
+        if caller.token_id:
+            await self._serve_while_valid(caller, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

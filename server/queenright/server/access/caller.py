@@ -38,9 +38,9 @@ class Caller:
 
 def caller_of(request: HTTPConnection) -> Caller:
     """Return the caller of a request; an admin if the app runs without a guard."""
-    found = request.scope.get(SCOPE_KEY)
-    if isinstance(found, Caller):
-        return found
+    caller = request.scope.get(SCOPE_KEY)
+    if isinstance(caller, Caller):
+        return caller
     return Caller(Role.ADMIN, client_address(request.scope.get("client")))
 
 

@@ -22,10 +22,10 @@ def read_bearer_token(headers: Headers) -> str | None:
     Raises:
         DuplicateTokenError: There is more than one header.
     """
-    found = headers.getlist("authorization")
-    if len(found) > 1:
+    values = headers.getlist("authorization")
+    if len(values) > 1:
         raise DuplicateTokenError("the header Authorization is present twice; send it once")
-    scheme, _, credentials = (found[0] if found else "").strip().partition(" ")
+    scheme, _, credentials = (values[0] if values else "").strip().partition(" ")
     return credentials.strip() if scheme.lower() == "bearer" else None
 
 

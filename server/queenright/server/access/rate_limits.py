@@ -30,24 +30,24 @@ class RateLimit:
         self._burst = burst
         self._monotonic = monotonic
         self._most = limit
-        self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._tokens_left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._tokens_left)
 
     def take(self, caller: Hashable) -> float:
         """Count a request; return 0 if it is allowed, else the seconds to wait."""
         now = self._monotonic()
-        remaining, at = self._left.pop(caller, (self._burst, now))
+        remaining, at = self._tokens_left.pop(caller, (self._burst, now))
         remaining = min(self._burst, remaining + (now - at) * self._rate)
         wait = 0.0
         if remaining >= 1:
             remaining -= 1
         else:
             wait = (1 - remaining) / self._rate
-        self._left[caller] = (remaining, now)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
+        self._tokens_left[caller] = (remaining, now)
+        if len(self._tokens_left) > self._most:
+            self._tokens_left.popitem(last=False)
         return wait
 
 

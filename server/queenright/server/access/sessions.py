@@ -32,32 +32,32 @@ class ConsoleSessions:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._known: OrderedDict[str, _Session] = OrderedDict()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._sessions)
 
     def start(self, token: Token) -> str:
         """Start a session and return its cookie; only the cookie's hash is kept."""
         cookie = secrets.token_urlsafe(32)
-        self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
-        if len(self._known) > _MAX_SESSIONS:
-            self._known.popitem(last=False)
+        self._sessions[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
         return cookie
 
     def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
         """Return the live token of a cookie; None if the session or the token has ended."""
         key, now = hash_token(cookie), self._clock()
-        found = self._known.get(key)
-        if found is None:
+        session = self._sessions.get(key)
+        if session is None:
             return None
-        if now < found.until:
+        if now < session.until:
             for token in tokens.all:
-                if token.id == found.token_id and token.live(now):
+                if token.id == session.token_id and token.live(now):
                     return token
-        del self._known[key]
+        del self._sessions[key]
         return None
 
     def end(self, cookie: str) -> None:
         """End a session."""
-        self._known.pop(hash_token(cookie), None)
+        self._sessions.pop(hash_token(cookie), None)

@@ -110,7 +110,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._loaded_version: _Version | None = None
-        self._known: Tokens = Tokens()
+        self._tokens: Tokens = Tokens()
         self._fault: InvalidTokensError | None = None
 
     def now(self) -> Tokens:
@@ -124,17 +124,17 @@ class TokenFile:
         if version != self._loaded_version:
             self._loaded_version = version
             try:
-                self._known, self._fault = read_tokens(self.path), None
+                self._tokens, self._fault = read_tokens(self.path), None
             except InvalidTokensError as error:
-                self._known, self._fault = Tokens(), error
+                self._tokens, self._fault = Tokens(), error
                 _log.error("refusing all tokens: %s", error)
         if self._fault is not None:
             raise self._fault
-        return self._known
+        return self._tokens
 
     def _version(self) -> _Version:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return 0, 0, 0, 0
-        return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode

@@ -78,7 +78,7 @@ class TokenWatch:
             self._published = _roles_by_key(data["live"])
 
     async def _load_last_published(self) -> dict[_Key, str]:
-        found = await self._store.read(
+        row = await self._store.read(
             lambda conn: read_page(
                 conn,
                 before=None,
@@ -89,7 +89,7 @@ class TokenWatch:
                 limit=1,
             )
         )
-        return _roles_by_key(found[0].event["data"]["live"]) if found else {}
+        return _roles_by_key(row[0].event["data"]["live"]) if row else {}
 
 
 def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:

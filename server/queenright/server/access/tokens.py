@@ -46,7 +46,7 @@ class Token(BaseModel):
     revoked_at: float | None = None
 
     def live(self, now: float) -> bool:
-        """Return whether it is neither revoked nor expired."""
+        """Return whether it is not revoked and not expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def state(self, now: float) -> str:
@@ -73,10 +73,10 @@ class Tokens:
         """Return the live token with this text, or None."""
         shape = _SHAPE.fullmatch(token_text)
         token_id = shape[1] if shape else ""
-        found = next((token for token in self.all if token.id == token_id), None)
+        match = next((token for token in self.all if token.id == token_id), None)
         # Always compared, and in constant time.
-        same = hmac.compare_digest(hash_token(token_text), found.sha256 if found else _NO_HASH)
-        return found if found is not None and same and found.live(now) else None
+        same = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _NO_HASH)
+        return match if match is not None and same and match.live(now) else None
 
     def live(self, now: float) -> tuple[Token, ...]:
         """Return the live tokens."""
@@ -89,12 +89,12 @@ class Tokens:
         Raises:
             InvalidTokensError: A live token has the name.
         """
-        if any(known.name == token.name for known in self.live(now)):
+        if any(other.name == token.name for other in self.live(now)):
             raise InvalidTokensError(
                 f"token {token.name!r} already exists; revoke it first, or choose another name, "
                 f"such as {token.name}-2, to use both for a while"
             )
-        return Tokens((*(known for known in self.all if known.name != token.name), token))
+        return Tokens((*(other for other in self.all if other.name != token.name), token))
 
     def without(self, name: str, now: float) -> Tokens:
         """
@@ -156,13 +156,13 @@ def parse_tokens(text: str | bytes) -> Tokens:
         InvalidTokensError: The text is not valid; the message does not contain it.
     """
     try:
-        found = _File.model_validate_json(text).tokens
+        tokens = _File.model_validate_json(text).tokens
     except ValidationError as error:
         faults = describe_faults(error.errors(include_input=False), "the file", limit=1)
         raise InvalidTokensError(faults) from None
-    if len({token.id for token in found}) < len(found):
+    if len({token.id for token in tokens}) < len(tokens):
         raise InvalidTokensError("two tokens have the same id")
-    return Tokens(found)
+    return Tokens(tokens)
 
 
 def render_tokens(tokens: Iterable[Token]) -> str:

@@ -2,7 +2,7 @@
 The files of an agent's folder, as text.
 
 Every folder of a path is opened below its parent without following links, so neither a path nor a link that
-an agent creates meanwhile leads outside. Hidden files are excluded: they hold keys (``.env``).
+an agent creates in the meantime leads outside. Hidden files are excluded: they hold keys (``.env``).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class AgentFiles:
 
     def list(self) -> tuple[list[str], bool]:
         """Return the paths of the files, sorted, and whether there are more than ``MAX_FILES``."""
-        found: list[str] = []
+        files: list[str] = []
         for folder, inner, names in os.walk(self._folder):
             inner[:] = sorted(name for name in inner if not _is_excluded(name))
             place = Path(folder)
             for name in sorted(names):
                 path = place / name
                 if not _is_excluded(name) and not path.is_symlink() and path.is_file():
-                    found.append(path.relative_to(self._folder).as_posix())
-                    if len(found) > MAX_FILES:
-                        return sorted(found[:MAX_FILES]), True
-        return sorted(found), False
+                    files.append(path.relative_to(self._folder).as_posix())
+                    if len(files) > MAX_FILES:
+                        return sorted(files[:MAX_FILES]), True
+        return sorted(files), False
 
     def read(self, path: str) -> str:
         """
@@ -87,7 +87,7 @@ class AgentFiles:
             The file with the earlier text; None if there was none.
 
         Raises:
-            AgentFileError: The file cannot be written, or has changed meanwhile.
+            AgentFileError: The file cannot be written, or has changed in the meantime.
         """
         data = text.encode("utf-8")
         if len(data) > LARGEST_FILE:
@@ -96,13 +96,13 @@ class AgentFiles:
             mode = _mode(folder, name)
             present = None if mode is None else _read_text(folder, name, path)
             if present != expected:
-                raise AgentFileError(f"{path} has changed meanwhile; read it again")
-            kept = None if present is None else self._keep(path, present.encode("utf-8"), version)
+                raise AgentFileError(f"{path} has changed in the meantime; read it again")
+            backup = None if present is None else self._keep(path, present.encode("utf-8"), version)
             try:
                 _replace(folder, name, data, 0o644 if mode is None else mode)
             except OSError as error:
                 raise AgentFileError(f"cannot write {path}: {error.strerror}") from error
-            return kept
+            return backup
 
     def exists(self, path: str) -> bool:
         """
@@ -115,16 +115,16 @@ class AgentFiles:
             return _mode(folder, name) is not None
 
     def _keep(self, path: str, data: bytes, version: str) -> Path:
-        kept = self._versions / "-".join((version, *_parts(path)))
+        backup = self._versions / "-".join((version, *_parts(path)))
         try:
-            write_files({kept: data})
+            write_files({backup: data})
             for name in sorted(os.listdir(self._versions))[:-KEPT_VERSIONS]:
                 (self._versions / name).unlink()
         except OSError as error:
             raise AgentFileError(
                 f"cannot keep the earlier version in {self._versions}: {error.strerror}; nothing was changed"
             ) from error
-        return kept
+        return backup
 
     @contextmanager
     def _open_folder(self, path: str) -> Iterator[tuple[int, str]]:

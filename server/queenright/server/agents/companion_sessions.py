@@ -3,7 +3,7 @@ Companion sessions: the sessions of graphs that run next to a loaded agent.
 
 Such a graph is a worker with its own name, and a client that follows the agent also gets its events. An event
 names the worker and the session but not the agent next to which it runs, and an agent of the same name may
-be loaded by itself. So the sessions are remembered: when they begin, before their first event is in the log,
+be loaded separately. So the sessions are remembered: when they begin, before their first event is in the log,
 and from disk when an agent is loaded again.
 """
 
@@ -35,10 +35,10 @@ class CompanionSessions:
 
     def add(self, agent_id: str, sessions: Iterable[str]) -> None:
         """Add companion sessions of an agent, oldest first."""
-        known = self._sessions.setdefault(agent_id, {})
-        known.update(dict.fromkeys(sessions))
-        while len(known) > MAX_SESSIONS:
-            del known[next(iter(known))]
+        sessions_of_agent = self._sessions.setdefault(agent_id, {})
+        sessions_of_agent.update(dict.fromkeys(sessions))
+        while len(sessions_of_agent) > MAX_SESSIONS:
+            del sessions_of_agent[next(iter(sessions_of_agent))]
 
     def recording_log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
         """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
@@ -52,13 +52,13 @@ class CompanionSessions:
 
 def list_companion_sessions(storage: Path) -> list[str]:
     """Return an agent's companion sessions on disk, oldest first. Blocks."""
-    found: list[str] = []
+    session_ids: list[str] = []
     for folder in storage.glob("graphs/*/sessions"):
         try:
-            found += os.listdir(folder)
+            session_ids += os.listdir(folder)
         except OSError:
             continue  # no sessions, or not readable
-    return sorted(found)[-MAX_SESSIONS:]
+    return sorted(session_ids)[-MAX_SESSIONS:]
 
 
 class _RecordingLog:

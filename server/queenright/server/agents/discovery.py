@@ -33,23 +33,23 @@ def discover(roots: Roots, loaded: Collection[Path]) -> list[DiscoveredAgent]:
         roots: Where to look; links that lead out of them are not followed.
         loaded: The folders of agents that are loaded.
     """
-    found = {}
+    agents = {}
     for folder in _folders(roots):
         there = [name for name in SPEC_FILES if (folder / name).is_file()]
         if there:
-            found[folder] = _describe(roots, folder, there, folder in loaded)
-    return [found[folder] for folder in sorted(found, key=str)]
+            agents[folder] = _describe(roots, folder, there, folder in loaded)
+    return [agents[folder] for folder in sorted(agents, key=str)]
 
 
 def _folders(roots: Roots) -> Iterator[Path]:
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     level: Iterable[Path] = roots.folders
     for _ in range(DEPTH + 1):
         below: list[Path] = []
         for folder in level:
-            if folder in seen or len(seen) >= _FOLDERS or not roots.holds(folder):
+            if folder in visited or len(visited) >= _FOLDERS or not roots.holds(folder):
                 continue
-            seen.add(folder)
+            visited.add(folder)
             yield folder
             below += _inside(folder)
         level = below
@@ -61,11 +61,11 @@ def _inside(folder: Path) -> list[Path]:
             names = sorted(entry.name for entry in entries if _is_searched(entry))
     except OSError:
         return []
-    found = []
+    folders = []
     for name in names:
-        with suppress(OSError, RuntimeError):  # removed meanwhile, or a circular link
-            found.append((folder / name).resolve())
-    return found
+        with suppress(OSError, RuntimeError):  # removed in the meantime, or a circular link
+            folders.append((folder / name).resolve())
+    return folders
 
 
 def _is_searched(entry: os.DirEntry[str]) -> bool:
@@ -83,9 +83,9 @@ def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Dis
         if len(there) > 1:
             problem = "it has both agent.json and agent.py; keep one"
         elif there == ["agent.json"]:
-            known = read_agent_spec(folder / "agent.json")
-            spec = known.model_dump(include={"name", "version", "description"})
-            needs = _needs_of(known)
+            agent_spec = read_agent_spec(folder / "agent.json")
+            spec = agent_spec.model_dump(include={"name", "version", "description"})
+            needs = _needs_of(agent_spec)
         else:
             spec = _read_spec_call(folder / "agent.py")
         if problem is None:

@@ -194,7 +194,7 @@ class AgentManager:
         ``unload``.
 
         Raises:
-            AgentNotLoadedError: There is no such agent, or it was unloaded meanwhile.
+            AgentNotLoadedError: There is no such agent, or it was unloaded in the meantime.
             ReloadRefusedError: Other agents run as its graphs, or its name has changed.
             PathNotAllowedError, AgentLoadError, InvalidAgentError, LoadTimeoutError: The new one is faulty.
             McpUnavailableError, GraphError: The new one does not start: no agent of this name is loaded now.
@@ -226,7 +226,7 @@ class AgentManager:
             model: The model to use instead of the added agent's own.
 
         Raises:
-            AgentNotLoadedError: The loaded agent does not exist, or was unloaded meanwhile.
+            AgentNotLoadedError: The loaded agent does not exist, or was unloaded in the meantime.
             AgentAlreadyLoadedError: The agent has a graph of this id, or is loading one.
             GraphError: And what ``load`` raises.
         """
@@ -371,7 +371,7 @@ class AgentManager:
         if not checked.ok:
             raise InvalidAgentError(slot.id, checked.errors)
         if self._slots.get(slot.id) is not slot:
-            raise AgentNotLoadedError(slot.id)  # it was unloaded meanwhile
+            raise AgentNotLoadedError(slot.id)  # it was unloaded in the meantime
         _refuse_reload_with_graphs(slot)
         await self._close(slot)
 
@@ -394,7 +394,7 @@ class AgentManager:
             finally:
                 slot.loading_graphs.discard(name)
             if self._slots.get(agent_id) is not slot or name not in slot.runtime.list_graphs():
-                raise AgentNotLoadedError(agent_id)  # it was unloaded meanwhile
+                raise AgentNotLoadedError(agent_id)  # it was unloaded in the meantime
             slot.added_graphs[name] = runner
         except BaseException:
             await _end(runner)

@@ -27,7 +27,7 @@ GUARDED: Final = frozenset(
         FindingKind.ZERO_PROGRESS,
     }
 )
-"""What a model can correct. The monitor handles silence; no model can correct a failing provider."""
+"""Findings that a model can correct. The monitor handles silence; no model can correct a failing provider."""
 
 
 def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:
@@ -77,18 +77,18 @@ class HealthGuard:
         vitals.apply(replace(event, incarnation_id=""), at)
         if not suspicious(vitals, self._settings):
             return None
-        found = worst(
+        worst_finding = worst(
             finding
             for finding in detect(vitals, self._settings, at)
             if finding.kind in GUARDED and finding.severity.rank >= Severity.MEDIUM.rank
         )
-        if found is None:
+        if worst_finding is None:
             return None
         return GuardFinding(
-            kind=found.kind.value,
-            evidence=found.evidence,
-            stop=found.severity is Severity.CRITICAL,
-            level=found.severity.value,
+            kind=worst_finding.kind.value,
+            evidence=worst_finding.evidence,
+            stop=worst_finding.severity is Severity.CRITICAL,
+            level=worst_finding.severity.value,
             hold_seconds=self.hold_seconds,
         )
 

@@ -1,4 +1,4 @@
-"""The folders below which agents may be loaded. What lies elsewhere is neither read nor reported."""
+"""The folders below which agents may be loaded. Other folders are never read or reported."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class Roots:
             PathNotAllowedError: A link leads out of the roots.
             OSError: The folder cannot be read.
         """
-        seen = {folder}
+        visited = {folder}
         todo = [folder]
         while todo:
             with os.scandir(todo.pop()) as entries:
                 inner = [self._find_folder(entry) for entry in entries if not entry.name.startswith(".")]
-            new = {path for path in inner if path is not None} - seen
-            seen |= new
+            new = {path for path in inner if path is not None} - visited
+            visited |= new
             todo += new
 
     def _find_folder(self, entry: os.DirEntry[str]) -> Path | None:

@@ -98,10 +98,10 @@ class LoadedWorkspaces:
             return Change(diff, f"dry run: {path} was not changed")
         await self._record("change_file", agent_id, ordered_by, f"{path}: {counts}")
         version = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        kept = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
-        done = f"{path} was changed ({counts})" if kept else f"{path} was created ({counts})"
-        where = f"; the earlier version is in {kept}" if kept else ""
-        return Change(diff, f"{done}{where}. The agent uses it after a restart")
+        backup = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
+        summary = f"{path} was changed ({counts})" if backup else f"{path} was created ({counts})"
+        where = f"; the earlier version is in {backup}" if backup else ""
+        return Change(diff, f"{summary}{where}. The agent uses it after a restart")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
         """Load the agent again from its folder; its runs are paused."""
@@ -120,7 +120,7 @@ class LoadedWorkspaces:
             await self._agents.reload(agent_id)
         except QueenrightError as error:
             state = (
-                "the running one was left as it is"
+                "the running one was left unchanged"
                 if self._agents.slots.get(agent_id) is slot
                 else f"it is not loaded now; load it with `queenright agents load {slot.path}`"
             )

@@ -27,29 +27,31 @@ async def get_docs(request: Request) -> HTMLResponse:
 
 def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the rows of the page by tag."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    groups_by_tag: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document.get("paths", {}).items():
         for method in _METHODS:
-            if (one := operations.get(method)) is None:
+            if (details := operations.get(method)) is None:
                 continue
             row = {
                 "method": method.upper(),
                 "path": path,
-                "text": pieces(str(one.get("description") or one.get("summary") or "").split("\n\n")[0]),
-                "role": one.get("x-role", ""),
+                "text": pieces(
+                    str(details.get("description") or details.get("summary") or "").split("\n\n")[0]
+                ),
+                "role": details.get("x-role", ""),
                 "asks": [
-                    (given["name"], given["in"])
-                    for given in one.get("parameters", ())
-                    if given.get("in") in ("query", "header")
+                    (parameter["name"], parameter["in"])
+                    for parameter in details.get("parameters", ())
+                    if parameter.get("in") in ("query", "header")
                 ],
-                "body": "requestBody" in one,
-                "answers": sorted(one.get("responses", {})),
+                "body": "requestBody" in details,
+                "answers": sorted(details.get("responses", {})),
             }
-            found.setdefault((one.get("tags") or ["service"])[0], []).append(row)
-    return sorted(found.items())
+            groups_by_tag.setdefault((details.get("tags") or ["service"])[0], []).append(row)
+    return sorted(groups_by_tag.items())
 
 
 def pieces(text: str) -> list[tuple[str, bool]]:
     """Split a text into pieces, each with whether it is code (between one or two backticks)."""
-    found = re.split(r"``?([^`]+)``?", text)
-    return [(piece, bool(place % 2)) for place, piece in enumerate(found) if piece]
+    parts = re.split(r"``?([^`]+)``?", text)
+    return [(piece, bool(place % 2)) for place, piece in enumerate(parts) if piece]

@@ -33,13 +33,24 @@ _CONSOLE_PAGES: Final = {
     "/interventions": "/console/operate/acting",
     "/breakers": "/console/operate/breakers",
     "/recoveries": "/console/operate/recoveries",
+    "/silences": "/console/operate/silences",
     "/telemetry": "/console/operate/telemetry",
+    "/settings": "/console/operate/settings",
+    "/tokens": "/console/operate/tokens",
+    "/audit": "/console/operate/audit",
+    "/operate": "/console/operate/acting",
+    "/talk": "/console/talk",
+    "/connect": "/console/connect",
     "/events": "/console/operate/audit",
     "/api": "/docs",
     "/agents": "/console/",
     "/agents/{agent_id:path}": "/console/agents/{agent_id}",
 }
-"""Stable addresses, and the page of the console that each redirects to; a query is kept."""
+"""
+Stable addresses, and the page of the console that each redirects to; a query is kept.
+
+Each also works with a slash at its end.
+"""
 
 router = APIRouter(include_in_schema=False)
 _markdown: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -53,8 +64,10 @@ def add_pages(app: FastAPI) -> None:
 
 def _redirect(address: str, page: str) -> None:
     @router.get(address)
+    @router.get(f"{address.rstrip('/')}/")
     async def redirect(request: Request) -> RedirectResponse:
-        path = page.format_map({name: quote(text, safe="") for name, text in request.path_params.items()})
+        given = {name: quote(text.rstrip("/"), safe="") for name, text in request.path_params.items()}
+        path = page.format_map(given)
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 

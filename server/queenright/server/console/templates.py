@@ -1,4 +1,4 @@
-"""Jinja2 templates of the pages beside the console, and the headers that every page has."""
+"""Jinja2 templates of the server-rendered pages, and the headers of every page."""
 
 from __future__ import annotations
 

@@ -97,4 +97,4 @@ def without_lone_surrogates(body: bytes | bytearray) -> bytes:
 
     JavaScript programs send them where they cut a string in the middle of an emoji; UTF-8 cannot encode them.
     """
-    return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", body)
+    return _SURROGATE.sub(lambda match: match[1] or rb"\ufffd", body)

@@ -122,21 +122,23 @@ class InterventionMetrics:
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
-    def _count_intervention(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
+    def _count_intervention(self, intervention: Intervention, exemplar: dict[str, str] | None) -> None:
         # The delay is observed once, for the first intervention: the delays of later rungs are settings.
-        if done.outcome is Outcome.STARTED:
+        if intervention.outcome is Outcome.STARTED:
             return
-        if done.outcome is not Outcome.QUEUED:  # counted when its outcome is known
-            self._interventions.labels(done.kind.value, done.outcome.value).inc()
-        if done.trouble_since is None or done.outcome not in _VISIBLE_OUTCOMES:
+        if intervention.outcome is not Outcome.QUEUED:  # counted when its outcome is known
+            self._interventions.labels(intervention.kind.value, intervention.outcome.value).inc()
+        if intervention.trouble_since is None or intervention.outcome not in _VISIBLE_OUTCOMES:
             return
-        trouble = (done.agent_id, done.session_id, done.trouble_since)
+        trouble = (intervention.agent_id, intervention.session_id, intervention.trouble_since)
         if trouble in self._troubles:
             return
         self._troubles[trouble] = None
         if len(self._troubles) > _MAX_TROUBLES:
             self._troubles.popitem(last=False)
-        self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0), exemplar)
+        self._delay.labels(intervention.kind.value).observe(
+            max(intervention.created_at - intervention.trouble_since, 0.0), exemplar
+        )
 
     def _label(self, breaker: str) -> str:
         self.add_breaker(breaker)
@@ -159,11 +161,11 @@ class _BreakerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield each breaker's state, failures and, if it is open, the time of its trial call."""
-        found = sorted(self._breakers(), key=lambda line: line.name)
-        listed = found
-        if len(found) > BREAKER_LIMIT:
-            listed = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
-        self._left_out.set(len(found) - len(listed))
+        breakers = sorted(self._breakers(), key=lambda line: line.name)
+        listed = breakers
+        if len(breakers) > BREAKER_LIMIT:
+            listed = [line for line in breakers if line.state != "closed"][:BREAKER_LIMIT]
+        self._left_out.set(len(breakers) - len(listed))
         states, failures, half_open = families = self._families()
         for line in listed:
             self._metrics.add_breaker(line.name)

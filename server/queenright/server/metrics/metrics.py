@@ -224,9 +224,9 @@ class _FleetCollector(Collector):
         yield with_finding
         with_one_kind = gauge_family(names.AGENTS_WITH_ONE_KIND)
         single = Tally(
-            next(iter(found))
-            for agent, found in kinds.items()
-            if len(found) == 1 and worst[agent][0] is HealthState.DEGRADED
+            next(iter(counts))
+            for agent, counts in kinds.items()
+            if len(counts) == 1 and worst[agent][0] is HealthState.DEGRADED
         )
         for kind in FindingKind:
             with_one_kind.add_metric([kind.value], single[kind])
@@ -244,7 +244,7 @@ class _FleetCollector(Collector):
 
         listed = list(worst.items())
         if len(worst) > self._limit:
-            listed = [(agent, found) for agent, found in listed if found[0].rank > 0][: self._limit]
+            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][: self._limit]
         self._left_out.set(len(worst) - len(listed))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in listed:

@@ -64,7 +64,7 @@ class ProviderMetrics:
 
 
 class _LimitCollector(Collector):
-    """The end of each model's rate limit, read from the live state as it expires by itself."""
+    """The end of each model's rate limit, read from the live state because it expires."""
 
     def __init__(
         self, providers: ProviderTraffic, clock: Clock, labels: dict[tuple[str, str], tuple[str, str]]

@@ -96,7 +96,7 @@ class Connections:
         self._clock = clock
         self._open: dict[str, int] = {}
         self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
-        self._due: dict[GuardedProtocol, float] = {}
+        self._due_at: dict[GuardedProtocol, float] = {}
         self._logged = -_LOG_SECONDS
         self.refused = 0
         self.expired = 0
@@ -123,16 +123,16 @@ class Connections:
 
     def wait(self, connection: GuardedProtocol, seconds: float) -> None:
         """Start a wait of at most ``seconds`` for the client."""
-        self._due[connection] = self._clock() + seconds
+        self._due_at[connection] = self._clock() + seconds
         self._waiting.setdefault(connection.network, {}).setdefault(connection)
 
     def is_waiting(self, connection: GuardedProtocol) -> bool:
         """Return whether a connection waits for its client."""
-        return connection in self._due
+        return connection in self._due_at
 
     def stop_waiting(self, connection: GuardedProtocol) -> None:
         """End the wait for the client."""
-        self._due.pop(connection, None)
+        self._due_at.pop(connection, None)
         waiting = self._waiting.get(connection.network)
         if waiting is not None:
             waiting.pop(connection, None)
@@ -142,12 +142,12 @@ class Connections:
     def sweep(self) -> None:
         """Abort the connections that have waited too long."""
         now = self._clock()
-        for connection, due in list(self._due.items()):
-            if due > now:
+        for connection, due_at in list(self._due_at.items()):
+            if due_at > now:
                 continue
             if connection.flow.read_paused and not connection.transport.is_closing():
                 # The client is not slow: reading from it is paused.
-                self._due[connection] = now + HEADERS_SECONDS
+                self._due_at[connection] = now + HEADERS_SECONDS
             else:
                 self.expired += 1
                 connection.abort()

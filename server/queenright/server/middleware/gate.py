@@ -95,7 +95,7 @@ class _LimitedBody:
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
-        self._left = limit
+        self._remaining = limit
         self._limit = limit
         self._parts: list[bytes] = []
 
@@ -103,8 +103,8 @@ class _LimitedBody:
         message = await self._receive()
         if message["type"] == "http.request":
             part = message.get("body", b"")
-            self._left -= len(part)
-            if self._left < 0:
+            self._remaining -= len(part)
+            if self._remaining < 0:
                 # FastAPI passes on this exception from reading a body, and no other.
                 raise HTTPException(413, f"the body is longer than {self._limit} bytes; send less at once")
             self._parts.append(part)
@@ -115,7 +115,7 @@ class _LimitedBody:
 
 
 def _check(body: bytes) -> None:
-    """Raise ``HTTPException`` for a body that would take long to parse, whatever its Content-Type."""
+    """Raise ``HTTPException`` for a body that would take long to parse, for any Content-Type."""
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError as error:
@@ -138,8 +138,8 @@ def check_host(
     if names is None:
         return None
     for host in hosts:
-        found = _HOST.fullmatch(host)
-        called = found[1].strip("[]").rstrip(".").lower() if found else ""
+        match = _HOST.fullmatch(host)
+        called = match[1].strip("[]").rstrip(".").lower() if match else ""
         if not (is_loopback(called) or called in names):
             return 403, (
                 f"this service listens on loopback only and does not accept the host {redact(host, 100)!r}; "
@@ -156,8 +156,8 @@ def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
         path: Decoded, as ASGI gives it.
         query: Undecoded.
     """
-    for where, found in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
-        if found:
+    for where, has_nul in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
+        if has_nul:
             return 400, f"the {where} contains a NUL character (%00); NUL characters are not allowed in names"
     return None
 

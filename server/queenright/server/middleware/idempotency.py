@@ -2,7 +2,7 @@
 ``Idempotency-Key``: a request that is retried because its response was lost is executed once.
 
 The key is claimed in the store before the request is executed, and the response is stored before it is sent,
-so that a retry gets the first response after a restart, too. If the service is killed in between, the first
+so that a retry gets the first response even after a restart. If the service is killed before that, the first
 request may have taken effect or not; the response to a retry says so.
 """
 
@@ -114,13 +114,13 @@ class Idempotency:
 
     async def _execute(self, key: _Key, scope: Scope, receive: Receive, send: Send) -> None:
         """Execute a request, store the response, and only then send it."""
-        held = _HeldResponse(send)
+        held_response = _HeldResponse(send)
         try:
-            await self._app(scope, receive, held)
+            await self._app(scope, receive, held_response)
         except Exception:
             await self._release(key)
             raise
-        answer = held.answer
+        answer = held_response.answer
         if answer is None or answer.status >= 500 or answer.status == 429:
             await self._release(key)
         else:
@@ -129,7 +129,7 @@ class Idempotency:
             except StoreError as error:
                 # The request has taken effect, so its response is sent anyway.
                 _log.error("the response to a request with an %s cannot be stored: %s", HEADER, error)
-        await held.release()
+        await held_response.release()
 
     async def _release(self, key: _Key) -> None:
         try:

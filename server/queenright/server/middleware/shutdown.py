@@ -17,7 +17,7 @@ class ShutdownMiddleware:
 
     Args:
         app: The app behind it.
-        stopping: Returns whether the service is stopping.
+        is_stopping: Returns whether the service is stopping.
     """
 
     def __init__(self, app: ASGIApp, *, is_stopping: Callable[[], bool]) -> None:

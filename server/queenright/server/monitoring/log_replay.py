@@ -31,7 +31,7 @@ For sessions that began earlier, the events that matter are looked up.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedLog:
-    """What the replay of the event log restored."""
+    """The result of the replay of the event log."""
 
     seconds_away: float
     """How long the service was not running."""

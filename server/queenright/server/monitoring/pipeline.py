@@ -86,7 +86,7 @@ class EventPipeline:
     arrivals: ArrivalLog
     reads_step_logs: bool
     stopping: asyncio.Event
-    """Set when the service stops: no intervention starts any more."""
+    """Set when the service stops: no further intervention starts."""
     clock: Clock
     pending: list[AgentEvent] = field(default_factory=list, init=False)
     """Findings and states that are not published yet."""
@@ -139,8 +139,8 @@ class EventPipeline:
     def _is_new(self, event: AgentEvent) -> bool:
         if (event.agent_id, event.session_id) in self._live:
             return False
-        known = self.monitor.get(event.agent_id, event.session_id)
-        return known is None or event.time > self._replayed.get(known.key, 0.0)
+        worker = self.monitor.get(event.agent_id, event.session_id)
+        return worker is None or event.time > self._replayed.get(worker.key, 0.0)
 
     def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
         """Record which processes are alive, by incarnation; see ``HealthMonitor.record_process_alive``."""

@@ -21,7 +21,7 @@ _MAX_SLEEP_SECONDS: Final = 1.0
 _MIN_SLEEP_SECONDS: Final = 0.02
 
 _OVERSLEPT_SECONDS: Final = 30.0
-"""A sleep of a second that takes this long means that nothing was received meanwhile."""
+"""A sleep of a second that takes this long means that nothing was received during it."""
 
 _JUMP_SECONDS: Final = 5.0
 """Wall and monotonic clock that part by this much between two ticks: the clock jumped or the host slept."""

@@ -60,12 +60,12 @@ def find_earlier_sessions(
         return EarlierSessions()
     began = mine.incarnation_started
     recent = [
-        one
-        for one in others
-        if one.notified_at is not None
-        and one.notified_at > now - RECENT_SECONDS
-        and one.ticket_id != ticket.ticket_id
-        and _is_earlier(one, ticket, sessions.get(one.session_id), began)
+        other
+        for other in others
+        if other.notified_at is not None
+        and other.notified_at > now - RECENT_SECONDS
+        and other.ticket_id != ticket.ticket_id
+        and _is_earlier(other, ticket, sessions.get(other.session_id), began)
     ]
     are_many = len(recent) >= _SILENT_SESSIONS
     resolved = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}

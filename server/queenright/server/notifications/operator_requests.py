@@ -74,10 +74,10 @@ def find_requests(
     """Return the requests to the operator that a ticket's notification carries."""
     who = (ticket.agent_id, ticket.session_id)
     approval = latest_about(conn, *who)
-    found = [find_request(conn, *who, settings, approval)]
+    requests = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
-        found.append(_approval(approval))
-    return [request for request in found if request is not None]
+        requests.append(_approval(approval))
+    return [request for request in requests if request is not None]
 
 
 def find_request(
@@ -112,10 +112,10 @@ def find_request(
 
 
 def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
-    found = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
+    terminations = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
     return [
         request
-        for request in found
+        for request in terminations
         if request.session_id == session_id and request.outcome is not Outcome.REFUSED
     ]
 
@@ -156,8 +156,8 @@ def _not_stopped(intervention: Intervention) -> OperatorRequest:
 def _undecided_request(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
-        title="Nobody decided in time: terminate it yourself, or leave it.",
-        text="Nobody decided about this worker in time, and it is not terminated automatically: "
+        title="No decision was made in time: terminate it yourself, or leave it.",
+        text="No decision about this worker was made in time, and it is not terminated automatically: "
         f'queenright terminate {who} --reason "..."',
         since=ladder.until or 0.0,
     )
@@ -222,14 +222,14 @@ class OperatorRequests:
         ticket = self.tickets.open_for(*worker.key)
         if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
             return
-        found = reasons(worker)
-        evidence = found[0].evidence if found else worker.reason
+        signals = reasons(worker)
+        evidence = signals[0].evidence if signals else worker.reason
         draft = TicketDraft(
             severity=Severity.HIGH,
             cause=redact(evidence, 1000) or "it makes no progress",
             judge_reasoning="Automatic interventions did not help: a person has to decide.",
-            suggested_action=wording.advice(found[0].kind, *worker.key)
-            if found
+            suggested_action=wording.advice(signals[0].kind, *worker.key)
+            if signals
             else "Check the worker, and decide.",
             evidence_snippet=redact(worker.vitals.evidence, EVIDENCE_LIMIT),
         )

@@ -73,13 +73,13 @@ def find_program(name: str) -> Path | None:
         ProgramNotFoundError: ``$NAME_BIN`` is set and is not a program.
     """
     if chosen := os.environ.get(_variable(name)):
-        if found := shutil.which(chosen):
-            return Path(found)
+        if path := shutil.which(chosen):
+            return Path(path)
         raise ProgramNotFoundError(name, chosen=chosen)
     others = _PROGRAMS[name].others if name in _PROGRAMS else ()
     for candidate in (name, *others, *(str(folder / name) for folder in _tool_folders())):
-        if found := shutil.which(candidate):
-            return Path(found)
+        if path := shutil.which(candidate):
+            return Path(path)
     return None
 
 

@@ -145,8 +145,8 @@ class Timeline:
         self, moments: Iterable[tuple[int, float]], gaps: Iterable[tuple[int, Gap]], end: float
     ) -> None:
         self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
-        known = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
-        self._moments = deque(_lower_to_later(known, [(seq, gap.start) for seq, gap in self._gaps], end))
+        times = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
+        self._moments = deque(_lower_to_later(times, [(seq, gap.start) for seq, gap in self._gaps], end))
         self._end = end
         self.now = 0.0
         """The time of the last processed row."""
@@ -373,18 +373,20 @@ def _events_before(
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
     """Yield the events of an agent's sessions before row ``first`` that still matter, each in order."""
     seqs = _last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
-    events = _read_events(conn, [seq for found in seqs.values() for seq in found])
+    events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
     longer = [
-        session for session, found in seqs.items() if _needs_more_steps([events.get(seq) for seq in found])
+        session
+        for session, session_seqs in seqs.items()
+        if _needs_more_steps([events.get(seq) for seq in session_seqs])
     ]
     if longer:
         steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
-        for session, found in _last_of_each(conn, agent, longer, first, steps).items():
-            more = _read_events(conn, [seq for seq in found if seq not in events])
+        for session, session_seqs in _last_of_each(conn, agent, longer, first, steps).items():
+            more = _read_events(conn, [seq for seq in session_seqs if seq not in events])
             events |= more
             seqs[session] = [*seqs[session], *more]
-    for session, found in seqs.items():
-        yield session, [events[seq] for seq in sorted(found) if seq in events]
+    for session, session_seqs in seqs.items():
+        yield session, [events[seq] for seq in sorted(session_seqs) if seq in events]
 
 
 def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
@@ -478,8 +480,8 @@ def _since_completed(
     sessions, oldest = list(begun_before), min(events, default=first)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
         batch = sessions[start : start + _SESSIONS_PER_QUERY]
-        for found in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
-            events |= _read_events(conn, found)
+        for event_seqs in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
+            events |= _read_events(conn, event_seqs)
     return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
 
 
@@ -499,13 +501,13 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
         if seq in stopped:
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
-        begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
+        start_seq = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
         # Without a start, the search must be bounded; with one, it is short.
-        if begun:
-            ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
+        if start_seq:
+            ended = _last_between(conn, agent, session, [end.value], start_seq, seq) or 0
         else:
             ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
-        if begun >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
+        if start_seq >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
             return int(seq)
     return 0
 
@@ -521,8 +523,8 @@ def _work_between_equal_ends(
             continue
         before, kind = last.get(event.session_id, (0, None))
         if kind is event.type and kind in _RUN_ENDS:
-            found = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
-            work += [] if found is None else [found]
+            last_seq = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
+            work += [] if last_seq is None else [last_seq]
         last[event.session_id] = (seq, event.type)
     return _read_events(conn, work)
 

@@ -52,16 +52,16 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
     Raises:
         InvalidSecretError: as ``read_secret``.
     """
-    found: list[SecretStr | None] = []
+    tokens: list[SecretStr | None] = []
     for url, file, setting in (
         (settings.prometheus_url, settings.prometheus_token_file, "judging.prometheus_token_file"),
         (settings.tempo_url, settings.tempo_token_file, "judging.tempo_token_file"),
     ):
         if url is None or file is None:
-            found.append(None)
+            tokens.append(None)
         else:
-            found.append(read_secret(file, setting=setting))
-    return found[0], found[1]
+            tokens.append(read_secret(file, setting=setting))
+    return tokens[0], tokens[1]
 
 
 def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:

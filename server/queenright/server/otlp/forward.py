@@ -101,7 +101,7 @@ class Forwarder:
         except httpx.InvalidURL:
             parsed = httpx.URL()
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            # The message has neither the URL nor the parser's error: either could contain the password.
+            # The message omits the URL and the parser's error: either could contain the password.
             raise ValueError(
                 "the forwarding URL must be an http or https URL such as https://collector.example.com:4318"
             ) from None

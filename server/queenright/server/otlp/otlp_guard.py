@@ -64,12 +64,12 @@ class OtlpGuard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        found = self._identify(scope, headers)
-        if isinstance(found, Denial):
-            self._on_denied(scope["path"], found.status, found.reason)
-            await _answer(found, headers.get("content-type", ""), send)
+        caller = self._identify(scope, headers)
+        if isinstance(caller, Denial):
+            self._on_denied(scope["path"], caller.status, caller.reason)
+            await _answer(caller, headers.get("content-type", ""), send)
             return
-        if found.token_id:
+        if caller.token_id:
             forwarded_headers = [
                 (name, value) for name, value in scope["headers"] if name.lower() != b"authorization"
             ]

@@ -331,7 +331,7 @@ class OtlpReceiver:
                 logger.exception("cannot end finished runs")
 
     async def end_held_runs(self) -> None:
-        """End runs whose agent has ended and of which nothing more has arrived in time."""
+        """End runs whose agent has ended and that received nothing more in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:

@@ -48,10 +48,10 @@ async def approve_termination(
     request: Request, service: ServiceDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
-    given = body or ApprovalDecision()
-    _require_seen(service, given, approval_id)
-    by = audit_name(request, given.by)
-    return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=given.reason))
+    decision = body or ApprovalDecision()
+    _require_seen(service, decision, approval_id)
+    by = audit_name(request, decision.by)
+    return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=decision.reason))
 
 
 @router.post("/{approval_id}/deny", **operation(status=202, errors=(404, 409)))
@@ -59,10 +59,10 @@ async def deny_termination(
     request: Request, service: ServiceDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
-    given = body or ApprovalDecision()
-    _require_seen(service, given, approval_id)
-    by = person_name(request, given.by)
-    return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=given.reason))
+    decision = body or ApprovalDecision()
+    _require_seen(service, decision, approval_id)
+    by = person_name(request, decision.by)
+    return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
 def _require_seen(service: Service, seen: Seen, approval_id: str) -> None:

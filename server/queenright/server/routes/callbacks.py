@@ -100,7 +100,7 @@ _INCIDENT = _ANY | {
     openapi_extra=request_body(_SYMPTOMS, description="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
-    """Receive symptom alerts from Alertmanager: they wake the judge and page nobody."""
+    """Receive symptom alerts from Alertmanager: they wake the judge and do not page anyone."""
     symptoms = parse_webhook(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":

@@ -177,18 +177,18 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
         )
         if new is not None and (address := _rename_in_url(request, error.agent_id, *new)):
             return RedirectResponse(address)
-    found = problem_of(request, error)
-    assert found is not None
+    problem = problem_of(request, error)
+    assert problem is not None
     response: Response
     if wants_page(request):
-        response = page(found.status, redact(found.title, MAX_TEXT_LENGTH))
+        response = page(problem.status, redact(problem.title, MAX_TEXT_LENGTH))
     else:
-        response = problem_response(found)
+        response = problem_response(problem)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     if isinstance(error, TooManyWaitingError):
         response.headers["Retry-After"] = _RETRY_AFTER
-    if found.status == 405:
+    if problem.status == 405:
         response.headers["Allow"] = ", ".join(sorted(_allowed_methods(request)))
     return response
 

@@ -113,15 +113,15 @@ def wanted_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
     if names is None:
         return DEFAULT_TYPES
     types = [name.strip() for part in names for name in part.split(",")]
-    known = sorted(EventType)
+    allowed = sorted(EventType)
     for name in types:
-        if name not in known and name not in _ALL:
-            near = get_close_matches(name.lower(), known, 3)
+        if name not in allowed and name not in _ALL:
+            near = get_close_matches(name.lower(), allowed, 3)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
             raise HTTPException(
                 400,
                 f"types: {redact(name, 80)!r} is not an event type. {hint}"
-                f"Use: {', '.join(known)}; or `all`. Omit it for the default types.",
+                f"Use: {', '.join(allowed)}; or `all`. Omit it for the default types.",
             )
     return None if _ALL.intersection(types) else frozenset(EventType(name) for name in types)
 

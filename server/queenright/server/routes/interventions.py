@@ -57,14 +57,14 @@ async def nudge_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
 ) -> api.NudgeResult:
     """Send a message into a worker's context."""
-    given = body or Nudge()
+    nudge = body or Nudge()
     return api.NudgeResult.of(
         await health.send_nudge(
             agent_id,
-            given.message,
-            session_id=given.session_id,
-            incarnation_id=given.incarnation_id,
-            by=person_name(request, given.by),
+            nudge.message,
+            session_id=nudge.session_id,
+            incarnation_id=nudge.incarnation_id,
+            by=person_name(request, nudge.by),
         )
     )
 

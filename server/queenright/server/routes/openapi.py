@@ -177,16 +177,16 @@ def _add_links(schema: dict[str, Any]) -> None:
         if method in _METHODS
     ]
     for operation in operations:
-        own = {name: f"$request.path.{name}" for name in _path_names(operation)}
-        known = own | dict(_values_in(operation, schema["components"]["schemas"]))
+        path_links = {name: f"$request.path.{name}" for name in _path_names(operation)}
+        all_links = path_links | dict(_values_in(operation, schema["components"]["schemas"]))
         links = {
             other["operationId"]: {
                 "operationId": other["operationId"],
-                "parameters": {name: known[name] for name in sorted(_path_names(other))},
+                "parameters": {name: all_links[name] for name in sorted(_path_names(other))},
             }
             for other in operations
             if other["tags"] == operation["tags"]
-            and own.keys() < own.keys() | _path_names(other) <= known.keys()
+            and path_links.keys() < path_links.keys() | _path_names(other) <= all_links.keys()
         }
         if links:
             _success(operation)["links"] = links

@@ -86,7 +86,7 @@ def _is_a(kind: type[Any], value: Any) -> bool:
 async def page(
     model: type[P],
     what: str,
-    found: Sequence[T],
+    values: Sequence[T],
     limit: int,
     *,
     row: Callable[[T], Any],
@@ -95,23 +95,23 @@ async def page(
     **more: Any,
 ) -> P:
     """
-    Return one page of a list. A long page lets other requests run in between.
+    Return one page of a list. A long page yields to other requests.
 
     Args:
         model: The model of the page.
         what: The name of the list in the model, and in its cursors.
-        found: The values of the page, and one more if there is a next page.
+        values: The values of the page, and one more if there is a next page.
         limit: How many rows a page has.
         row: Makes the row of a value.
         place: Returns the place of a value in the list.
         backwards: Whether the page shows the list's first value last.
         more: Other fields of the model.
     """
-    shown = found[:limit]
+    shown = values[:limit]
     rows = []
     for number, item in enumerate(shown, start=1):
         rows.append(row(item))
         if number % _PART == 0:
             await asyncio.sleep(0)
-    following = cursor_at(what, *place(shown[-1])) if len(found) > limit else None
+    following = cursor_at(what, *place(shown[-1])) if len(values) > limit else None
     return model(**{what: rows[::-1] if backwards else rows, "next": following}, **more)

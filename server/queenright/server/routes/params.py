@@ -22,10 +22,10 @@ _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 def _printable(name: str) -> str:
     """Remove terminal escape sequences and line breaks from a name."""
     name = _ESCAPE.sub("", name)
-    kept = " ".join("".join(c if c.isprintable() else " " for c in name).split())
-    if not kept:
+    printable = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    if not printable:
         raise ValueError("it is blank")
-    return kept
+    return printable
 
 
 By = Annotated[

@@ -57,7 +57,7 @@ async def answer_permission(
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
     require_seen(service, body, service.permissions.find(request_id)[0].target)
-    done = await service.permissions.answer(
+    permission = await service.permissions.answer(
         request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
     )
-    return api.PermissionResult.of(done, delivered=done.outcome is Outcome.DONE)
+    return api.PermissionResult.of(permission, delivered=permission.outcome is Outcome.DONE)

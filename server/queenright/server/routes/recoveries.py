@@ -27,7 +27,7 @@ class Recover(Seen):
     reviewed: bool = False
     from_start: Annotated[
         bool,
-        Field(description="Start over if there is no valid checkpoint, whatever the task has done."),
+        Field(description="Start over if there is no valid checkpoint, even if the task is not idempotent."),
     ] = False
 
 

@@ -89,7 +89,7 @@ async def list_session_steps(
     The newest steps by default, in order. Work in progress is in `open`, with the time at which it stalls.
     """
     session = await find_session(service, agent_id, session_id)
-    found, starts = await service.store.read(
+    steps, starts = await service.store.read(
         lambda conn: (
             read_steps(conn, agent_id, session, after=after, before=before, limit=limit),
             read_starts(conn, agent_id, session),
@@ -97,10 +97,10 @@ async def list_session_steps(
     )
     worker = service.monitor.get(agent_id, session)
     if worker is None:
-        if not found.items and after is None and before is None:
+        if not steps.items and after is None and before is None:
             raise AgentNotFoundError(agent_id, session_id)
-        return found
-    return with_open_work(found, worker, service.monitor.settings, starts)
+        return steps
+    return with_open_work(steps, worker, service.monitor.settings, starts)
 
 
 async def find_session(service: Service, agent_id: str, session_id: str | None) -> str:
@@ -113,15 +113,15 @@ async def find_session(service: Service, agent_id: str, session_id: str | None) 
     worker = service.monitor.get(agent_id, session_id)
     if worker is not None:
         return worker.vitals.session_id
-    found, new = await service.store.read(
+    session, new = await service.store.read(
         lambda conn: (
             session_id or latest_session(conn, agent_id),
             find_current_name(conn, agent_id, session_id),
         )
     )
-    if found is None or new is not None:
+    if session is None or new is not None:
         raise AgentNotFoundError(agent_id, session_id)
-    return found
+    return session
 
 
 @router.post("/agents/{agent_id:agent}/evaluation", **operation(errors={404: _NO_SESSION}))
@@ -186,12 +186,12 @@ async def _events_of(
     Raises:
         AgentNotFoundError: The log has none.
     """
-    found = await service.store.read(
+    logged = await service.store.read(
         lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=most)
     )
-    if not found:
+    if not logged:
         raise AgentNotFoundError(agent_id, session_id)
-    events = [event for _, event in found]
+    events = [event for _, event in logged]
     worker = service.monitor.get(agent_id, session_id)
     if worker is None:
         return events, events[-1].time

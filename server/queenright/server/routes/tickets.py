@@ -93,15 +93,17 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
 
 async def _page(service: Service, limit: int, cursor: str | None, **filters: Any) -> api.TicketsPage:
     before = place_of(cursor, "tickets", float, str)
-    found = await service.tickets.history(limit + 1, before=before, **filters)
-    if not found and (name := filters.get("agent_id")):
+    tickets = await service.tickets.history(limit + 1, before=before, **filters)
+    if not tickets and (name := filters.get("agent_id")):
         new = await service.store.read(lambda conn: find_current_name(conn, name))
         if new is not None:
-            found = await service.tickets.history(limit + 1, before=before, **filters | {"agent_id": new[0]})
+            tickets = await service.tickets.history(
+                limit + 1, before=before, **filters | {"agent_id": new[0]}
+            )
     return await page(
         api.TicketsPage,
         "tickets",
-        await _rows(service, found),
+        await _rows(service, tickets),
         limit,
         row=lambda row: row,
         place=lambda row: (row.first_seen, row.ticket_id),
@@ -161,10 +163,10 @@ async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:
     """Acknowledge a ticket: its reminders stop."""
-    given = body or Acknowledge()
-    await require_seen_ticket(service, given, ticket_id)
+    change = body or Acknowledge()
+    await require_seen_ticket(service, change, ticket_id)
     await service.tickets.acknowledge(
-        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via), note=given.note
+        ticket_id, by=person_name(request, change.by), via=AckChannel(change.via), note=change.note
     )
     return await read_ticket(service, ticket_id)
 
@@ -174,10 +176,10 @@ async def unacknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Unacknowledge | None = None
 ) -> api.Ticket:
     """Withdraw an acknowledgement: reminders start again."""
-    given = body or Unacknowledge()
-    await require_seen_ticket(service, given, ticket_id)
+    change = body or Unacknowledge()
+    await require_seen_ticket(service, change, ticket_id)
     await service.tickets.unacknowledge(
-        ticket_id, by=person_name(request, given.by), via=AckChannel(given.via)
+        ticket_id, by=person_name(request, change.by), via=AckChannel(change.via)
     )
     return await read_ticket(service, ticket_id)
 
@@ -187,10 +189,10 @@ async def dismiss_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismiss
 ) -> api.Ticket:
     """
-    Dismiss a ticket: nobody is notified, and it reopens if it gets worse.
+    Dismiss a ticket: no one is notified, and it reopens if it gets worse.
 
     As for the queen, a ticket cannot be dismissed while it is high or critical and its condition holds, nor
-    after an operator was notified of it. The ticket of a dead worker is resolved instead, whatever its
+    after an operator was notified of it. The ticket of a dead worker is resolved instead, regardless of its
     severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
     """
     await require_seen_ticket(service, body, ticket_id)

@@ -76,7 +76,7 @@ async def list_agents(
     A session whose place in the order changes while pages are read may be listed twice or not at all; in the
     order of `agent` none is.
     """
-    found = await find_sessions(
+    sessions = await find_sessions(
         service,
         FleetQuery(
             search=search,
@@ -94,13 +94,13 @@ async def list_agents(
     return await page(
         api.AgentsPage,
         "agents",
-        found.shown,
+        sessions.shown,
         limit,
         row=lambda worker: agent_row(service, worker[1]),
         place=lambda key: (sort, *key[0]),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
-        total=found.total,
-        counts=found.counts,
+        total=sessions.total,
+        counts=sessions.counts,
     )
 
 
@@ -163,11 +163,11 @@ async def get_agent_history(
     The page has the newest entries, oldest first; ``next`` leads to earlier ones.
     """
     (before,) = place_of(cursor, "history", int) or (None,)
-    found = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
+    events = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
     return await page(
         api.HistoryPage,
         "history",
-        found[::-1],
+        events[::-1],
         limit,
         row=api.HistoryRow.of,
         place=lambda event: (event.seq,),

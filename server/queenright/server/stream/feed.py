@@ -262,8 +262,8 @@ class Feed:
         """Schedule a wakeup of the readers, at least ``batch_seconds`` after the last one."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
-            due = max(loop.time(), self._woke_at + self._batch_seconds)
-            self._wakeup = loop.call_at(due, self._wake_all)
+            wake_at = max(loop.time(), self._woke_at + self._batch_seconds)
+            self._wakeup = loop.call_at(wake_at, self._wake_all)
 
     def _wake_all(self) -> None:
         loop = asyncio.get_running_loop()

@@ -153,7 +153,7 @@ class _Assembly:
         """The end and failure of a run whose outermost span arrived before anything inside it."""
 
     def release_held(self) -> None:
-        """End the runs of which nothing more arrived, and emit what was held back."""
+        """End the runs that received nothing more, and emit their pending observations."""
         for run, observation in self._pending_answers.pop_due(self._now):
             self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
             self._emit_answered_calls(run, observation)
@@ -425,10 +425,10 @@ class _Assembly:
 
     def _hold_end(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
-        held = self._pending_ends.get(run)
+        pending = self._pending_ends.get(run)
         self._pending_ends.hold(
             run,
-            observation if held is None or held.end < observation.end else held,
+            observation if pending is None or pending.end < observation.end else pending,
             self._now + RUN_END_HOLD_SECONDS,
         )
 
@@ -438,9 +438,9 @@ class _Assembly:
         at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
         self._pending_ends.drop(run)
-        own = observation.failure if failure is None else failure
-        failure = own or run.failure
-        run.own_failure, run.has_failed = own, bool(failure)
+        own_failure = observation.failure if failure is None else failure
+        failure = own_failure or run.failure
+        run.own_failure, run.has_failed = own_failure, bool(failure)
         if run.agent_id not in (run.first_name, run.name[3]):
             # Its name was guessed from earlier runs, and no record has confirmed it.
             self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)
@@ -576,7 +576,7 @@ class _Assembly:
 
 
 def _work_key(observation: Observation) -> str:
-    """Return a key for the kind of work; each tool is a kind of its own."""
+    """Return a key for the kind of work; each tool is a separate kind."""
     return (
         f"{observation.kind} {observation.data['tool']}"
         if observation.kind is Kind.TOOL

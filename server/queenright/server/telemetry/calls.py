@@ -38,7 +38,7 @@ class Call:
     arguments: str | None = None
     """The hash of a tool's arguments, if a source reported them."""
     effect: str | None = None
-    """What the call does, if its arguments show it."""
+    """The effect of the call, if its arguments show it."""
     sources: set[tuple[str, bool]] = field(default_factory=set)
     """The sources that reported it, each with whether it reported the end."""
 

@@ -15,30 +15,30 @@ class HeldRuns:
     """Held runs, each with its due time and observation. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[float, Run, Observation]] = {}
+        self._pending: dict[int, tuple[float, Run, Observation]] = {}
 
     def get(self, run: Run) -> Observation | None:
         """Return the observation of a held run, or None."""
-        held = self._held.get(id(run))
-        return None if held is None else held[2]
+        pending = self._pending.get(id(run))
+        return None if pending is None else pending[2]
 
     def hold(self, run: Run, observation: Observation, until: float) -> None:
         """Hold a run until a time; replaces an earlier hold."""
         self.drop(run)
-        make_room(self._held, MAX_HELD)
-        self._held[id(run)] = until, run, observation
+        make_room(self._pending, MAX_HELD)
+        self._pending[id(run)] = until, run, observation
 
     def drop(self, run: Run) -> None:
         """Release a run."""
-        self._held.pop(id(run), None)
+        self._pending.pop(id(run), None)
 
     def pop_due(self, now: float) -> list[tuple[Run, Observation]]:
         """Remove and return the runs that are due, each with its observation."""
-        due = []
-        for until, run, observation in self._held.values():
+        due_runs = []
+        for until, run, observation in self._pending.values():
             if until > now:
                 break
-            due.append((run, observation))
-        for run, _ in due:
+            due_runs.append((run, observation))
+        for run, _ in due_runs:
             self.drop(run)
-        return due
+        return due_runs

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an observation is about: a piece of work, or a momentary event."""
+    """The subject of an observation: a piece of work, or a momentary event."""
 
     AGENT = "agent"
     STEP = "step"

@@ -20,12 +20,12 @@ class LostSpans:
     """Reported ends that wait for their spans, which carry more data. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, tuple[float, Observation]] = {}
+        self._pending: dict[bytes, tuple[float, Observation]] = {}
 
     def hold(self, observation: Observation, now: float) -> None:
         """Keep the end of a span until the span is overdue."""
-        make_room(self._held, MAX_HELD)
-        self._held.setdefault(observation.identity, (now + SPAN_GRACE_SECONDS, observation))
+        make_room(self._pending, MAX_HELD)
+        self._pending.setdefault(observation.identity, (now + SPAN_GRACE_SECONDS, observation))
 
     def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
@@ -34,14 +34,14 @@ class LostSpans:
         Raises:
             StillStoringError: One of the spans is being stored.
         """
-        due = []
-        for identity, (at, _) in self._held.items():
+        due_ids = []
+        for identity, (at, _) in self._pending.items():
             if at > now:
                 break
-            due.append((identity, duplicates.is_stored(identity)))
+            due_ids.append((identity, duplicates.is_stored(identity)))
         overdue: list[Observation] = []
-        for identity, has_span in due:
-            _, observation = self._held.pop(identity)
+        for identity, has_span in due_ids:
+            _, observation = self._pending.pop(identity)
             if not has_span:
                 observation.awaits_span = False
                 overdue.append(observation)

@@ -46,9 +46,9 @@ class RequestedCall:
     tool: str
     args_hash: str | None
     effect: dict[str, str] = field(default_factory=dict)
-    """What the call does, if its arguments show it."""
+    """The effect of the call, if its arguments show it."""
     question: str = ""
-    """What it asks a person; empty if it asks nobody."""
+    """The question to a person; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Observation:
     awaits_span: bool = False
     """Whether it reports the end of a span that is still to arrive with more data."""
     client: str = ""
-    """The coding agent; its session is one run, whatever source reports it."""
+    """The coding agent; its session is one run, even if several sources report it."""
     source: str = ""
     """The reporting source: "hook", "log" or "span". Each reports a call at most once."""
     call: str = ""

@@ -91,7 +91,7 @@ def _parse_price(entry: Any) -> Price | None:
     )
     if input_price is None or output_price is None or not (input_price or output_price):
         return None
-    tiers = [int(found[1]) * 1_000 for key in entry if (found := _TIER.match(key))]
+    tiers = [int(match[1]) * 1_000 for key in entry if (match := _TIER.match(key))]
     return Price(
         input_price,
         output_price,

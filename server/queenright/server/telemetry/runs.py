@@ -122,7 +122,7 @@ class Run:
     ended_at: int = 0
     """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
     began_at: int = 0
-    """The start, in nanoseconds since the epoch, as far as known."""
+    """The start, in nanoseconds since the epoch, if known."""
     last_at: int = 0
     """The end of its latest known work."""
     last_llm: str = ""
@@ -192,9 +192,9 @@ class Run:
         if self.requested_calls is None or self.results is None:
             return []
         answered = [
-            (self.requested_calls[id_], *known)
-            for id_, known in self.results.items()
-            if known and id_ in self.requested_calls
+            (self.requested_calls[id_], *result)
+            for id_, result in self.results.items()
+            if result and id_ in self.requested_calls
         ]
         for call, *_ in answered:
             self.results[call.id] = None
@@ -325,7 +325,7 @@ class Traces:
         self._max = max_traces
         self._roots: dict[tuple[bytes, str], tuple[int, dict[str, Any]]] = {}
         self._names: dict[tuple[str, str], str] = {}
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._names_by_trace: dict[tuple[str, str], tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._traces)
@@ -346,12 +346,12 @@ class Traces:
 
     def restore_name(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
         """Restore the agent and session names of a run from before a restart."""
-        make_room(self._known, MAX_NAMES)
-        self._known[incarnation_id, session] = names
+        make_room(self._names_by_trace, MAX_NAMES)
+        self._names_by_trace[incarnation_id, session] = names
 
     def pop_restored_name(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
         """Remove and return the restored names of a run."""
-        return self._known.pop((incarnation_id, session), None)
+        return self._names_by_trace.pop((incarnation_id, session), None)
 
     def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
         """Record the end of an outermost span that arrived before anything inside it."""

@@ -106,7 +106,7 @@ class Session:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return who the session works for and in which repository, as far as they are known."""
+        """Return the session's user and repository, if they are known."""
         return origin_of(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
@@ -190,8 +190,8 @@ class Session:
                 return
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
-            known = {k: v for k, v in start.items() if v != ""}
-            yield Change(EventType.EXECUTION_STARTED, observation.start, known | self.origin)
+            fields = {k: v for k, v in start.items() if v != ""}
+            yield Change(EventType.EXECUTION_STARTED, observation.start, fields | self.origin)
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         is_working = False
@@ -199,7 +199,7 @@ class Session:
             is_working |= change.type in _ENDS_WAIT
             yield change
         if is_working and self._requests:
-            yield self._wait_change(at)  # another call or a sub-agent continues meanwhile
+            yield self._wait_change(at)  # another call or a sub-agent is still running
 
     def _apply_work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
@@ -219,7 +219,7 @@ class Session:
 
     def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[Change]:
         """
-        Report a change of an MCP server. It is not work: it neither starts a session nor ends a wait.
+        Report a change of an MCP server. It is not work: it does not start a session or end a wait.
 
         A client connects before its first prompt and disconnects when it exits.
         """
@@ -233,8 +233,8 @@ class Session:
 
     def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.end:
-            asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
-            yield from self._end_wait([asked] if asked in self._requests else [], at)
+            request_id = observation.identity.removesuffix(ANSWERED_SUFFIX)
+            yield from self._end_wait([request_id] if request_id in self._requests else [], at)
         elif is_news and observation.is_of_open_call:
             call = self._calls.newest_open()
             if call is not None and not self._requests:

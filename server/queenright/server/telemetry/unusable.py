@@ -51,7 +51,7 @@ REMEDIES: Final[Mapping[Fault, str]] = {
     Fault.TIMEOUT: "send smaller batches",
     Fault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
 }
-"""What the sender has to change."""
+"""The change that the sender has to make."""
 
 
 class UnusableRecordError(ValueError):

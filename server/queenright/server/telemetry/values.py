@@ -114,7 +114,7 @@ def plain_of(value: AnyValue, limit: int = _MAX_VALUES) -> Any:
     return _plain(value, 0, [limit])
 
 
-def _plain(value: AnyValue, depth: int, left: list[int]) -> Any:
+def _plain(value: AnyValue, depth: int, budget: list[int]) -> Any:
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -127,19 +127,19 @@ def _plain(value: AnyValue, depth: int, left: list[int]) -> Any:
         case "bytes_value":
             return value.bytes_value.hex()
         case "array_value" if depth < _MAX_DEPTH:
-            if (items := value.array_value.values) and _spend(left, len(items)):
-                return [_plain(item, depth + 1, left) for item in items]
+            if (items := value.array_value.values) and _spend(budget, len(items)):
+                return [_plain(item, depth + 1, budget) for item in items]
             return _hash(value) if items else []
         case "kvlist_value" if depth < _MAX_DEPTH:
-            if (pairs := value.kvlist_value.values) and _spend(left, len(pairs)):
-                return {pair.key: _plain(pair.value, depth + 1, left) for pair in pairs}
+            if (pairs := value.kvlist_value.values) and _spend(budget, len(pairs)):
+                return {pair.key: _plain(pair.value, depth + 1, budget) for pair in pairs}
             return _hash(value) if pairs else {}
     return None
 
 
-def _spend(left: list[int], count: int) -> bool:
-    left[0] -= count
-    return left[0] >= 0
+def _spend(budget: list[int], count: int) -> bool:
+    budget[0] -= count
+    return budget[0] >= 0
 
 
 def _hash(value: AnyValue) -> str:

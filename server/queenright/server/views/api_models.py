@@ -72,9 +72,9 @@ def ticket_row(
 
 def _without_advice(ticket: EscalationTicket) -> str:
     about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
-    known = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
-    text = ticket.analysis
-    for advice in known | {ticket.suggested_action}:
+    advices = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
+    text = current_analysis(ticket)
+    for advice in advices | {ticket.suggested_action}:
         text = text.replace(advice, "") if advice else text
     return " ".join(text.split())
 
@@ -175,10 +175,10 @@ def _first_sentence(text: object) -> str:
 
 def ticket_of(event: AgentEvent) -> str:
     """Return the id of the ticket that an event is about, or an empty string."""
-    found = event.data.get("ticket_id")
-    if not found and isinstance(ticket := event.data.get("ticket"), Mapping):
-        found = ticket.get("ticket_id")
-    return str(found or "")
+    ticket_id = event.data.get("ticket_id")
+    if not ticket_id and isinstance(ticket := event.data.get("ticket"), Mapping):
+        ticket_id = ticket.get("ticket_id")
+    return str(ticket_id or "")
 
 
 def status(service: Service) -> api.Status:

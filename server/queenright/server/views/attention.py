@@ -31,12 +31,12 @@ def attention(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> api.AttentionList:
     """Return what needs a person now, most urgent first; by default of all workers."""
-    found = (
+    waiting_items = (
         item
         for item in _items(service)
         if agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
     )
-    items = sorted(found, key=_urgency)
+    items = sorted(waiting_items, key=_urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
 
 

@@ -102,7 +102,7 @@ class FoundSessions:
 async def find_sessions(
     service: Service, query: FleetQuery, *, limit: int, after: Place | None = None
 ) -> FoundSessions:
-    """Return the first ``limit`` sessions of a query, or those after a place. Other work runs in between."""
+    """Return the first ``limit`` sessions of a query, or those after a place. Yields to other work."""
     groups: dict[tuple[str, str, str, str], list[WorkerHealth]] = defaultdict(list)
     unresolved = unresolved_sessions(service)
     allows = None if query.allows_all else query.allows

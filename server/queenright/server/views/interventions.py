@@ -77,17 +77,17 @@ def acting_view(
 
 def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
     """Return what limits interventions, a sentence each."""
-    found = []
+    brakes = []
     if stop.on:
         since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
-        found.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
+        brakes.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
     began = storm.began_at(now)
     if began is not None:
-        found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers worsened at once.")
+        brakes.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers worsened at once.")
     wait = budget.free_at(now) - now
     if wait > 0:
-        found.append(f"Limit of {budget.most} interventions per minute reached; the next in {ago(wait)}.")
-    return found
+        brakes.append(f"Limit of {budget.most} interventions per minute reached; the next in {ago(wait)}.")
+    return brakes
 
 
 def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
@@ -100,9 +100,9 @@ def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
 
 def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api.StatusLadder:
     level = ladder.level
-    due = step.at if step.action is not None else ladder.until
-    if step.action is None and due is not None and due <= now:
-        due = None
+    due_at = step.at if step.action is not None else ladder.until
+    if step.action is None and due_at is not None and due_at <= now:
+        due_at = None
     words = {
         Level.NUDGED: _describe_nudges(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
@@ -113,7 +113,7 @@ def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api
         level=level,
         what=words.get(level, level.value.replace("_", " ")),
         next=step.action.value if step.action is not None else "",
-        next_at=due,
+        next_at=due_at,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person can do now with a worker or a ticket, by the rules that carry it out."""
+"""Actions that a person can take now on a worker or a ticket, by the same rules that execute them."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     """Return what can be done with a ticket, and whether its worker can be terminated."""
     if not ticket.live:
         return []
-    found = []
+    actions = []
     if ticket_lifecycle.can_be_acknowledged(ticket):
-        found.append("acknowledge")
+        actions.append("acknowledge")
     if ticket.status is TicketStatus.ACKNOWLEDGED:
-        found.append("unacknowledge")
+        actions.append("unacknowledge")
     if service.tickets.can_be_resolved(ticket):
-        found.append("resolve")
+        actions.append("resolve")
     if ticket_lifecycle.can_be_dismissed(ticket):
-        found.append("dismiss")
+        actions.append("dismiss")
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     target = Target(
         agent_id=ticket.agent_id,
@@ -58,5 +58,5 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
         incarnation_id=ticket.incarnation_id,
     )
     if worker is not None and not objection(service, ActionKind.TERMINATE, worker, target):
-        found.append(ActionKind.TERMINATE)
-    return found
+        actions.append(ActionKind.TERMINATE)
+    return actions

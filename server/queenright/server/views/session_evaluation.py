@@ -35,18 +35,18 @@ def evaluate_session(
     """
     step_ids = _step_ids(events)
     shown: list[api.Moment] = []
-    seen: list[Moment] = []
+    moments: list[Moment] = []
     for moment in replay(make_monotonic(events), settings, until=until):
-        seen.append(moment)
+        moments.append(moment)
         is_step = events[moment.step].type in STEP_EVENTS
-        before = seen[-2].findings if len(seen) > 1 else []
+        before = moments[-2].findings if len(moments) > 1 else []
         if is_step or _names(moment.findings) != _names(before):
             shown.append(_moment(moment, settings, step_ids))
     rows = [
         api.FiredFinding(
             **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
         )
-        for key in list_fired(seen)
+        for key in list_fired(moments)
     ]
     return api.Evaluation(
         session_id=session_id,
@@ -60,12 +60,12 @@ def evaluate_session(
 def _step_ids(events: Iterable[AgentEvent]) -> list[str]:
     """Return the step of each event, or the last one before it."""
     steps = SessionSteps()
-    found, last = [], ""
+    step_ids, last = [], ""
     for number, event in enumerate(events):
         if event.type in STEP_EVENTS:
             last = steps.add(number, event) or last
-        found.append(last)
-    return found
+        step_ids.append(last)
+    return step_ids
 
 
 def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -> api.Moment:

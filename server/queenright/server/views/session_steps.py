@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from queenright import api
 from queenright.api.event_text import clip_text, has_feed_line
 from queenright.health.deadlines import StallClock, detector_clocks, stall_clock
+from queenright.health.detector_values import detector_counts
 from queenright.health.event_log import find_place
 from queenright.health.learned_clocks import Learned
 from queenright.health.monitor import WorkerHealth
@@ -168,8 +169,12 @@ class SessionSteps:
         if end.type is EventType.TOOL_CALL_COMPLETED:
             call_id, tool = end.data.get("call_id"), end.data.get("tool")
             for draft in candidates:
-                given = draft.start.data.get("call_id")
-                if given == call_id if given and call_id else draft.start.data.get("tool") == tool:
+                expected_id = draft.start.data.get("call_id")
+                if (
+                    expected_id == call_id
+                    if expected_id and call_id
+                    else draft.start.data.get("tool") == tool
+                ):
                     return draft
             return None
         for draft in candidates:
@@ -181,8 +186,8 @@ class SessionSteps:
 
     def _amend(self, event: AgentEvent) -> str:
         for draft in reversed(self.drafts):
-            known = draft.end or draft.start
-            if known.type is event.type and known.data.get("call_id") == event.data.get("call_id"):
+            last_event = draft.end or draft.start
+            if last_event.type is event.type and last_event.data.get("call_id") == event.data.get("call_id"):
                 draft.amendments.append(event)
                 return draft.start.id
         return ""
@@ -223,7 +228,7 @@ def read_steps(
         limit=most,
         newest=newest,
     )
-    found = api.Steps(
+    steps = api.Steps(
         session_id=session_id,
         incarnation_id="",
         items=[],
@@ -232,9 +237,10 @@ def read_steps(
         more=False,
         open=[],
         clocks=[],
+        counts=[],
     )
     if not events:
-        return found
+        return steps
     first, last = events[0][0], events[-1][0]
     around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT)
     earlier, later = around(before=first), around(after=last, newest=False)
@@ -243,13 +249,13 @@ def read_steps(
         (draft for draft in pairs.drafts if first <= draft.seq <= last), key=lambda draft: draft.seq
     )
     ids = {seq: event.id for seq, event in events}
-    kept = drafts[-limit:] if newest else drafts[:limit]
-    is_cut = len(kept) < len(drafts)
+    selected = drafts[-limit:] if newest else drafts[:limit]
+    is_cut = len(selected) < len(drafts)
     if is_cut:
-        first, last = (kept[0].seq, last) if newest else (first, kept[-1].seq)
-    return found.model_copy(
+        first, last = (selected[0].seq, last) if newest else (first, selected[-1].seq)
+    return steps.model_copy(
         update={
-            "items": [_step(draft) for draft in kept],
+            "items": [_step(draft) for draft in selected],
             "first": ids[first],
             "last": ids[last],
             "more": is_cut or bool(earlier if newest else later),
@@ -260,15 +266,15 @@ def read_steps(
 def read_starts(conn: Connection, agent_id: str, session_id: str) -> list[AgentEvent]:
     """Return the latest events of a session that began something, newest first."""
     begins = frozenset(kind for kind in STEP_EVENTS if kind in _STARTS or _KINDS.get(kind) == "wait")
-    found = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT)
-    return [event for _, event in reversed(found)]
+    starts = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT)
+    return [event for _, event in reversed(starts)]
 
 
 def with_open_work(
     page: api.Steps, worker: WorkerHealth, settings: HealthSettings, starts: Sequence[AgentEvent]
 ) -> api.Steps:
     """
-    Return a page with what the worker does now, and the clocks of its detectors.
+    Return a page with what the worker does now, and how near its detectors are to a finding.
 
     Args:
         page: The page.
@@ -283,34 +289,44 @@ def with_open_work(
         )
         for clock in detector_clocks(v, settings)
     ]
+    counts = [
+        api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
+        for one in detector_counts(v, settings)
+        if one.kind in settings.are_on
+    ]
     return page.model_copy(
         update={
             "incarnation_id": v.incarnation_id,
             "open": [] if v.ended else _open_steps(v, settings, starts),
             "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
+            "counts": sorted(counts, key=lambda count: -count.value / count.limit),
         }
     )
 
 
 def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
     clock = stall_clock(v, settings)
-    found = []
+    open_steps = []
     for tool in v.open_tools or ():
-        begun = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
-        found.append(_open_step("tool", begun, tool.tool, tool.started, **_limit_of_tool(tool, clock)))
+        start_event = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
+        open_steps.append(
+            _open_step("tool", start_event, tool.tool, tool.started, **_limit_of_tool(tool, clock))
+        )
     if v.waiting is not None and v.waiting_since is not None:
-        begun = next((start for start in starts if _KINDS.get(start.type) == "wait"), None)
+        start_event = next((start for start in starts if _KINDS.get(start.type) == "wait"), None)
         # Only the wait for a rate limit has an end that is known.
         limits = {} if clock is None else _limit(clock)
         text = _text(v.question or v.held_by)
-        found.append(_open_step("wait", begun, v.waiting.value, v.waiting_since, text=text, **limits))
-    elif not found and clock is not None and clock.phase is Phase.LLM:
-        begun = next((start for start in starts if start.type is EventType.LLM_CALL_STARTED), None)
-        since = clock.since if begun is None else begun.time
-        found.append(_open_step("turn", begun, v.model, since, **_limit(clock)))
-    elif not found and clock is not None:
-        found.append(_open_step("other", None, _IDLE[clock.phase], clock.since, **_limit(clock)))
-    return found
+        open_steps.append(
+            _open_step("wait", start_event, v.waiting.value, v.waiting_since, text=text, **limits)
+        )
+    elif not open_steps and clock is not None and clock.phase is Phase.LLM:
+        start_event = next((start for start in starts if start.type is EventType.LLM_CALL_STARTED), None)
+        since = clock.since if start_event is None else start_event.time
+        open_steps.append(_open_step("turn", start_event, v.model, since, **_limit(clock)))
+    elif not open_steps and clock is not None:
+        open_steps.append(_open_step("other", None, _IDLE[clock.phase], clock.since, **_limit(clock)))
+    return open_steps
 
 
 def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:

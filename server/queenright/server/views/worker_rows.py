@@ -16,7 +16,7 @@ from queenright.server.service import Service
 from queenright.server.views.possible_actions import worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth) if field.name != "reason")
-"""What the health of a worker adds to its row. The row's reason has the current evidence."""
+"""Health fields of a worker's row. The row's reason has the current evidence."""
 _WAITS: Final = {
     WaitingReason.USER_INPUT: ("waiting", "waiting for its user"),
     WaitingReason.CHILDREN: ("waiting", "waiting for its sub-agents"),

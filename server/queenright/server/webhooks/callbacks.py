@@ -164,17 +164,17 @@ class Callbacks:
         ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
         if not ids:
             return reply("This message has no ticket to acknowledge.", to_all=False)
-        done, lines = 0, list[str]()
+        handled, lines = 0, list[str]()
         for ticket_id in ids:
             took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
-            done += took
+            handled += took
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{done} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
+                f"{handled} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
-        return reply("\n".join(lines), to_all=done > 0)
+        return reply("\n".join(lines), to_all=handled > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Callbacks:
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
-            return False, "This ticket does not exist (any more)."
+            return False, "This ticket does not exist."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
             has = ticket is not None and ticket.live and ticket.acknowledged_by == by
@@ -304,7 +304,7 @@ class Callbacks:
         """
         Handle a callback once; a repeated one gets the stored answer.
 
-        The answer is stored afterwards: handling it again after a crash in between changes nothing.
+        The answer is stored afterwards: handling it again after a crash changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
         if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
@@ -330,5 +330,5 @@ def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
 
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that this person has not acknowledged."""
-    own = f"Acknowledged by {by}."
-    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != own]
+    first_line = f"Acknowledged by {by}."
+    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != first_line]

@@ -101,7 +101,7 @@ class HookReceiver:
         self._permissions = permissions
         self._intake = intake
         self._clock = clock
-        self._held = 0
+        self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         metric = names.HOOK_CALLS
         self._calls = Counter(
@@ -194,8 +194,8 @@ class HookReceiver:
         task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b"")))
         self._working.add(task)
         task.add_done_callback(partial(self._on_task_done, client))
-        done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
-        if not done:
+        finished, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
+        if not finished:
             # It is still being stored; instructions are delivered with the next call.
             self._calls.labels(client.name, "late").inc()
             return 200, {}
@@ -215,14 +215,14 @@ class HookReceiver:
                 message = await receive()
                 part = message.get("body", b"")
                 size += len(part)
-                self._held += len(part)
-                if size > MAX_BODY or self._held > MAX_HELD:
+                self._held_bytes += len(part)
+                if size > MAX_BODY or self._held_bytes > MAX_HELD:
                     return None
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)
         finally:
-            self._held -= size
+            self._held_bytes -= size
 
     def _on_task_done(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
         self._working.discard(task)

@@ -32,7 +32,7 @@ _MAX_CHAIN_LENGTH: Final = 50
 
 
 class _RespawnReply(BaseModel):
-    """The new session and incarnation, as far as known before the worker starts."""
+    """The new session and incarnation, if known before the worker starts."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

@@ -37,8 +37,8 @@ def terminate(screen: AppScreen, worker: AgentRow) -> None:
 
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     """Ask for a confirmation, and give an answer to something that waits for a person."""
-    known = ANSWERS[name]
-    title = known.question.format(agent=item.agent_id, tool=item.tool or "it")
+    choice = ANSWERS[name]
+    title = choice.question.format(agent=item.agent_id, tool=item.tool or "it")
 
     def on_confirm(yes: bool | None) -> None:
         if yes:
@@ -53,7 +53,7 @@ def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     elif name == "terminate":
         _ask_reason(screen, item, lambda reason: _answer(screen, item, name, reason))
     else:
-        text = f"{item.title}\n{known.effect}"
+        text = f"{item.title}\n{choice.effect}"
         screen.app.push_screen(ConfirmDialog(title, text), on_confirm)
 
 

@@ -71,17 +71,17 @@ class WorkerStreamScreen(AppScreen):
     async def _load_steps(self) -> None:
         more = True
         while more:
-            known = self.timeline.last
+            last = self.timeline.last
             try:
-                page = await self.app_state.gateway.steps(self.agent_id, self.session_id, known)
+                page = await self.app_state.gateway.steps(self.agent_id, self.session_id, last)
             except RequestRejectedError as error:
-                if error.status != HTTPStatus.NOT_FOUND or known is None:
+                if error.status != HTTPStatus.NOT_FOUND or last is None:
                     raise
                 # The log no longer has the last known step.
                 self.timeline.clear()
                 continue
             # Of a first page, `more` is about earlier steps.
-            more = page.more and known is not None
+            more = page.more and last is not None
             self.timeline.add(page)
 
     async def _follow_events(self) -> None:

@@ -49,16 +49,16 @@ class EventLog(RichLog):
         if was_at_end:
             self.scroll_end(animate=False)
 
-    def _is_at_end(self, lost: int = 0) -> bool:
+    def _is_at_end(self, lost_lines: int = 0) -> bool:
         """Return whether the newest line is visible, or was before the height shrank by ``lost`` lines."""
-        return self.max_scroll_y - self.scroll_y <= 1 + max(lost, 0)
+        return self.max_scroll_y - self.scroll_y <= 1 + max(lost_lines, 0)
 
 
 def _lines_after(lines: Sequence[EventLine], last: EventLine | None) -> list[EventLine] | None:
     """Return the lines after ``last``; None if it is not among them."""
-    found: list[EventLine] = []
+    new_lines: list[EventLine] = []
     for line in reversed(lines):
         if line is last:
-            return found[::-1]
-        found.append(line)
+            return new_lines[::-1]
+        new_lines.append(line)
     return None

@@ -9,6 +9,12 @@ import { momentOf } from './compare'
 /** How much of its limit a detector holds. */
 export const share = (hold: DetectorValue): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
 
+/** What a detector counts, and how many more make it fire; of a share, only what it is of. */
+export function countText({ text, value, limit }: DetectorValue): string {
+  if (!Number.isInteger(value) || !Number.isInteger(limit)) return text
+  return value < limit ? `${text}; fires at ${count(limit - value)} more` : `${text}; has fired`
+}
+
 /** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
 const LIMIT_AT = 75
 
@@ -17,7 +23,7 @@ export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: str
   const part = share(hold)
   const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
   const isClock = hold.text === 'seconds'
-  const shown = isClock ? duration : amount
+  const shown = isClock ? duration : hold.limit < 1 ? percent : amount
   const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
   return (
     <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
@@ -29,10 +35,12 @@ export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: str
       <span className="hold-value number">
         {shown(hold.value)} <span className="muted">/ {shown(hold.limit)}</span>
       </span>
-      {hold.text && !isClock && <span className="hold-text muted wrap">{hold.text}</span>}
+      {hold.text && !isClock && <span className="hold-text muted wrap">{countText(hold)}</span>}
     </li>
   )
 }
+
+const percent = (share: number): string => `${Math.round(share * 100)} %`
 
 export const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
 

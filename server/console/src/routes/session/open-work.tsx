@@ -4,12 +4,13 @@ import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { dateTime, duration, timeOfDay, words } from '../../format'
 import { Loading, Panel, Shape, toneOf } from '../../ui/basics'
+import { HoldBar } from './holds'
 import { KindIcon, kindName, stepName } from './kinds'
 
 /** What the worker is doing now, for how long, and when a detector fires. */
 export function OpenWork({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  const { open = [], clocks = [] } = log.data ?? {}
+  const { open = [], clocks = [], counts = [] } = log.data ?? {}
   const now = useNow()
   if (worker.ended) {
     const outcome = worker.outcome || 'unknown'
@@ -54,6 +55,13 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
                 {clock.fires_at > now ? `in ${duration(clock.fires_at - now)}` : 'due'}, limit {duration(clock.limit_seconds)}
               </span>
             </li>
+          ))}
+        </ul>
+      )}
+      {counts.length > 0 && (
+        <ul className="counts" aria-label="Detectors that fire if this goes on">
+          {counts.slice(0, 3).map((one) => (
+            <HoldBar key={`${one.detector}${one.text}`} hold={one} severity={worker.findings.find((finding) => finding.kind === one.detector)?.severity ?? ''} />
           ))}
         </ul>
       )}

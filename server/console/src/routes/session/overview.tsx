@@ -22,6 +22,12 @@ export function stepAxis(steps: readonly Step[], now: number | null): Axis {
   return axisOf(times.sort((a, b) => a - b))
 }
 
+/** Times along an axis; one that is the same as the one before it is left out. */
+export function axisLabels(axis: Axis): { place: number; at: number; label: string }[] {
+  const labels = [0, 0.25, 0.5, 0.75, 1].map((place) => ({ place, at: axis.time(place), label: timeOfDay(axis.time(place)) }))
+  return labels.map((one, index) => (one.label === labels[index - 1]?.label ? { ...one, label: '' } : one))
+}
+
 /** Where in its session everything happened: a picture of the timeline; a click goes there. */
 export function Overview({ steps, windows, repeated, end, selected, onSelect }: {
   steps: readonly Step[]
@@ -74,9 +80,9 @@ export function Overview({ steps, windows, repeated, end, selected, onSelect }: 
         </svg>
       </div>
       <div className="overview-axis muted number" aria-hidden="true">
-        {[0, 0.25, 0.5, 0.75, 1].map((place) => (
-          <span key={place} title={dateTime(axis.time(place))}>
-            {timeOfDay(axis.time(place))}
+        {axisLabels(axis).map(({ place, at, label }) => (
+          <span key={place} title={dateTime(at)}>
+            {label}
           </span>
         ))}
       </div>

@@ -60,11 +60,11 @@ async def discover_agents(
     agents = service.agents
     (after,) = place_of(cursor, "agents", str) or ("",)
     loaded = frozenset(slot.path for slot in agents.slots.values())
-    found = await asyncio.to_thread(discover, agents.roots, loaded)
+    candidates = await asyncio.to_thread(discover, agents.roots, loaded)
     return await page(
         api.DiscoveredPage,
         "agents",
-        [agent for agent in found if agent.path > after][: limit + 1],
+        [agent for agent in candidates if agent.path > after][: limit + 1],
         limit,
         row=lambda agent: agent,
         place=lambda agent: (agent.path,),

@@ -144,16 +144,16 @@ def _is_storable(value: Any) -> bool:
 @router.post("/trigger", **operation(status=202, errors=(404, 409)))
 async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None = None) -> api.Started:
     """
-    Start a run, and return at once.
+    Start a run, and return as soon as it has its session, or is queued.
 
     `queued`: the entry point has as many active runs as its `max_concurrent` allows, and the run waits in
     memory; it is lost if the service is killed. A run that waits for its user does not count. 429: as many
     runs wait as `max_waiting` allows.
     """
-    given = body or Trigger()
-    graph = graph_of(slot, given.graph_id)
-    entry_point = entry_point_of(graph, given.entry_point_id)
-    started = await _start(slot, graph, entry_point, given.input_data, given.session_id)
+    trigger = body or Trigger()
+    graph = graph_of(slot, trigger.graph_id)
+    entry_point = entry_point_of(graph, trigger.entry_point_id)
+    started = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
     await log.write_result("trigger", slot.id, started, entry_point)
     return started
 
@@ -174,7 +174,7 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
 @router.post("/replay", **operation(status=202, errors=(404, 409)))
 async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointReplay) -> api.Started:
-    """Start a new run, in a new session, from a checkpoint of another run, which stays as it is."""
+    """Start a new run, in a new session, from a checkpoint of another run, which is not changed."""
     graph = graph_of(slot, body.graph_id)
     with storage_errors():
         run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
@@ -188,29 +188,29 @@ async def stop_agent(
     service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Stop | None = None
 ) -> api.Stopped:
     """Pause runs, and return when they have stopped. They can be resumed."""
-    given = body or Stop()
-    if given.graph_id is not None:
-        graph_of(slot, given.graph_id)
-    if (session := given.session_id) is not None:
-        await run_on_disk(slot.runtime, lambda: _require_session(slot, given.graph_id, session))
-    if given.execution_id is not None:
-        run = _find_run(slot, given.execution_id)
+    stop = body or Stop()
+    if stop.graph_id is not None:
+        graph_of(slot, stop.graph_id)
+    if (session := stop.session_id) is not None:
+        await run_on_disk(slot.runtime, lambda: _require_session(slot, stop.graph_id, session))
+    if stop.execution_id is not None:
+        run = _find_run(slot, stop.execution_id)
         if run.done:
             raise HTTPException(409, f"run {run.id!r} has ended already: {execution_row(run).status}")
-    require_seen_run(service, slot.id, given.session_id, given.incarnation_id)
+    require_seen_run(service, slot.id, stop.session_id, stop.incarnation_id)
     chosen = [
         run
         for run in _current_runs(slot)
-        if given.execution_id in (None, run.id)
-        and given.session_id in (None, run.session_id)
-        and given.graph_id in (None, run.graph_id)
+        if stop.execution_id in (None, run.id)
+        and stop.session_id in (None, run.session_id)
+        and stop.graph_id in (None, run.graph_id)
     ]
     stopped = [run.id for run in chosen if await slot.runtime.pause_execution(run.id, run.graph_id)]
     await log.write(
         "stop",
         slot.id,
-        graph_id=given.graph_id or "",
-        session_id=given.session_id,
+        graph_id=stop.graph_id or "",
+        session_id=stop.session_id,
         detail=", ".join(stopped) or "nothing was running",
     )
     return api.Stopped(status="stopped", executions=stopped)
@@ -309,12 +309,15 @@ async def _start(
     execution_id = await slot.runtime.trigger(
         entry_point_id, input_data, graph_id=graph.id, session_id=session_id
     )
+    run = slot.runtime.get_execution(execution_id)
+    if run.task is not None:
+        await run.wait_until_scheduled()
     return api.Started(
-        status="queued" if slot.runtime.get_execution(execution_id).is_queued else "started",
+        status="queued" if run.is_queued else "started",
         execution_id=execution_id,
         graph_id=graph.id,
         entry_point_id=entry_point_id,
-        session_id=session_id,
+        session_id=run.session_id,
     )
 
 

@@ -135,7 +135,7 @@ async def list_graphs(
 async def add_graph(
     service: ServiceDep, log: OperatorLogDep, agent_id: AgentId, body: AddGraph, response: Response
 ) -> api.GraphRow:
-    """Load another agent as a further graph of this one: on its bus, with sessions of its own."""
+    """Load another agent as an additional graph of this one: on its bus, with separate sessions."""
     agents = service.agents
     name = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
     await log.write("add_graph", agent_id, by=body.by, graph_id=name, detail=body.path)
@@ -194,13 +194,13 @@ async def get_goal_progress(slot: SlotDep, graph_id: OfGraph = None) -> api.Goal
 def _read_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]]:
     """Return the newest visits of a node, from the newest sessions. Blocks."""
     store = slot.runtime.session_store(graph_id)
-    found: list[dict[str, Any]] = []
+    visits: list[dict[str, Any]] = []
     for state in islice(store.list_sessions(), _SESSIONS):
         logger = RuntimeLogger(store.open(state.session_id), store.base / "runtime_logs")
-        found += reversed(logger.details(node_id, _VISITS - len(found)))
-        if len(found) >= _VISITS:
+        visits += reversed(logger.details(node_id, _VISITS - len(visits)))
+        if len(visits) >= _VISITS:
             break
-    return found
+    return visits
 
 
 def _running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]]:

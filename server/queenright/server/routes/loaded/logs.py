@@ -92,19 +92,19 @@ async def _page(
         path, session = _find_file(slot, graph_id, level, session_id)
         if path is None:
             return session, []
-        found = (
+        rows = (
             (at, row)
             for at, row in lines_before(path, before)
             if (node_id is None or row.get("node_id") == node_id)
             and (level != "executions" or session_id in (None, row.get("session_id")))
         )
-        return session, list(islice(found, limit + 1))
+        return session, list(islice(rows, limit + 1))
 
-    session, found = await run_on_disk(slot.runtime, read)
+    session, rows = await run_on_disk(slot.runtime, read)
     return await page(
         api.LogPage,
         "rows",
-        found,
+        rows,
         limit,
         row=lambda entry: mask_values(entry[1]),
         place=lambda entry: (session or "", level, entry[0]),

@@ -125,10 +125,10 @@ def entry_point_of(graph: GraphSpec, entry_point_id: str | None) -> str:
             )
         return entry_point_id
     manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
-    known = manual or [entry.id for entry in entries]
-    if not known:
+    ids = manual or [entry.id for entry in entries]
+    if not ids:
         raise HTTPException(409, f"graph {graph.id!r} has no entry point; nothing can start it")
-    return known[0]
+    return ids[0]
 
 
 def goal_of(slot: AgentSlot, graph_id: str) -> Goal | None:

@@ -85,13 +85,13 @@ async def list_checkpoints(
 ) -> api.CheckpointPage:
     """List the checkpoints of a session, newest first; invalid ones have a reason."""
     before = place_of(cursor, "checkpoints", str)
-    found = await run_on_disk(slot.runtime, lambda: _read_chain(slot, graph.id, session_id))
+    chain = await run_on_disk(slot.runtime, lambda: _read_chain(slot, graph.id, session_id))
     if before is not None:
-        found = [checkpoint for checkpoint in found if _order(checkpoint.checkpoint_id) < _order(before[0])]
+        chain = [checkpoint for checkpoint in chain if _order(checkpoint.checkpoint_id) < _order(before[0])]
     return await page(
         api.CheckpointPage,
         "checkpoints",
-        found,
+        chain,
         limit,
         row=_checkpoint,
         place=lambda checkpoint: (checkpoint.checkpoint_id,),
@@ -109,14 +109,18 @@ async def list_session_messages(
 ) -> api.MessagePage:
     """List the newest messages of a session, oldest first; `next` leads to the earlier ones."""
     before = place_of(cursor, "messages", float, str, int)
-    found = await run_on_disk(slot.runtime, lambda: _read_messages(slot, graph.id, session_id, conversation))
-    found.sort(key=_place, reverse=True)
+    messages = await run_on_disk(
+        slot.runtime, lambda: _read_messages(slot, graph.id, session_id, conversation)
+    )
+    messages.sort(key=_place, reverse=True)
     if before is not None:
-        found = [message for message in found if _place(message) < (float(before[0]), before[1], before[2])]
+        messages = [
+            message for message in messages if _place(message) < (float(before[0]), before[1], before[2])
+        ]
     return await page(
         api.MessagePage,
         "messages",
-        found,
+        messages,
         limit,
         row=lambda message: _message(*message),
         place=_place,
@@ -232,7 +236,7 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
             return False
         return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
     except (SessionNotFoundError, UnusableFileError):
-        return False  # it was deleted or damaged meanwhile
+        return False  # it was deleted or damaged in the meantime
 
 
 def _session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
@@ -271,17 +275,17 @@ def _order(checkpoint_id: str) -> tuple[int, str]:
 
 
 def _checkpoint(link: ChainLink) -> api.CheckpointRow:
-    known = link.checkpoint
+    checkpoint = link.checkpoint
     return api.CheckpointRow(
         checkpoint_id=link.checkpoint_id,
-        valid=known is not None,
+        valid=checkpoint is not None,
         problem=redact(link.reason, 1000),
-        created_at=None if known is None else known.created_at,
-        execution_id=None if known is None else known.execution_id,
-        graph_id=None if known is None else known.graph_id,
-        node_id=None if known is None else known.node_id,
-        reason=None if known is None else known.reason,
-        pending=[] if known is None else [node.node_id for node in known.execution.pending],
+        created_at=None if checkpoint is None else checkpoint.created_at,
+        execution_id=None if checkpoint is None else checkpoint.execution_id,
+        graph_id=None if checkpoint is None else checkpoint.graph_id,
+        node_id=None if checkpoint is None else checkpoint.node_id,
+        reason=None if checkpoint is None else checkpoint.reason,
+        pending=[] if checkpoint is None else [node.node_id for node in checkpoint.execution.pending],
     )
 
 

@@ -82,7 +82,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
     output = plain_text(record.get("output") or "")
     is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
-    # Code that calls tools is not a call; a poll is neither a call nor progress, but reports an exit.
+    # Code that calls tools is not a call. A poll does not count as call or progress, but reports an exit.
     is_exit = name == "tool_result" and tool == _POLL and _EXIT_CODE.search(output[:_HEAD]) is not None
     if name.startswith("tool_") and tool in (_CODE, _POLL) and not is_exit:
         return None

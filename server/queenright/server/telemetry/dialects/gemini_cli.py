@@ -261,10 +261,10 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
     failure = None
     if error:
         failure = clean_name(plain_text(error.get("type") or "error") if isinstance(error, dict) else "error")
-    elif text and (found := _EXIT_CODE.search(text)) and found[1] != "0":
-        failure = f"exit_code_{found[1]}"
-    elif text and (found := _SIGNAL.search(text)):
-        failure = f"signal_{found[1]}"
+    elif text and (match := _EXIT_CODE.search(text)) and match[1] != "0":
+        failure = f"exit_code_{match[1]}"
+    elif text and (match := _SIGNAL.search(text)):
+        failure = f"signal_{match[1]}"
     if failure:
         message = error.get("message") if isinstance(error, dict) else error
         data |= {

@@ -1,0 +1,59 @@
+import type { Ticket, Timeline, TimelineEntry } from '../api/schema'
+
+/** An event of one ticket of an incident, or of several of them. */
+export interface IncidentEntry extends TimelineEntry {
+  tickets: readonly Ticket[]
+}
+
+/** The same thing that happens to several tickets within this time is one entry. */
+const SAME_SECONDS = 60
+
+/** The timelines of tickets as one, oldest first. */
+export function mergeTimelines(tickets: readonly Ticket[], timelines: readonly Timeline[]): IncidentEntry[] {
+  const all = timelines
+    .flatMap(({ timeline }, index) => timeline.map((entry) => ({ ...entry, ticket: tickets[index]! })))
+    .sort((one, other) => one.at - other.at)
+  const merged: (IncidentEntry & { tickets: Ticket[] })[] = []
+  const latest = new Map<string, (typeof merged)[number]>()
+  for (const { ticket, ...entry } of all) {
+    // An event of a worker is in the timelines of all its tickets.
+    const key = entry.event_id || `${entry.what}\n${entry.text}\n${entry.by}`
+    const known = latest.get(key)
+    if (known && entry.at - known.at <= SAME_SECONDS) {
+      if (!known.tickets.includes(ticket)) known.tickets.push(ticket)
+      continue
+    }
+    const added = { ...entry, tickets: [ticket] }
+    merged.push(added)
+    latest.set(key, added)
+  }
+  return merged
+}
+
+/** The runbooks of symptoms, by kind of finding. */
+const RUNBOOKS: Record<string, string> = {
+  checkpoint_stale: 'QueenrightCheckpointStale',
+  circuit_breaker_open: 'QueenrightCircuitBreakerOpen',
+  doom_loop: 'QueenrightLoop',
+  error_rate: 'QueenrightErrorRate',
+  error_streak: 'QueenrightErrorRate',
+  heartbeat_missing: 'QueenrightHeartbeatMissing',
+  no_tokens: 'QueenrightWorkerStalled',
+  no_tool_calls: 'QueenrightWorkerStalled',
+  recovery_failed: 'QueenrightRecoveryFailed',
+  retry_storm: 'QueenrightRetryStorm',
+  stall: 'QueenrightWorkerStalled',
+  token_burn: 'QueenrightTokenRate',
+  tool_timeout: 'QueenrightWorkerStalledInPhase',
+  zero_progress: 'QueenrightLoop',
+}
+
+/** The runbooks of tickets: of what was found, the most frequent first, and of the alert that notifies people. */
+export function runbooksOf(tickets: readonly Pick<Ticket, 'kind' | 'words_kind'>[]): string[] {
+  const counts = new Map<string, number>()
+  for (const { kind, words_kind } of tickets) {
+    const name = RUNBOOKS[words_kind ?? kind]
+    if (name) counts.set(name, (counts.get(name) ?? 0) + 1)
+  }
+  return [...[...counts].sort(([, one], [, other]) => other - one).map(([name]) => name), 'QueenrightIntervention']
+}

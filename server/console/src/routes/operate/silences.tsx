@@ -1,0 +1,87 @@
+import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
+import { data, DELETE, GET } from '../../api/client'
+import { callerQuery } from '../../api/queries'
+import type { Silence } from '../../api/schema'
+import { useNow } from '../../clock'
+import { counted, dateTime, duration } from '../../format'
+import { say } from '../../ui/act'
+import { Button, Empty, Loading, Panel, Pill, ReadError } from '../../ui/basics'
+import { Ask } from '../../ui/dialog'
+import { useState } from 'react'
+
+/** Silences in Alertmanager, of any origin, the first to end first. */
+export function Silences() {
+  const found = useQuery({ queryKey: ['tickets', 'silences'], queryFn: () => data(GET('/api/silences')) })
+  const rows = found.data?.silences
+  return (
+    <Panel title={rows?.length ? counted(rows.length, 'silence') : 'Silences'}>
+      {found.error && !found.data ? (
+        <ReadError error={found.error} retry={() => void found.refetch()} />
+      ) : !rows ? (
+        <Loading rows={3} />
+      ) : (
+        <>
+          {found.data?.unknown && <p className="problem">{found.data.unknown}</p>}
+          {rows.length === 0 && (
+            <Empty title="Nothing is silenced">
+              <p>Every notification that the queen approves is sent. Silence a ticket on its page; it then sends nothing until the silence ends.</p>
+              <Link to="/tickets" search={{}} className="link">
+                Go to the tickets
+              </Link>
+            </Empty>
+          )}
+          <ul className="entries">
+            {rows.map((row) => (
+              <SilenceItem key={row.silence_id} row={row} />
+            ))}
+          </ul>
+        </>
+      )}
+    </Panel>
+  )
+}
+
+function SilenceItem({ row }: { row: Silence }) {
+  const now = useNow()
+  const mayAct = useQuery(callerQuery).data?.may_act
+  const [asking, setAsking] = useState(false)
+  return (
+    <li>
+      <div className="grow">
+        <p className="row wraps">
+          <Pill tone={row.state === 'active' ? 'degraded' : 'quiet'}>{row.state}</Pill>
+          <strong className="wrap mono">{row.matchers.join(', ')}</strong>
+        </p>
+        {row.comment && <p className="wrap">{row.comment}</p>}
+        <p className="muted number wraps row">
+          <span title={dateTime(row.ends_at)}>{row.starts_at > now ? `Begins in ${duration(row.starts_at - now)}` : `Ends in ${duration(Math.max(0, row.ends_at - now))}`}</span>
+          {row.by && <span>by {row.by}</span>}
+          {row.tickets.map((id) => (
+            <Link key={id} to="/tickets/$ticketId" params={{ ticketId: id }} className="link mono">
+              {id}
+            </Link>
+          ))}
+        </p>
+      </div>
+      {mayAct && (
+        <Button small onPress={() => setAsking(true)} aria-label={`End the silence ${row.matchers.join(', ')}`}>
+          End…
+        </Button>
+      )}
+      {asking && (
+        <Ask
+          title="End this silence?"
+          lead="Notifications of what it silences are sent again."
+          target={<p className="mono wrap">{row.matchers.join(', ')}</p>}
+          confirm="End silence"
+          run={async () => {
+            await data(DELETE('/api/silences/{silence_id}', { params: { path: { silence_id: row.silence_id } } }))
+            say('The silence has ended.')
+          }}
+          onClose={() => setAsking(false)}
+        />
+      )}
+    </li>
+  )
+}

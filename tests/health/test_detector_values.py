@@ -1,0 +1,51 @@
+"""What detectors count agrees with what they find."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.detector_values import detector_counts
+from queenright.health.findings import FindingKind
+from queenright.health.settings import HealthSettings
+from tests.health.worker_script import WorkerScript
+
+SETTINGS = HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}})
+EXACT = {FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS}
+CALLS = st.tuples(
+    st.sampled_from(["search", "read_file", "edit_file", "bash"]),
+    st.sampled_from("ab"),
+    st.sampled_from([None, "r", "s"]),
+    st.sampled_from(["ok", "error"]),
+    st.sampled_from([1.0, 20.0, 400.0]),
+)
+
+
+def reached(script: WorkerScript) -> set[FindingKind]:
+    counts = detector_counts(script.health.vitals, SETTINGS)
+    return {count.kind for count in counts if count.value >= count.limit}
+
+
+@given(st.lists(st.one_of(CALLS, st.sampled_from(["RETRY", "ACCEPT"])), max_size=40))
+def test_count_at_its_limit_is_a_finding(events: list[tuple[str, str, str | None, str, float] | str]) -> None:
+    script = WorkerScript(settings=SETTINGS).start()
+    for one in events:
+        if isinstance(one, str):
+            script.step(one)
+        else:
+            tool, args, result, outcome, after = one
+            failed = {"error_type": "TimeoutError"} if outcome == "error" else {}
+            script.call(tool, args, result, outcome=outcome, after=after, **failed)
+
+        found = script.kinds()
+        assert reached(script) - {FindingKind.ERROR_RATE} <= found
+        assert found & EXACT <= reached(script)
+
+
+def test_failed_calls_are_a_finding_at_the_count_that_is_told() -> None:
+    script = WorkerScript(settings=SETTINGS).start()
+    for n in range(SETTINGS.bands.high):
+        assert FindingKind.ERROR_STREAK not in reached(script) | script.kinds()
+        script.call(f"tool{n}", "a", f"r{n}", outcome="error", error_type=f"Error{n}")
+
+    assert FindingKind.ERROR_STREAK in reached(script) & script.kinds()
